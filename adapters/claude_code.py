@@ -1,0 +1,555 @@
+"""Claude Code over its own control protocol: newline-delimited JSON on pipes, one long-lived
+process per session. Written for 2.1.330, run against 2.1.197 recordings too.
+
+What decides the code (all measured):
+
+* A permission is answered by a control_response. A line of plain text never answers it.
+* `client_composed` makes a prompt plain text: without it `/…` is a command and `@path` attaches
+  a file without asking. `uuid` comes back in the result of the turn.
+* The full `assistant` message repeats what was streamed, and comes before its content_block_stop.
+  When a stream breaks, the CLI asks the model again and streams the same text anew.
+* A turn is over when the session is `idle` after a `result`; where the CLI does not announce its
+  state, at the `result`. `subtype` may be "success" for an error: `is_error` decides.
+* `total_cost_usd` counts from the start of the process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import orjson
+
+from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
+from bridge.events import (
+    SESSION_LOST,
+    AgentEvent,
+    Answer,
+    Done,
+    Failed,
+    FileChange,
+    Option,
+    Plan,
+    PlanEntry,
+    PlanStatus,
+    Question,
+    QuestionWithdrawn,
+    Retracted,
+    Started,
+    Status,
+    Text,
+    Thought,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from bridge.message import DataPart, Part, RawPart, TextPart, UrlPart, media_type
+
+Json = Mapping[str, Any]
+
+ALLOW = Option("allow", "Allow", "allow_once")
+ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
+DENY = Option("deny", "Deny", "reject_once")
+APPROVE = Option("approve", "Approve the plan", "allow_once")
+REVISE = Option("revise", "Send the plan back", "reject_once")
+LOGIN = (
+    "Claude Code is not logged in on the server, or its key is not accepted: run `claude` there "
+    "once and log in, or start the bridge with a valid ANTHROPIC_API_KEY."
+)
+
+
+@dataclass(slots=True)
+class _Request:
+    """A can_use_tool request of the CLI, until all of its questions are answered."""
+
+    id: str
+    input: Json
+    suggestions: list[Any]
+    asks: dict[str, str] = field(default_factory=dict)  # question id → the question's own text
+    answers: dict[str, str] = field(default_factory=dict)
+
+
+class ClaudeCode(Adapter):
+    name: ClassVar[str] = "claude-code"
+    title: ClassVar[str] = "Claude Code"
+    binary: ClassVar[str] = "claude"
+    binary_setting: ClassVar[str] = "CLAUDE_CODE_PATH"
+    environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
+    input_modes: ClassVar[tuple[str, ...]] = (
+        "text/*",
+        "application/json",
+        "application/pdf",
+        "image/png",
+        "image/jpeg",
+        "image/gif",
+        "image/webp",
+    )
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self._announces_state = False
+        self._cost = 0.0  # of the process so far
+        self._requests: dict[str, _Request] = {}
+        self._begin_turn()
+        self._handlers: dict[str, Callable[[Json], Iterable[AgentEvent]]] = {
+            "stream_event": self._stream_event,
+            "assistant": self._assistant,
+            "user": self._user,
+            "system": self._system,
+            "result": self._result,
+            "control_request": self._control_request,
+            "control_cancel_request": self._control_cancel_request,
+        }
+
+    def _begin_turn(self) -> None:
+        self._prompt_id = str(uuid.uuid4())
+        self._outcome: Json | None = None  # the last `result` line of the turn
+        self._streaming: str | None = None  # id of the message whose text is being streamed
+        self._streamed: list[str] = []  # its text that no `assistant` message has confirmed yet
+        self._new_block = True
+        self._tools: dict[str, Json] = {}  # the turn's tool_use blocks by id
+        self._changed: dict[str, None] = {}  # paths, in order
+        self._api_error: str | None = None
+
+    @classmethod
+    def objection(cls, config: AgentConfig) -> str | None:
+        if config.force and config.superuser and config.env.get("IS_SANDBOX") != "1":
+            return (
+                "Claude Code refuses to skip permissions as root. Run the bridge as another user, "
+                "unset AGENT_FORCE, or set IS_SANDBOX=1 if this machine is a sandbox."
+            )
+        return None
+
+    # --- what the session asks for -------------------------------------------------------------
+
+    def launch(self) -> Launch:
+        start, config = self.start, self.config
+        argv = [config.binary, *config.args, "-p", "--verbose", "--include-partial-messages"]
+        argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
+        argv += ["--permission-prompt-tool", "stdio"]
+        # One argument each, so that no value can be read as a flag.
+        argv.append(f"--{'resume' if start.resume else 'session-id'}={start.session_id}")
+        if config.model:
+            argv.append(f"--model={config.model}")
+        if config.force:
+            argv.append("--dangerously-skip-permissions")
+        defaults = {
+            # A task has one end: work in the background would go on after it, unseen.
+            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            "DISABLE_AUTOUPDATER": "1",
+        }
+        env = {key: value for key, value in defaults.items() if key not in config.env}
+        return Launch(tuple(argv), {**env, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"})
+
+    def prompt(self, prompt: Prompt) -> None:
+        self._begin_turn()
+        self._send(
+            {
+                "type": "user",
+                "message": {"role": "user", "content": _content(prompt.parts)},
+                "uuid": self._prompt_id,
+                "client_composed": True,
+            }
+        )
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        request = next((r for r in self._requests.values() if question.id in r.asks), None)
+        if request is None:
+            return  # withdrawn meanwhile
+        if question.kind == "choice":
+            chosen = ", ".join(option.name for option in answer.options)
+            request.answers[request.asks.pop(question.id)] = chosen or answer.text
+            if request.asks:
+                return
+            response: Json = {
+                "behavior": "allow",
+                "updatedInput": {**request.input, "answers": request.answers},
+            }
+        else:
+            response = _decision(request, answer)
+        del self._requests[request.id]
+        self._respond(request.id, response)
+
+    def interrupt(self) -> bool:
+        request = {"subtype": "interrupt"}
+        self._send({"type": "control_request", "request_id": str(uuid.uuid4()), "request": request})
+        return True
+
+    def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
+        if self._outcome is not None:
+            yield from self._finish(self._outcome)
+        elif "No conversation found" in status.stderr:
+            yield Failed(_lost(self.start), SESSION_LOST)
+        else:
+            yield from super().receive_exit(status)
+
+    # --- what the CLI says ---------------------------------------------------------------------
+
+    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+        if not line.strip():
+            return ()
+        try:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            event = None
+        if not isinstance(event, dict):
+            text = line.decode(errors="replace")
+            return (Status(text, {"type": "output", "text": text[:2000]}),)
+        handler = self._handlers.get(str(event.get("type")))
+        return handler(event) if handler else ()
+
+    def _stream_event(self, event: Json) -> Iterable[AgentEvent]:
+        if event.get("parent_tool_use_id"):
+            return ()  # a sub-agent's words come whole, with its `assistant` message
+        inner = event["event"]
+        match inner.get("type"):
+            case "content_block_delta":
+                return self._delta(inner["delta"])
+            case "content_block_start":
+                self._new_block = True
+            case "message_start":
+                return self._next_message(inner["message"].get("id"))
+        return ()
+
+    def _delta(self, delta: Json) -> Iterable[AgentEvent]:
+        match delta.get("type"):
+            case "text_delta":
+                text = delta["text"]
+                self._streamed.append(text)
+                new_block, self._new_block = self._new_block, False
+                return (Text(text, new_block),)
+            case "thinking_delta":
+                return (Thought(delta["thinking"]),)
+        return ()
+
+    def _next_message(self, message_id: str | None) -> Iterator[AgentEvent]:
+        """Another message begins: what was streamed of the one before and never confirmed was
+        given up by the CLI."""
+        if self._streamed and message_id != self._streaming:
+            yield Retracted(len("".join(self._streamed)))
+            self._streamed = []
+        self._streaming = message_id
+        self._new_block = True
+
+    def _assistant(self, event: Json) -> Iterator[AgentEvent]:
+        message = event["message"]
+        parent = event.get("parent_tool_use_id")
+        if event.get("error"):
+            self._api_error = event["error"]
+            return  # its text is the result's, not the model's answer
+        for block in message.get("content", ()):
+            match block.get("type"):
+                case "text":
+                    yield from self._whole_text(message.get("id"), block["text"], parent)
+                case "tool_use":
+                    yield from self._tool_use(block, parent)
+
+    def _whole_text(self, message_id: str, text: str, parent: str | None) -> Iterator[AgentEvent]:
+        """A text block in full: say what has not been streamed of it."""
+        if parent:
+            yield Text(text, new_block=True, parent=parent)
+            return
+        streamed = "".join(self._streamed)
+        if streamed != text and self._streaming not in (None, message_id):
+            yield from self._next_message(message_id)
+            streamed = ""
+        self._streamed = []
+        if not streamed:
+            yield Text(text, new_block=True)
+        elif text.startswith(streamed):
+            rest = text[len(streamed) :]
+            if rest:
+                yield Text(rest)
+        else:
+            yield Retracted(len(streamed))
+            yield Text(text, new_block=True)
+        self._new_block = True
+
+    def _tool_use(self, block: Json, parent: str | None) -> Iterator[AgentEvent]:
+        name, arguments = block.get("name", ""), block.get("input") or {}
+        self._tools[block["id"]] = block
+        yield ToolCall(block["id"], name, arguments, parent)
+        if name == "TodoWrite" and isinstance(arguments.get("todos"), list):
+            yield Plan(tuple(_plan_entry(todo) for todo in arguments["todos"]))
+
+    def _user(self, event: Json) -> Iterator[AgentEvent]:
+        content = event["message"].get("content")
+        if event.get("isReplay") or not isinstance(content, list):
+            return
+        for block in content:
+            if block.get("type") == "tool_result":
+                yield self._tool_result(block, event)
+
+    def _tool_result(self, block: Json, event: Json) -> AgentEvent:
+        tool_id = block["tool_use_id"]
+        failed = bool(block.get("is_error"))
+        change = None if failed else _file_change(event.get("tool_use_result"))
+        if change:
+            self._changed[change.path] = None
+        return ToolResult(
+            tool_id,
+            _output(block.get("content")),
+            failed,
+            self._tools.get(tool_id, {}).get("name"),
+            event.get("parent_tool_use_id"),
+            (change,) if change else (),
+        )
+
+    def _system(self, event: Json) -> Iterator[AgentEvent]:
+        match event.get("subtype"):
+            case "init":
+                yield Started(
+                    event.get("session_id"),
+                    event.get("model"),
+                    event.get("claude_code_version"),
+                    event.get("permissionMode"),
+                )
+            case "session_state_changed":
+                self._announces_state = True
+                if event.get("state") == "idle" and self._outcome is not None:
+                    yield from self._finish(self._outcome)
+            case "api_retry":
+                yield _retry(event)
+            case "status" if event.get("status") == "compacting":
+                yield Status("Compacting the conversation", {"type": "compacting"})
+            case "permission_denied":
+                text = f"Denied by the permission settings: {event.get('tool_name', 'a tool')}"
+                yield Status(text, {"type": "permission_denied", "name": event.get("tool_name")})
+
+    # --- the end of a turn ---------------------------------------------------------------------
+
+    def _result(self, event: Json) -> Iterator[AgentEvent]:
+        covers = event.get("user_message_uuids")
+        if covers and self._prompt_id not in covers:
+            return  # of a turn that the CLI began by itself
+        self._outcome = event
+        if not self._announces_state:
+            yield from self._finish(event)
+
+    def _finish(self, result: Json) -> Iterator[AgentEvent]:
+        self._outcome = None
+        yield self._usage(result)
+        yield _failure(result, self._api_error, self.start) or Done(
+            summary=str(result.get("result") or ""), details=self._details(result)
+        )
+
+    def _usage(self, result: Json) -> Usage:
+        tokens = result.get("usage") or {}
+        total = float(result.get("total_cost_usd") or 0.0)
+        cost, self._cost = total - self._cost, total
+        read = tokens.get("cache_read_input_tokens") or 0
+        created = tokens.get("cache_creation_input_tokens") or 0
+        sent, said = tokens.get("input_tokens") or 0, tokens.get("output_tokens") or 0
+        cache = {"cacheReadTokens": read, "cacheCreationTokens": created}
+        return Usage(sent, said, sent + said + read + created, round(cost, 6), cache)
+
+    def _details(self, result: Json) -> Json:
+        denials = result.get("permission_denials") or []
+        details = {
+            "durationMs": result.get("duration_ms"),
+            "turns": result.get("num_turns"),
+            "stopReason": result.get("stop_reason"),
+            "changedFiles": list(self._changed) or None,
+            "denied": [denial.get("tool_name") for denial in denials] or None,
+        }
+        return {name: value for name, value in details.items() if value is not None}
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def _control_request(self, event: Json) -> Iterator[AgentEvent]:
+        request_id, request = event["request_id"], event["request"]
+        if request.get("subtype") != "can_use_tool":
+            text = f"The bridge does not serve {request.get('subtype')}."
+            self._send_control({"subtype": "error", "request_id": request_id, "error": text})
+            return
+        suggestions = request.get("permission_suggestions") or []
+        pending = _Request(request_id, request.get("input") or {}, suggestions)
+        self._requests[request_id] = pending
+        questions = list(self._questions(pending, request))
+        pending.asks |= {question.id: question.text for question in questions}
+        yield from questions
+
+    def _questions(self, pending: _Request, request: Json) -> Iterator[Question]:
+        tool = request.get("tool_name", "")
+        asked = pending.input.get("questions")
+        if tool == "AskUserQuestion" and isinstance(asked, list) and asked:
+            for number, one in enumerate(asked):
+                yield _choice(f"{pending.id}/{number}" if number else pending.id, one)
+            return
+        subject = {"toolCallId": request.get("tool_use_id"), "name": tool, "input": pending.input}
+        if tool == "ExitPlanMode":
+            plan = pending.input.get("plan") or self._tool_input(request).get("plan", "")
+            text = f"Claude Code has a plan and asks to begin:\n\n{plan}"
+            options = (APPROVE, REVISE)
+            yield Question(pending.id, "plan", text, options, subject, free_text=True)
+            return
+        may = (ALLOW, ALWAYS, DENY) if pending.suggestions else (ALLOW, DENY)
+        yield Question(pending.id, "permission", _wish(tool, request), may, subject)
+
+    def _tool_input(self, request: Json) -> Json:
+        block = self._tools.get(request.get("tool_use_id") or "", {})
+        return block.get("input") or {}
+
+    def _control_cancel_request(self, event: Json) -> Iterator[AgentEvent]:
+        request = self._requests.pop(event["request_id"], None)
+        for question_id in request.asks if request else ():
+            yield QuestionWithdrawn(question_id)
+
+    # --- stdin ---------------------------------------------------------------------------------
+
+    def _respond(self, request_id: str, response: Json) -> None:
+        self._send_control({"subtype": "success", "request_id": request_id, "response": response})
+
+    def _send_control(self, response: Json) -> None:
+        self._send({"type": "control_response", "response": response})
+
+    def _send(self, line: Json) -> None:
+        self.send(orjson.dumps(line) + b"\n")
+
+
+# --- message parts ↔ content blocks ------------------------------------------------------------
+
+
+def _content(parts: Iterable[Part]) -> list[Json]:
+    return [_block(part) for part in parts]
+
+
+def _block(part: Part) -> Json:
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case DataPart(data):
+            return {"type": "text", "text": orjson.dumps(data).decode()}
+        case UrlPart(url):
+            return {"type": "text", "text": url}
+        case RawPart(content):
+            return _file_block(part, media_type(part), content)
+
+
+def _file_block(part: RawPart, kind: str, content: str) -> Json:
+    if kind.startswith("text/") or kind == "application/json":
+        text = part.content().decode(errors="replace")
+        return {"type": "text", "text": f'<file name="{part.filename or "file"}">\n{text}\n</file>'}
+    source = {"type": "base64", "media_type": kind, "data": content}
+    return {"type": "image" if kind.startswith("image/") else "document", "source": source}
+
+
+def _output(content: Any) -> Any:
+    """A tool's output as text where it is text."""
+    if not isinstance(content, list):
+        return content
+    texts = [block.get("text") for block in content if isinstance(block, dict)]
+    return "\n".join(text if isinstance(text, str) else "[not text]" for text in texts)
+
+
+def _file_change(result: Any) -> FileChange | None:
+    """The change that Write's or Edit's structured result tells of."""
+    if not isinstance(result, dict) or not isinstance(result.get("structuredPatch"), list):
+        return None
+    path = result.get("filePath")
+    if not isinstance(path, str):
+        return None
+    created = result.get("type") == "create"
+    lines = [f"--- {'/dev/null' if created else path}", f"+++ {path}"]
+    for hunk in result["structuredPatch"]:
+        old = f"{hunk['oldStart']},{hunk['oldLines']}"
+        lines += [f"@@ -{old} +{hunk['newStart']},{hunk['newLines']} @@", *hunk["lines"]]
+    if created and not result["structuredPatch"]:
+        content = str(result.get("content") or "").splitlines()
+        lines += [f"@@ -0,0 +1,{len(content)} @@", *(f"+{line}" for line in content)]
+    kind: Literal["create", "update"] = "create" if created else "update"
+    return FileChange(path, kind, "\n".join(lines) + "\n")
+
+
+def _plan_entry(todo: Any) -> PlanEntry:
+    todo = todo if isinstance(todo, dict) else {}
+    known: dict[Any, PlanStatus] = {"in_progress": "in_progress", "completed": "completed"}
+    return PlanEntry(str(todo.get("content", "")), known.get(todo.get("status"), "pending"))
+
+
+# --- questions and answers ---------------------------------------------------------------------
+
+
+def _choice(question_id: str, asked: Json) -> Question:
+    options = tuple(
+        Option(str(option.get("label")), str(option.get("label")))
+        for option in asked.get("options") or ()
+    )
+    return Question(
+        question_id,
+        "choice",
+        str(asked.get("question", "")),
+        options,
+        {"header": asked.get("header"), "options": asked.get("options")},
+        free_text=True,
+        multiple=bool(asked.get("multiSelect")),
+    )
+
+
+def _wish(tool: str, request: Json) -> str:
+    """What the agent wants to do, for the person who decides."""
+    arguments = request.get("input") or {}
+    named = (arguments.get(name) for name in ("command", "file_path", "url", "path"))
+    what = next(filter(None, named), None)
+    text = f"Claude Code asks to use {tool}"
+    text += f": {what}" if what else f" with {orjson.dumps(arguments).decode()}"
+    reason = request.get("decision_reason")
+    return f"{text}\n({reason})" if reason else text
+
+
+def _decision(request: _Request, answer: Answer) -> Json:
+    option = answer.option
+    if option is None or option.kind.startswith("reject"):
+        said = answer.text if option is None or answer.text not in (option.id, option.name) else ""
+        return {"behavior": "deny", "message": f"The user said no. {said}".strip()}
+    response: dict[str, Any] = {"behavior": "allow", "updatedInput": request.input}
+    if option.kind == "allow_always":
+        # For this session only: the CLI suggests to write rules into the project's settings.
+        response["updatedPermissions"] = [
+            {**suggestion, "destination": "session"} for suggestion in request.suggestions
+        ]
+    return response
+
+
+# --- results -----------------------------------------------------------------------------------
+
+
+def _retry(event: Json) -> Status:
+    delay = float(event.get("retry_delay_ms") or 0) / 1000
+    problem = " ".join(str(event[key]) for key in ("error_status", "error") if event.get(key))
+    attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
+    text = f"The model did not answer ({problem}); retry {attempt} in {delay:.1f} s"
+    return Status(text, {"type": "retry", **{k: v for k, v in event.items() if k in _RETRY}})
+
+
+_RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
+
+
+def _failure(result: Json, api_error: str | None, start: SessionStart) -> Failed | None:
+    """What `result` says went wrong, if anything did."""
+    if not result.get("is_error"):
+        return None
+    problems = [str(problem) for problem in result.get("errors") or ()]
+    text = str(result.get("result") or "; ".join(problems) or result.get("subtype"))
+    status = result.get("api_error_status")
+    details = {"apiStatus": status, "subtype": result.get("subtype")}
+    if str(result.get("terminal_reason", "")).startswith("aborted"):
+        return Failed("The turn was interrupted.", "interrupted")
+    if any("No conversation found" in problem for problem in problems):
+        return Failed(_lost(start), SESSION_LOST)
+    if api_error == "authentication_failed" or status in (401, 403):
+        return Failed(f"{LOGIN} It said: {text}", "auth", details)
+    reason = "api-error" if result.get("subtype") == "success" else str(result.get("subtype"))
+    return Failed(text, reason.replace("error_", "").replace("_", "-"), details)
+
+
+def _lost(start: SessionStart) -> str:
+    return (
+        f"Claude Code no longer has the conversation {start.session_id}. The message was not "
+        "run; send it again to begin a new conversation."
+    )
+
+
+ADAPTER = ClaudeCode

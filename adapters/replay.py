@@ -1,0 +1,56 @@
+"""Plays a recording of a real CLI: no CLI, no key and no network are needed.
+
+The child is bridge/player.py, which prints what the CLI printed and waits where the CLI was told
+something; what its lines mean, the recorded CLI's own adapter says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import orjson
+
+from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
+from bridge.events import AgentEvent, Answer, Done, Question
+
+PLAYER_LINE = b'{"type":"bridge/replay"'
+
+
+class Replay(Adapter):
+    """`dialect` is the adapter of the CLI that was recorded; config.args are the player's."""
+
+    name: ClassVar[str] = "replay"
+    title: ClassVar[str] = "The recording"
+    input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
+
+    def __init__(self, config: AgentConfig, start: SessionStart, *, dialect: type[Adapter]) -> None:
+        super().__init__(config, start)
+        self._recorded = dialect(config, start)
+
+    def launch(self) -> Launch:
+        return Launch((self.config.binary, *self.config.args))
+
+    def prompt(self, prompt: Prompt) -> None:
+        self._recorded.prompt(prompt)
+
+    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+        if line.startswith(PLAYER_LINE):
+            yield Done(str(orjson.loads(line).get("text")))
+            return
+        yield from self._recorded.receive_line(line)
+
+    def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
+        return self._recorded.receive_exit(status)
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        self._recorded.answer(question, answer)
+
+    def interrupt(self) -> bool:
+        return False  # a player is ended, not asked
+
+    def data_to_send(self) -> bytes:
+        return self._recorded.data_to_send()
+
+
+ADAPTER = Replay

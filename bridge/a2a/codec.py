@@ -1,0 +1,278 @@
+"""What every protocol version must be able to do, and what they share.
+
+A codec is a set of tables (methods, states, error codes) and pure functions between the wire's
+JSON and the version-free types. Nothing but a codec knows what a version calls a thing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from bridge import errors
+from bridge.a2a.card import Card
+from bridge.message import Message, Part, Role, TextPart
+from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
+
+ERROR_DOMAIN = "a2a-protocol.org"
+
+
+class Operation(Enum):
+    """What a client may ask for (1.0 §5.3). List, push and the extended card are to come."""
+
+    SEND = "send"
+    STREAM = "stream"
+    GET = "get"
+    CANCEL = "cancel"
+    SUBSCRIBE = "subscribe"
+
+
+@dataclass(frozen=True, slots=True)
+class SendParams:
+    """`blocking`: answer when the task has ended or waits for the client, not at once."""
+
+    message: Message
+    blocking: bool
+    history_length: int | None = None
+    accepted_output_modes: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParams:
+    task_id: str
+    history_length: int | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+# JSON-RPC code and ErrorInfo reason of each error (1.0.1 §5.4, §9.5), the same in both versions.
+ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
+    errors.TaskNotFound: (-32001, "TASK_NOT_FOUND"),
+    errors.TaskNotCancelable: (-32002, "TASK_NOT_CANCELABLE"),
+    errors.UnsupportedOperation: (-32004, "UNSUPPORTED_OPERATION"),
+    errors.ContentTypeNotSupported: (-32005, "CONTENT_TYPE_NOT_SUPPORTED"),
+    errors.VersionNotSupported: (-32009, "VERSION_NOT_SUPPORTED"),
+    errors.ParseError: (-32700, "PARSE_ERROR"),
+    errors.InvalidRequest: (-32600, "INVALID_REQUEST"),
+    errors.BodyTooLarge: (-32600, "BODY_TOO_LARGE"),
+    errors.Unauthenticated: (-32600, "UNAUTHENTICATED"),
+    errors.MethodNotFound: (-32601, "METHOD_NOT_FOUND"),
+    errors.InvalidParams: (-32602, "INVALID_PARAMS"),
+    errors.Unavailable: (-32603, "UNAVAILABLE"),
+}
+INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
+
+
+class Params(BaseModel):
+    """Base of the request shapes: camelCase on the wire, snake_case accepted, more ignored."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+    )
+
+
+P = TypeVar("P", bound=Params)
+
+
+class _TaskParams(Params):
+    id: str = Field(min_length=1, validation_alias=AliasChoices("id", "taskId", "task_id"))
+    history_length: int | None = Field(None, ge=0)
+    metadata: dict[str, Any] | None = None
+
+
+class Codec(ABC):
+    """One protocol version: its tables, and the few places where shapes really differ."""
+
+    version: ClassVar[str]
+    methods: ClassVar[Mapping[str, Operation]]
+    """JSON-RPC method names; sloppy spellings that are seen in the wild included."""
+    states: ClassVar[Mapping[TaskState, str]]
+    roles: ClassVar[Mapping[Role, str]]
+
+    @abstractmethod
+    def decode_send(self, params: Mapping[str, Any]) -> SendParams: ...
+
+    def decode_task(self, params: Mapping[str, Any]) -> TaskParams:
+        """Of get, cancel and subscribe. Raises InvalidParams, as decode_send does."""
+        decoded = parse(_TaskParams, params)
+        return TaskParams(decoded.id, decoded.history_length, decoded.metadata)
+
+    @abstractmethod
+    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
+        """The result of a send: a task or, where the agent replied directly, a message. It is
+        also the first item of a stream."""
+
+    @abstractmethod
+    def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
+        """An item of a stream; `final` says that it is the last one."""
+
+    @abstractmethod
+    def encode_part(self, part: Part) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def encode_card(self, card: Card) -> dict[str, Any]: ...
+
+    def kind(self, name: str) -> dict[str, Any]:
+        """The member that says what an object is, in versions that have one."""
+        return {}
+
+    def encode_task(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
+        history = [self.encode_message(message) for message in recent(task.history, history_length)]
+        artifacts = [self.encode_artifact(artifact) for artifact in task.artifacts.values()]
+        return without_none(
+            **self.kind("task"),
+            id=task.id,
+            contextId=task.context_id,
+            status=self._status(task.state, task.status_time, task.status_message),
+            history=history or None,
+            artifacts=artifacts or None,
+            metadata=task.metadata or None,
+        )
+
+    def encode_message(self, message: Message) -> dict[str, Any]:
+        return without_none(
+            **self.kind("message"),
+            messageId=message.id,
+            role=self.roles[message.role],
+            parts=[self.encode_part(part) for part in message.parts],
+            taskId=message.task_id,
+            contextId=message.context_id,
+            referenceTaskIds=list(message.reference_task_ids) or None,
+            extensions=list(message.extensions) or None,
+            metadata=message.metadata,
+        )
+
+    def encode_artifact(self, artifact: Artifact) -> dict[str, Any]:
+        parts = tuple(artifact.parts) or (TextPart(""),)  # never without one (§4.1.7)
+        return self._artifact(
+            artifact.id, artifact.name, artifact.description, parts, artifact.metadata
+        )
+
+    def encode_status(self, task: Task, update: StatusUpdate) -> dict[str, Any]:
+        return without_none(
+            **self.kind("status-update"),
+            taskId=task.id,
+            contextId=task.context_id,
+            status=self._status(update.state, update.time, update.message),
+            metadata=update.metadata,
+        )
+
+    def encode_chunk(self, task: Task, update: ArtifactUpdate) -> dict[str, Any]:
+        return {
+            **self.kind("artifact-update"),
+            "taskId": task.id,
+            "contextId": task.context_id,
+            "artifact": self._artifact(
+                update.artifact_id, update.name, update.description, update.parts, update.metadata
+            ),
+            "append": update.append,
+            "lastChunk": update.last_chunk,
+        }
+
+    def _status(self, state: TaskState, time: datetime, message: Message | None) -> dict[str, Any]:
+        return without_none(
+            state=self.states[state],
+            timestamp=timestamp(time),
+            message=self.encode_message(message) if message else None,
+        )
+
+    def _artifact(
+        self,
+        artifact_id: str,
+        name: str | None,
+        description: str | None,
+        parts: Iterable[Part],
+        metadata: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        return without_none(
+            artifactId=artifact_id,
+            name=name,
+            description=description,
+            parts=[self.encode_part(part) for part in parts],
+            metadata=metadata,
+        )
+
+    def encode_error(self, error: Exception) -> dict[str, Any]:
+        """A JSON-RPC error object. What was not raised on purpose says nothing about itself."""
+        code, reason = ERRORS.get(type(error), INTERNAL_ERROR)  # type: ignore[arg-type]
+        known = isinstance(error, errors.RequestError)
+        details: list[dict[str, Any]] = [
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": reason,
+                "domain": ERROR_DOMAIN,
+                "metadata": dict(error.details) if isinstance(error, errors.RequestError) else {},
+            }
+        ]
+        if isinstance(error, errors.InvalidParams) and error.fields:
+            violations = [{"field": path, "description": text} for path, text in error.fields]
+            details.append(
+                {
+                    "@type": "type.googleapis.com/google.rpc.BadRequest",
+                    "fieldViolations": violations,
+                }
+            )
+        message = str(error) if known else "Internal error; the server's log has the details."
+        return {"code": code, "message": message, "data": details}
+
+
+def parse(model: type[P], params: Mapping[str, Any]) -> P:
+    """`params` as `model`. Raises InvalidParams that names every field that is wrong."""
+    try:
+        return model.model_validate(params)
+    except ValidationError as invalid:
+        fields = [
+            (".".join(map(str, problem["loc"])) or "params", problem["msg"])
+            for problem in invalid.errors(include_url=False, include_input=False)
+        ]
+        text = "; ".join(f"{path}: {problem}" for path, problem in fields[:5])
+        raise errors.InvalidParams(f"Invalid params: {text}", fields) from None
+
+
+def checked_base64(value: str) -> str:
+    """`value` as standard base64; ProtoJSON also allows the URL alphabet and missing padding."""
+    text = value.replace("-", "+").replace("_", "/")
+    text += "=" * (-len(text) % 4)
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from None
+    return text
+
+
+def recent(history: Sequence[Message], length: int | None) -> Sequence[Message]:
+    """The `length` most recent messages (§3.2.4); all where it is None, none for 0."""
+    if length is None:
+        return history
+    return history[len(history) - min(length, len(history)) :]
+
+
+def timestamp(time: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds and a Z (§5.6.1)."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encode_skills(card: Card) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": skill.id,
+            "name": skill.name,
+            "description": skill.description,
+            "tags": list(skill.tags),
+            "examples": list(skill.examples),
+        }
+        for skill in card.skills
+    ]
+
+
+def without_none(**members: Any) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}

@@ -1,0 +1,188 @@
+"""A2A 1.0 (specification 1.0.1): ProtoJSON, SCREAMING enums, results wrapped by member name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bridge.a2a.card import Card
+from bridge.a2a.codec import (
+    Codec,
+    Operation,
+    Params,
+    SendParams,
+    checked_base64,
+    encode_skills,
+    parse,
+    without_none,
+)
+from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task import StatusUpdate, Task, TaskState, Update
+
+# ProtoJSON accepts an enum's number as well as its name.
+_ROLES: Mapping[str | int, Role] = {
+    "ROLE_USER": Role.USER,
+    "ROLE_AGENT": Role.AGENT,
+    1: Role.USER,
+    2: Role.AGENT,
+    "user": Role.USER,
+    "agent": Role.AGENT,
+}
+_CONTENT = ("text", "raw", "url", "data")
+
+
+class _Part(Params):
+    text: str | None = None
+    raw: Annotated[str, AfterValidator(checked_base64)] | None = None
+    url: str | None = None
+    data: Any = None
+    media_type: str | None = None
+    filename: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> _Part:
+        present = [
+            name
+            for name in _CONTENT
+            if name in self.model_fields_set and (name == "data" or getattr(self, name) is not None)
+        ]
+        if len(present) != 1:
+            raise ValueError("a part has exactly one of text, raw, url and data")
+        return self
+
+    def decoded(self) -> Part:
+        common = (self.media_type, self.filename, self.metadata)
+        if self.text is not None:
+            return TextPart(self.text, *common)
+        if self.raw is not None:
+            return RawPart(self.raw, *common)
+        if self.url is not None:
+            return UrlPart(self.url, *common)
+        return DataPart(self.data, *common)
+
+
+class _Message(Params):
+    message_id: str = Field(min_length=1)
+    role: Literal["ROLE_USER", "ROLE_AGENT", "user", "agent", 1, 2]
+    parts: list[_Part] = Field(min_length=1)
+    task_id: str | None = None
+    context_id: str | None = None
+    reference_task_ids: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    metadata: dict[str, Any] | None = None
+
+    def decoded(self) -> Message:
+        return Message(
+            self.message_id,
+            _ROLES[self.role],
+            tuple(part.decoded() for part in self.parts),
+            self.task_id or None,  # proto's default for a string is "", which means absent
+            self.context_id or None,
+            self.reference_task_ids,
+            self.extensions,
+            self.metadata,
+        )
+
+
+class _Parts(Params):
+    parts: list[_Part] = Field(min_length=1)
+
+
+class _Configuration(Params):
+    accepted_output_modes: tuple[str, ...] = ()
+    history_length: Annotated[int, Field(ge=0)] | None = None
+    return_immediately: bool = False
+
+
+class _SendParams(Params):
+    message: _Message
+    configuration: _Configuration | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class V1_0(Codec):
+    version: ClassVar[str] = "1.0"
+    methods: ClassVar[Mapping[str, Operation]] = {
+        "SendMessage": Operation.SEND,
+        "SendStreamingMessage": Operation.STREAM,
+        "GetTask": Operation.GET,
+        "CancelTask": Operation.CANCEL,
+        "SubscribeToTask": Operation.SUBSCRIBE,
+    }
+    states: ClassVar[Mapping[TaskState, str]] = {
+        state: f"TASK_STATE_{state.value.upper().replace('-', '_')}" for state in TaskState
+    }
+    roles: ClassVar[Mapping[Role, str]] = {Role.USER: "ROLE_USER", Role.AGENT: "ROLE_AGENT"}
+
+    def decode_send(self, params: Mapping[str, Any]) -> SendParams:
+        decoded = parse(_SendParams, params)
+        configuration = decoded.configuration or _Configuration()
+        return SendParams(
+            decoded.message.decoded(),
+            blocking=not configuration.return_immediately,
+            history_length=configuration.history_length,
+            accepted_output_modes=configuration.accepted_output_modes,
+            metadata=decoded.metadata,
+        )
+
+    def decode_parts(self, parts: Any) -> tuple[Part, ...]:
+        """Parts that stand alone, as in the `jsonl` protocol. Raises InvalidParams."""
+        return tuple(part.decoded() for part in parse(_Parts, {"parts": parts}).parts)
+
+    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
+        if task.reply:
+            return {"message": self.encode_message(task.reply)}
+        return {"task": self.encode_task(task, history_length)}
+
+    def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
+        if isinstance(update, StatusUpdate):
+            return {"statusUpdate": self.encode_status(task, update)}
+        return {"artifactUpdate": self.encode_chunk(task, update)}
+
+    def encode_part(self, part: Part) -> dict[str, Any]:
+        match part:
+            case TextPart(text):
+                encoded: dict[str, Any] = {"text": text}
+            case RawPart(content):
+                encoded = {"raw": content}
+            case UrlPart(url):
+                encoded = {"url": url}
+            case DataPart(data):
+                encoded = {"data": data}
+        if part.media_type or part.filename or part.metadata:
+            encoded |= without_none(
+                mediaType=part.media_type, filename=part.filename, metadata=part.metadata
+            )
+        return encoded
+
+    def encode_card(self, card: Card) -> dict[str, Any]:
+        modes = {
+            "defaultInputModes": list(card.input_modes),
+            "defaultOutputModes": list(card.output_modes),
+        }
+        security: dict[str, Any] = {}
+        if card.bearer:
+            security = {
+                "securitySchemes": {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
+                "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
+            }
+        return {
+            "name": card.name,
+            "description": card.description,
+            "version": card.version,
+            "supportedInterfaces": [
+                {"url": card.url, "protocolBinding": "JSONRPC", "protocolVersion": self.version}
+            ],
+            "capabilities": {
+                "streaming": True,
+                "pushNotifications": False,
+                "extendedAgentCard": False,
+            },
+            **modes,
+            "skills": encode_skills(card),
+            **without_none(documentationUrl=card.documentation_url),
+            **security,
+        }

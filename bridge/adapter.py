@@ -1,0 +1,175 @@
+"""What a CLI adapter must say. It never acts: it is told what happened and asked what to write.
+
+One adapter object serves one child process. The session that owns it calls, in this order:
+
+    launch()                     once, before the process is started
+    prompt(prompt)               at the beginning of each turn
+    receive_line(line)           for each line of stdout; returns what the agent said
+    answer(question, answer)     when the client answered a question that receive_line returned
+    interrupt()                  when the turn is to be cancelled
+    receive_exit(exit_status)    once, when the process is gone; returns what that means
+    data_to_send()               after each of the above: the bytes that stdin is owed
+
+A turn begins with prompt() and ends with the first event of events.ENDINGS; what the CLI prints
+between two turns is passed to receive_line() too, and the events are ignored. An exception in an
+adapter ends the turn as `failed`, never the server.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from bridge.events import AgentEvent, Answer, Failed, Question
+from bridge.message import Message, Part
+
+
+class Stdin(Enum):
+    """What the child finds on stdin."""
+
+    LINES = "lines"  # a pipe, open as long as the session lives
+    CLOSED = "closed"  # nothing: end of file at once
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start the CLI. `argv[0]` is a path; `env` is added to the child's environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: Stdin = Stdin.LINES
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What the operator chose for an agent; the same for all of its sessions.
+
+    `binary` is the path of the CLI, `args` come right after it. `env` is the part of the
+    server's environment that the CLI may see. `superuser`: the server runs as root.
+    """
+
+    binary: str
+    args: tuple[str, ...] = ()
+    model: str | None = None
+    force: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    superuser: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """Where a session runs, and the conversation it is: a new one, or one to resume."""
+
+    cwd: str
+    session_id: str
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A turn's message. `parts` keep everything; `text` is what a text-only CLI needs."""
+
+    task_id: str
+    context_id: str
+    message: Message
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.message.parts
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How the process ended: `code` as subprocess gives it (negative: killed by that signal),
+    and the last bytes of its stderr as text."""
+
+    code: int
+    stderr: str = ""
+
+    def __str__(self) -> str:
+        return f"signal {-self.code}" if self.code < 0 else f"exit status {self.code}"
+
+
+class Adapter(ABC):
+    """One CLI's dialect. Subclasses live in adapters/, one file each."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """What people call the CLI."""
+
+    binary: ClassVar[str] = ""
+    """The program's name on PATH; empty where the operator must name one (AGENT_BINARY)."""
+
+    binary_setting: ClassVar[str] = "AGENT_BINARY"
+    """The setting that overrides the path of the program."""
+
+    environment: ClassVar[tuple[str, ...]] = ()
+    """Names (or prefixes, with a `*` at the end) of the server's variables that it may see."""
+
+    input_modes: ClassVar[tuple[str, ...]] = ("text/plain",)
+    """Media types of message parts that prompt() can carry; `image/*` is a pattern."""
+
+    takes_urls: ClassVar[bool] = False
+    """Whether a file may be given by its address. The bridge itself never fetches one."""
+
+    may_reply: ClassVar[bool] = False
+    """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        self.config = config
+        self.start = start
+        self._outgoing = bytearray()
+
+    @classmethod
+    def objection(cls, config: AgentConfig) -> str | None:
+        """Why this CLI cannot run with `config`; asked once, when the server starts."""
+        return None
+
+    @abstractmethod
+    def launch(self) -> Launch:
+        """How to start the CLI for this session."""
+
+    @abstractmethod
+    def prompt(self, prompt: Prompt) -> None:
+        """Begin a turn."""
+
+    @abstractmethod
+    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+        """What one line of stdout, without its newline, says. It need not be what was hoped."""
+
+    def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
+        """What it means that the process ended before the turn did."""
+        yield Failed(*explain_exit(self.title, status))
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        """Tell the CLI the client's answer; only for questions that this adapter asked."""
+        raise NotImplementedError(f"{self.name} asked a question that it cannot take an answer to")
+
+    def interrupt(self) -> bool:
+        """Ask the CLI to abandon the turn, in its own dialect. False: it has no such word."""
+        return False
+
+    def data_to_send(self) -> bytes:
+        """What stdin is owed since the last call."""
+        data = bytes(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def send(self, data: bytes) -> None:
+        """For subclasses: owe `data` to stdin."""
+        self._outgoing += data
+
+
+def explain_exit(title: str, status: ExitStatus) -> tuple[str, str, dict[str, Any]]:
+    """The text, reason and details of a Failed for a process that ended too early."""
+    tail = status.stderr.strip()
+    text = f"{title} ended before it had answered ({status})."
+    text += f" Its last words: {tail[-2000:]}" if tail else " It said nothing on stderr."
+    return text, "exit", {"exitCode": status.code, "stderr": tail[-2000:]}

@@ -1,0 +1,95 @@
+"""Everything the bridge raises on purpose, named by whose fault it is. Wire codes live in a2a/.
+
+BridgeError
+├── ConfigurationError          the operator: a setting, a file or a binary (exit status 2)
+├── LaunchError                 the CLI: it could not be started
+└── RequestError                the client
+    ├── ParseError              the body is not JSON
+    ├── InvalidRequest          JSON, but not a JSON-RPC 2.0 request
+    ├── MethodNotFound
+    ├── InvalidParams           carries the fields that are wrong
+    ├── BodyTooLarge
+    ├── Unauthenticated
+    ├── Unavailable             shutting down or out of room: try again later
+    ├── TaskNotFound            unknown and foreign look the same
+    ├── TaskNotCancelable
+    ├── UnsupportedOperation
+    ├── ContentTypeNotSupported
+    └── VersionNotSupported
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class BridgeError(Exception):
+    """Raised on purpose. `str(error)` says what to do about it and holds no secret."""
+
+
+class ConfigurationError(BridgeError):
+    """The operator asked for something that cannot be had."""
+
+
+class LaunchError(BridgeError):
+    """The CLI could not be started."""
+
+
+class RequestError(BridgeError):
+    """A client's request cannot be served. `details` are facts for programs, strings only."""
+
+    def __init__(self, message: str, **details: str) -> None:
+        super().__init__(message)
+        self.details: Mapping[str, str] = details
+
+
+class ParseError(RequestError):
+    pass
+
+
+class InvalidRequest(RequestError):
+    pass
+
+
+class MethodNotFound(RequestError):
+    pass
+
+
+class InvalidParams(RequestError):
+    """`fields`: (path, what is wrong with it) pairs, as google.rpc.BadRequest wants them."""
+
+    def __init__(self, message: str, fields: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.fields = tuple(fields)
+
+
+class BodyTooLarge(RequestError):
+    pass
+
+
+class Unauthenticated(RequestError):
+    pass
+
+
+class Unavailable(RequestError):
+    pass
+
+
+class TaskNotFound(RequestError):
+    pass
+
+
+class TaskNotCancelable(RequestError):
+    pass
+
+
+class UnsupportedOperation(RequestError):
+    pass
+
+
+class ContentTypeNotSupported(RequestError):
+    pass
+
+
+class VersionNotSupported(RequestError):
+    pass

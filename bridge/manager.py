@@ -1,0 +1,210 @@
+"""The task manager: what clients may do with tasks. The only writer of tasks is a task's context,
+which the manager finds or makes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from typing import Any
+
+from bridge.a2a.codec import SendParams
+from bridge.adapter import Adapter
+from bridge.context import Agent, Context, SessionPool
+from bridge.errors import (
+    ContentTypeNotSupported,
+    InvalidParams,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+)
+from bridge.message import Message, UrlPart, media_type
+from bridge.store.memory import MemoryStore, Record
+from bridge.task import StatusUpdate, Task
+from bridge.workspace import Workspaces
+
+CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+# A stream must begin with a Task or with a Message. An agent that may reply with a Message has
+# this many seconds to do so before its client is shown a Task.
+REPLY_WITHIN = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was taken. What follows from it has numbers above `after`."""
+
+    record: Record
+    after: int
+
+
+class TaskManager:
+    """`adapter` says what messages its agents can read and how they may answer."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        adapter: type[Adapter],
+        workspaces: Workspaces,
+        store: MemoryStore,
+        *,
+        max_sessions: int,
+        show_thoughts: bool = False,
+    ) -> None:
+        self._agent = agent
+        self._adapter = adapter
+        self._workspaces = workspaces
+        self._store = store
+        self._pool = SessionPool(max_sessions)
+        self._show_thoughts = show_thoughts
+        self._contexts: dict[str, Context] = {}
+        self._closing = False
+
+    # --- operations ----------------------------------------------------------------------------
+
+    def send(self, params: SendParams) -> Sent:
+        """Begin a task, or answer the question of one. Raises RequestError."""
+        message = params.message
+        self._check_parts(message)
+        if self._closing:
+            raise Unavailable("The server is shutting down; try again in a moment.")
+        if message.task_id is not None:
+            return self._answer(message)
+        context = self._context(message, params.metadata)
+        task = Task(
+            str(uuid.uuid4()), context.id, datetime.now(UTC), show_thoughts=self._show_thoughts
+        )
+        message = replace(message, task_id=task.id, context_id=context.id)
+        task.history.append(message)
+        record = Record(task)
+        self._store.add(record)
+        context.submit(record, message)
+        return Sent(record, 0)
+
+    def get(self, task_id: str) -> Record:
+        record = self._store.get(task_id)
+        if record is None:
+            raise TaskNotFound("No such task.", taskId=task_id)
+        return record
+
+    def cancel(self, task_id: str) -> Record:
+        record = self.get(task_id)
+        if record.task.state.terminal:
+            raise TaskNotCancelable(f"The task is {record.task.state.value} already.")
+        self._contexts[record.task.context_id].cancel(record)
+        return record
+
+    def subscribe(self, task_id: str) -> Record:
+        record = self.get(task_id)
+        if record.task.state.terminal:
+            text = f"The task is {record.task.state.value}: nothing more will come. Get it instead."
+            raise UnsupportedOperation(text)
+        return record
+
+    async def settled(self, sent: Sent) -> None:
+        """Until the task has ended or waits for the client, looking from the message on."""
+        async for batch in sent.record.log.follow(sent.after, pause=3600.0):
+            for entry in batch:
+                if isinstance(entry.update, StatusUpdate) and entry.update.state.interrupted:
+                    return
+
+    async def begun(self, record: Record) -> None:
+        """Until it is known whether the agent replies with a Message, which only some may do."""
+        if self._adapter.may_reply and not len(record.log):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(record.log.changed(), REPLY_WITHIN)
+        record.shown = record.task.reply is None
+
+    async def close(self, drain: float) -> None:
+        """Take no more messages; give running tasks `drain` seconds, then end everything."""
+        self._closing = True
+        running = [asyncio.create_task(self._ended(r)) for r in self._store.unfinished()]
+        if running and drain:
+            await asyncio.wait(running, timeout=drain)
+        for waiter in running:
+            waiter.cancel()
+        await asyncio.gather(*(context.shut_down() for context in self._contexts.values()))
+
+    def figures(self) -> dict[str, int]:
+        """For GET /health: tasks that have not ended, and contexts that are known."""
+        return {"tasks": len(self._store.unfinished()), "contexts": len(self._contexts)}
+
+    def kill(self) -> None:
+        """End every process at once, without waiting for any."""
+        for context in self._contexts.values():
+            context.kill()
+
+    # --- parts of them -------------------------------------------------------------------------
+
+    def _answer(self, message: Message) -> Sent:
+        assert message.task_id is not None
+        record = self.get(message.task_id)
+        task = record.task
+        if message.context_id not in (None, task.context_id):
+            text = "contextId is not the one of this task"
+            raise InvalidParams(text, [("message.contextId", "does not belong to the task")])
+        if task.state.terminal:
+            text = f"The task is {task.state.value}; to go on, send a message with its contextId."
+            raise UnsupportedOperation(text)
+        if task.question is None:
+            text = "The task is working and asks nothing; send a message with only its contextId"
+            raise UnsupportedOperation(f"{text} to queue the next one.")
+        sent = Sent(record, record.log.last)
+        self._contexts[task.context_id].answer(record, message)
+        return sent
+
+    def _context(self, message: Message, metadata: Mapping[str, Any] | None) -> Context:
+        cwd = _wanted_cwd(message.metadata) or _wanted_cwd(metadata)
+        if message.context_id is not None and not CONTEXT_ID.fullmatch(message.context_id):
+            text = "contextId may have up to 128 letters, digits and _ . : -"
+            raise InvalidParams(text, [("message.contextId", text)])
+        known = self._contexts.get(message.context_id) if message.context_id else None
+        if known:
+            if cwd is not None and self._workspaces.resolve(cwd) != known.cwd:
+                text = "this context works in another directory; begin a new context"
+                raise InvalidParams(text, [("metadata.bridge.cwd", text)])
+            return known
+        context_id = message.context_id or str(uuid.uuid4())
+        context = Context(
+            context_id, self._workspaces.resolve(cwd), self._agent, self._pool, self._finished
+        )
+        self._contexts[context_id] = context
+        return context
+
+    def _check_parts(self, message: Message) -> None:
+        for part in message.parts:
+            if isinstance(part, UrlPart) and not self._adapter.takes_urls:
+                text = "This agent takes files by value (raw, or bytes in 0.3), not by address."
+                raise ContentTypeNotSupported(text)
+            kind = media_type(part)
+            if not any(fnmatch(kind, pattern) for pattern in self._adapter.input_modes):
+                modes = ", ".join(self._adapter.input_modes)
+                raise ContentTypeNotSupported(f"This agent cannot read {kind}, only {modes}.")
+
+    def _finished(self, record: Record) -> None:
+        if record.task.reply and not record.shown:
+            self._store.remove(record.task.id)  # a Message was the answer, there is no task
+            return
+        record.task.reply = None
+        self._store.finished(record)
+        while len(self._contexts) > self._store.keep:
+            cold = next((key for key, one in self._contexts.items() if one.cold), None)
+            if cold is None:
+                return
+            del self._contexts[cold]
+
+    async def _ended(self, record: Record) -> None:
+        while not record.log.closed:
+            await record.log.changed()
+
+
+def _wanted_cwd(metadata: Mapping[str, Any] | None) -> Any:
+    if not metadata:
+        return None
+    ours = metadata.get("bridge")
+    return (ours.get("cwd") if isinstance(ours, dict) else None) or metadata.get("cwd")

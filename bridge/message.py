@@ -1,0 +1,86 @@
+"""Messages and their parts, free of any protocol version (A2A 1.0 §4.1, 0.3 §6).
+
+The four part types are the content members of a 1.0 Part. A file's bytes stay base64, the form
+in which they arrive, are stored and leave again.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Role(Enum):
+    USER = "user"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+    media_type: str | None = None
+    filename: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    base64: str
+    media_type: str | None = None
+    filename: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    def content(self) -> bytes:
+        return b64decode(self.base64)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlPart:
+    url: str
+    media_type: str | None = None
+    filename: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataPart:
+    data: Any
+    media_type: str | None = None
+    filename: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+Part = TextPart | RawPart | UrlPart | DataPart
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    id: str
+    role: Role
+    parts: tuple[Part, ...]
+    task_id: str | None = None
+    context_id: str | None = None
+    reference_task_ids: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by a blank line."""
+        return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+def media_type(part: Part) -> str:
+    """The part's media type, or the one its kind implies (§4.1.6: text/plain, application/json)."""
+    if part.media_type:
+        return part.media_type.partition(";")[0].strip().lower()
+    match part:
+        case TextPart():
+            return "text/plain"
+        case DataPart():
+            return "application/json"
+        case RawPart() | UrlPart():
+            return "application/octet-stream"

@@ -1,0 +1,94 @@
+"""What a client's message means as the answer to an open question.
+
+Understood are, in this order: the id of an option in a data part, the id or name of an option,
+the common words for yes, always and no, and words of the client's own where the question allows
+them. What is not understood is asked again, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bridge.events import Answer, Option, OptionKind, Question
+from bridge.message import DataPart, Message
+
+_ONCE = ("yes", "y", "ok", "okay", "allow", "allow once", "approve", "accept", "proceed", "sure")
+_ALWAYS = ("always", "always allow", "allow always", "yes always", "allow all")
+_NO = ("no", "n", "deny", "reject", "refuse", "decline", "stop", "cancel")
+
+# "yes" never means "always": an answer is not widened. A refusal may be.
+WORDS: dict[str, tuple[OptionKind, ...]] = {
+    **dict.fromkeys(_ONCE, ("allow_once",)),
+    **dict.fromkeys(_ALWAYS, ("allow_always",)),
+    **dict.fromkeys(_NO, ("reject_once", "reject_always")),
+    "never": ("reject_always", "reject_once"),
+}
+# "no, use pytest instead": a refusal may carry its reason, an approval may not carry conditions.
+_REFUSAL = re.compile(r"(?:no|deny|reject|refuse)\s*[,.:;!\-–—]\s*(?P<reason>.+)", re.I | re.S)  # noqa: RUF001
+
+
+def read_answer(question: Question, message: Message) -> Answer | None:
+    """The answer in `message`, or None where it cannot be understood."""
+    facts = [part.data for part in message.parts if isinstance(part, DataPart)]
+    facts = [data for data in facts if isinstance(data, dict)]
+    if any(data.get("questionId", question.id) != question.id for data in facts):
+        return None  # it answers a question that is no longer open
+    text = message.text.strip()
+    chosen = _chosen_by_id(question, facts) or _chosen_by_text(question, text)
+    if chosen or (question.free_text and text):
+        return Answer(question.id, text, tuple(chosen), message)
+    refusal = _REFUSAL.fullmatch(text)
+    option = _of_kind(question, WORDS["no"]) if refusal else None
+    if option and refusal:
+        return Answer(question.id, refusal["reason"].strip(), (option,), message)
+    return None
+
+
+def hint(question: Question) -> str:
+    """Why the message was not understood, and what would be."""
+    if not question.options:
+        return "The answer had no text."
+    return "That is none of the possible answers, so nothing was decided."
+
+
+def _chosen_by_id(question: Question, facts: Iterable[Mapping[str, Any]]) -> list[Option]:
+    by_id = {option.id: option for option in question.options}
+    wanted: list[Any] = []
+    for data in facts:
+        several = data.get("optionIds")
+        wanted += several if isinstance(several, list) else [data.get("optionId")]
+    return [by_id[one] for one in wanted if isinstance(one, str) and one in by_id]
+
+
+def _chosen_by_text(question: Question, text: str) -> list[Option]:
+    one = _named(question.options, text)
+    if one:
+        return [one]
+    if question.multiple:
+        several = [_named(question.options, piece) for piece in re.split(r"[,;\n]", text)]
+        if several and all(several):
+            return [option for option in several if option]
+    if question.kind in ("permission", "plan", "auth"):
+        option = _of_kind(question, WORDS.get(_normal(text), ()))
+        return [option] if option else []
+    return []
+
+
+def _named(options: tuple[Option, ...], text: str) -> Option | None:
+    same_id = [option for option in options if option.id == text.strip()]
+    same_name = [option for option in options if _normal(option.name) == _normal(text)]
+    return next(iter(same_id + same_name), None)
+
+
+def _of_kind(question: Question, kinds: Iterable[OptionKind]) -> Option | None:
+    for kind in kinds:
+        for option in question.options:
+            if option.kind == kind:
+                return option
+    return None
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.casefold().split()).strip(" .!\"'")

@@ -1,0 +1,269 @@
+"""One CLI session: an adapter and its process. Moves bytes between them and keeps the time.
+
+It decides nothing: the adapter says what lines mean, the manager what becomes of the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
+from bridge.events import (
+    ENDINGS,
+    AgentEvent,
+    Answer,
+    Failed,
+    Question,
+    Status,
+    TimedOut,
+    merge_text,
+)
+from bridge.process import TERM_GRACE, AgentProcess, LongLine
+
+log = logging.getLogger(__name__)
+
+INTERRUPT_GRACE = 2.0  # seconds for the CLI to end its turn in its own way before SIGTERM
+Sink = Callable[[list[AgentEvent | TimedOut]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, 0 for none; the line limit in bytes."""
+
+    turn: float = 3600.0
+    silence: float = 0.0
+    line: int = 16 * 1024 * 1024
+    term_grace: float = TERM_GRACE
+
+
+class Session:
+    """A live CLI. `run()` one turn at a time; `stop()` ends it for good."""
+
+    def __init__(self, adapter: Adapter, environment: Mapping[str, str], limits: Limits) -> None:
+        self.adapter = adapter
+        self._environment = environment
+        self._limits = limits
+        self._process: AgentProcess | None = None
+        self._turn: _Turn | None = None
+        self._stopping: asyncio.Task[str] | None = None
+        self._broken = False  # what it says cannot be trusted any more
+
+    def __repr__(self) -> str:
+        return f"<Session {self.adapter.name} {self._process or 'not started'}>"
+
+    @property
+    def healthy(self) -> bool:
+        """Whether another turn can be run."""
+        running = self._process is not None and self._process.exit_code is None
+        return running and self._stopping is None and not self._broken
+
+    async def open(self) -> None:
+        """Start the CLI. Raises LaunchError."""
+        launch = self.adapter.launch()
+        self._process = await AgentProcess.spawn(
+            launch.argv,
+            {**self._environment, **launch.env},
+            self.adapter.start.cwd,
+            stdin=launch.stdin is Stdin.LINES,
+            on_lines=self._receive_lines,
+            on_exit=self._receive_exit,
+            line_limit=self._limits.line,
+        )
+
+    async def run(self, prompt: Prompt, sink: Sink) -> None:
+        """One turn: `sink` gets every batch of events, the last of which ends the turn.
+
+        Returns when that has happened, at the latest when the time limits say so.
+        """
+        turn = self._turn = _Turn(sink, self._limits)
+        try:
+            self._tell(lambda: self.adapter.prompt(prompt))
+            if self._process and self._process.exit_code is not None:
+                self._receive_exit(self._process.exit_code)
+            late = await turn.ended_or_late()
+            if late:
+                self._broken = True
+                sink([late])
+        finally:
+            self._turn = None
+
+    def waiting(self, waiting: bool) -> None:
+        """While a question is open, the time is the client's and does not count."""
+        if self._turn:
+            self._turn.pause(waiting)
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        self._tell(lambda: self.adapter.answer(question, answer))
+
+    # --- what the process says -----------------------------------------------------------------
+
+    def _receive_lines(self, lines: Sequence[bytes | LongLine]) -> None:
+        events: list[AgentEvent] = []
+        try:
+            for line in lines:
+                if isinstance(line, LongLine):
+                    events.append(_too_long(line, self._limits.line))
+                else:
+                    events.extend(self.adapter.receive_line(line))
+        except Exception as error:
+            events.append(self._adapter_failed(error))
+        self._flush()
+        self._deliver(events)
+
+    def _receive_exit(self, code: int) -> None:
+        stderr = self._process.stderr.decode(errors="replace") if self._process else ""
+        try:
+            events = list(self.adapter.receive_exit(ExitStatus(code, stderr)))
+        except Exception as error:
+            events = [self._adapter_failed(error)]
+        self._deliver(events)
+
+    def _deliver(self, events: Iterable[AgentEvent]) -> None:
+        events = merge_text(events)
+        if self._turn:
+            self._turn.receive(events)
+        elif events:
+            log.debug("output between turns", extra={"events": len(events)})
+
+    def _tell(self, tell: Callable[[], object]) -> None:
+        """Let the adapter do something for its CLI; what goes wrong is its turn's failure."""
+        try:
+            tell()
+        except Exception as error:
+            self._deliver([self._adapter_failed(error)])
+        self._flush()
+
+    def _adapter_failed(self, error: Exception) -> AgentEvent:
+        """The one place where an adapter's exception becomes the failure of its turn."""
+        log.exception("adapter failed", extra={"adapter": self.adapter.name})
+        self._broken = True
+        text = f"The adapter could not make sense of what the agent said ({type(error).__name__})."
+        return Failed(text + " The server's log has the details.", "adapter-error")
+
+    def _flush(self) -> None:
+        data = self.adapter.data_to_send()
+        if data and self._process:
+            self._process.write(data)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def begin_stop(self, interrupt: bool = False) -> None:
+        """Tell the CLI to stop now; stop() waits until it and its descendants are gone.
+
+        `interrupt`: ask in its own dialect first, which is what saves its running shell commands
+        from being orphaned, and give it INTERRUPT_GRACE to end the turn.
+        """
+        if self._stopping is None:
+            turn = self._turn if interrupt and self._interrupt() else None
+            self._stopping = asyncio.ensure_future(self._stop(turn))
+
+    async def stop(self) -> None:
+        """End the process and everything it started. A cancellation waits for that, too."""
+        self.begin_stop()
+        assert self._stopping
+        cancelled: asyncio.CancelledError | None = None
+        while not self._stopping.done():
+            try:
+                await asyncio.shield(self._stopping)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled:
+            raise cancelled
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+
+    def _interrupt(self) -> bool:
+        asked = False
+        with contextlib.suppress(Exception):
+            asked = self.adapter.interrupt()
+        self._flush()
+        return asked
+
+    async def _stop(self, turn: _Turn | None) -> str:
+        if turn:
+            await turn.ended_within(INTERRUPT_GRACE)
+        rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"
+        log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
+        return rung
+
+
+class _Turn:
+    """The events of one turn on their way to the sink, and the clocks that run meanwhile."""
+
+    def __init__(self, sink: Sink, limits: Limits) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._heard = self._loop.time()
+        self._left = limits.turn or float("inf")  # seconds of work, without those of waiting
+        self._resumed: float | None = self._heard  # None while it waits for the client
+
+    def receive(self, events: Sequence[AgentEvent]) -> None:
+        """Pass on what was said up to the end of the turn; what follows is not this turn's."""
+        self._heard = self._loop.time()
+        if self._ended.done() or not events:
+            return
+        ends = next((n for n, event in enumerate(events) if isinstance(event, ENDINGS)), None)
+        self._sink(list(events if ends is None else events[: ends + 1]))
+        if ends is not None:
+            self._ended.set_result(None)
+
+    def pause(self, waiting: bool) -> None:
+        if waiting == (self._resumed is None):
+            return
+        now = self._loop.time()
+        if self._resumed is not None:
+            self._left -= now - self._resumed
+        self._resumed = None if waiting else now
+        self._heard = now
+
+    async def ended_within(self, seconds: float) -> bool:
+        done, _ = await asyncio.wait([self._ended], timeout=seconds)
+        return bool(done)
+
+    async def ended_or_late(self) -> TimedOut | None:
+        """Wait for the end of the turn, or for the limit that it misses."""
+        while True:
+            late = self._late()
+            if late or await self.ended_within(self._until_late()):
+                return late
+
+    def _until_late(self) -> float:
+        """Seconds until a limit can be missed. While the client is waited for, look again in a
+        while: only its answer starts the clocks."""
+        if self._resumed is None:
+            return 1.0
+        now = self._loop.time()
+        left = self._left - (now - self._resumed)
+        if self._limits.silence:
+            left = min(left, self._limits.silence - (now - self._heard))
+        return min(max(left, 0.0), 3600.0)
+
+    def _late(self) -> TimedOut | None:
+        if self._resumed is None:
+            return None
+        now = self._loop.time()
+        if self._left - (now - self._resumed) <= 0:
+            return TimedOut(
+                f"The turn took longer than {self._limits.turn:g} s and was stopped "
+                "(AGENT_TIMEOUT_MS sets the limit)."
+            )
+        if self._limits.silence and now - self._heard >= self._limits.silence:
+            return TimedOut(
+                f"The agent printed nothing for {self._limits.silence:g} s and was stopped "
+                "(AGENT_IDLE_EXIT_MS sets the limit)."
+            )
+        return None
+
+
+def _too_long(line: LongLine, limit: int) -> AgentEvent:
+    text = f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
+    head = line.head[:2000].decode(errors="replace")
+    return Status(text, {"type": "truncated_line", "bytes": line.length, "head": head})

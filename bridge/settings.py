@@ -1,0 +1,258 @@
+"""Every setting of the server, typed; the only place that reads the environment and files.
+
+Precedence: command line, environment, `.env`, CONFIG_FILE (TOML), default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from bridge.errors import ConfigurationError
+from bridge.workspace import Workspaces
+
+# What every program may need of the server's environment; adapters add their own names.
+# Nothing else reaches a child: neither the bridge's settings nor its secrets.
+CHILD_ENVIRONMENT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TERM", "TZ"),
+    *("TMPDIR", "XDG_*", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+)
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def _words(value: Any) -> Any:
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _paths(value: Any) -> Any:
+    return [path for path in value.split(os.pathsep) if path] if isinstance(value, str) else value
+
+
+def _names(value: Any) -> Any:
+    return [n for n in value.replace(",", " ").split() if n] if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
+
+
+class Settings(BaseModel):
+    """Field names are the variables' names in lower case."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(41242, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    public_url: str | None = Field(
+        None, description="How clients reach the server, where that is not http://HOST:PORT."
+    )
+    agent_adapter: str | None = Field(
+        None,
+        description="The agent: claude-code, jsonl, replay, or pkg.mod:Class. "
+        "Unset: the first known CLI on PATH, else replay.",
+    )
+    agent_model: str | None = Field(
+        None, pattern=r"^[^-\s]\S*$", description="Model that the CLI is told to use."
+    )
+    agent_timeout_ms: Milliseconds = Field(
+        3_600_000, description="Longest working time of a turn; 0 for none."
+    )
+    agent_idle_exit_ms: Milliseconds = Field(
+        0, description="End a turn whose CLI has printed nothing for so long; 0 for never."
+    )
+    agent_force: bool = Field(
+        False, description="Let the CLI act without asking for permission. Dangerous."
+    )
+    agent_repo_path: str | None = Field(
+        None, description="Workspace of the agent. Unset: the directory the server starts in."
+    )
+    agent_allowed_repo_roots: Paths = Field(
+        (),
+        description="Directories (separated by `:`) below which a client may choose its cwd. "
+        "Unset: the workspace alone.",
+    )
+    claude_code_path: str | None = Field(None, description="Path of the Claude Code CLI.")
+    agent_binary: str | None = Field(None, description="Path of the CLI, for any adapter.")
+    agent_args: Words = Field((), description="Arguments for the CLI, as a shell would read them.")
+    agent_env: Names = Field(
+        (), description="Further variables that the CLI may see, by name; also from `.env`."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="DEBUG, INFO, WARNING or ERROR."
+    )
+    config_file: str | None = Field(None, description="TOML file with settings by these names.")
+    bridge_token: str | None = Field(
+        None, min_length=16, description="Bearer token that clients must send, 16 characters up."
+    )
+    bridge_max_sessions: int = Field(8, ge=1, description="CLI processes alive at once.")
+    bridge_session_idle_ms: Milliseconds = Field(
+        600_000, description="How long an idle CLI is kept warm for the next message."
+    )
+    bridge_max_tasks: int = Field(1000, ge=1, description="Finished tasks that are remembered.")
+    bridge_max_body_bytes: int = Field(
+        32 * 1024 * 1024, ge=1024, description="Largest request body."
+    )
+    bridge_max_line_bytes: int = Field(
+        16 * 1024 * 1024, ge=1024, description="Longest line of a CLI; what is longer is cut."
+    )
+    bridge_stop_grace_ms: Milliseconds = Field(
+        5000, description="Time between SIGTERM and SIGKILL."
+    )
+    bridge_drain_ms: Milliseconds = Field(
+        5000, description="Time that running tasks get to end when the server is told to stop."
+    )
+    bridge_card: Literal["both", "1.0", "0.3"] = Field(
+        "both", description="Shape of the agent card: both, 1.0 or 0.3."
+    )
+    bridge_stream_on_question: Literal["close", "open"] = Field(
+        "close", description="What the stream of a send does at a question: close or open."
+    )
+    bridge_thoughts: bool = Field(False, description="Show the model's thoughts to clients.")
+    bridge_replay_file: str | None = Field(
+        None, description="Recording for AGENT_ADAPTER=replay. Unset: the one that comes along."
+    )
+    bridge_replay_speed: float = Field(
+        1.0, ge=0, description="Speed of the replay: 1 as recorded, 10 faster, 0 without pauses."
+    )
+
+    # --- what follows from them ----------------------------------------------------------------
+
+    @property
+    def workspaces(self) -> Workspaces:
+        return Workspaces(self.agent_repo_path or os.getcwd(), self.agent_allowed_repo_roots)
+
+    def binary(self, specific: str) -> str | None:
+        """The CLI's path as the operator gave it: AGENT_BINARY, or the adapter's own setting."""
+        return self.agent_binary or getattr(self, specific.lower(), None)
+
+    def child_environment(
+        self, declared: Iterable[str], extra: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The part of the environment that a CLI may see: names or prefixes ending in `*`. Of
+        `extra` (the `.env`), only what AGENT_ENV names."""
+        patterns = (*CHILD_ENVIRONMENT, *declared, *self.agent_env)
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if any(fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        named = {name: extra[name] for name in self.agent_env if name in extra}
+        return {**named, **inherited}
+
+
+class Loaded:
+    """The settings, the values of the `.env` that was read, and what the operator should know."""
+
+    def __init__(self, settings: Settings, dotenv: Mapping[str, str], warnings: list[str]) -> None:
+        self.settings = settings
+        self.dotenv = dotenv
+        self.warnings = warnings
+
+
+def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
+    """Put flags, environment, `.env` and CONFIG_FILE together. Raises ConfigurationError."""
+    environment = {
+        name.lower(): value
+        for name, value in os.environ.items()
+        if name.lower() in Settings.model_fields and value
+    }
+    given = {**environment, **{name: value for name, value in flags.items() if value is not None}}
+    warnings: list[str] = []
+    dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
+    from_dotenv = {
+        name.lower(): value
+        for name, value in dotenv.items()
+        if name.lower() in Settings.model_fields and value
+    }
+    given = {**from_dotenv, **given}
+    given = {**_config_file(given.get("config_file")), **given}
+    try:
+        settings = Settings(**given)
+    except ValidationError as invalid:
+        raise ConfigurationError(_explain(invalid)) from None
+    if env_file and settings.workspaces.contains(os.path.dirname(os.path.abspath(env_file))):
+        raise ConfigurationError(_refusal(env_file))
+    _check(settings)
+    return Loaded(settings, dotenv, warnings)
+
+
+def _check(settings: Settings) -> None:
+    if settings.host not in LOOPBACK and not settings.bridge_token:
+        raise ConfigurationError(
+            f"HOST={settings.host} can be reached from other machines, and whoever reaches the "
+            "server runs agents on this one: set BRIDGE_TOKEN (--token), or HOST=127.0.0.1."
+        )
+    workspaces = settings.workspaces
+    for path in (workspaces.default, *workspaces.roots):
+        if not os.path.isdir(path):
+            raise ConfigurationError(f"{path} is not a directory (AGENT_REPO_PATH or its roots).")
+
+
+def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+    """`.env` of the directory the server was started in, unless it lies in the workspace as it is
+    known without that file: a repository must not configure the server that runs agents in it."""
+    path = Path.cwd() / ".env"
+    if not path.is_file():
+        return {}
+    default = given.get("agent_repo_path") or os.getcwd()
+    workspaces = Workspaces(default, _paths(given.get("agent_allowed_repo_roots") or ""))
+    if workspaces.contains(str(path.parent)):
+        warnings.append(_refusal(".env"))
+        return {}
+    return _read_env_file(str(path))
+
+
+def _refusal(path: str) -> str:
+    return (
+        f"{path} was not read: it lies inside the workspace, and a repository must not configure "
+        "the server that runs agents in it. Keep it elsewhere (--env-file), or set "
+        "AGENT_REPO_PATH to another directory."
+    )
+
+
+def _read_env_file(path: str) -> dict[str, str]:
+    try:
+        values = dotenv_values(path, interpolate=False) if Path(path).stat() else {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _config_file(path: Any) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        values = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"cannot read CONFIG_FILE {path}: {error}") from None
+    known = {name.lower(): value for name, value in values.items()}
+    for name in known:
+        if name not in Settings.model_fields:
+            raise ConfigurationError(f"{path} sets {name}, which is no setting.{nearest(name)}")
+    return known
+
+
+def nearest(name: str, known: Iterable[str] = Settings.model_fields) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _explain(invalid: ValidationError) -> str:
+    problems = [
+        f"{str(problem['loc'][0]).upper()}: {problem['msg']}"
+        for problem in invalid.errors(include_url=False, include_input=False)
+    ]
+    return "; ".join(problems)

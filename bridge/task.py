@@ -1,0 +1,512 @@
+"""The task: its states, what may happen in each, and what subscribers are told.
+
+Rule 1: everything that changes a task's state is in TRANSITIONS.
+Rule 2: both parties' events, the agent's and the client's, go through Task.apply().
+
+Nothing here waits, reads a clock or knows a protocol version.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from typing import Any, assert_never
+
+from bridge.events import (
+    Answered,
+    ArtifactChunk,
+    Canceled,
+    Done,
+    Event,
+    Failed,
+    Interrupted,
+    NotUnderstood,
+    Plan,
+    Question,
+    QuestionWithdrawn,
+    Rejected,
+    Reply,
+    Retracted,
+    Started,
+    Status,
+    Text,
+    Thought,
+    TimedOut,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from bridge.message import DataPart, Message, Part, Role, TextPart
+from bridge.readable import capped, one_line, readable
+
+ANSWER_ID = "assistant-response"
+RESULT_ID = "result"
+
+
+class TaskState(Enum):
+    """A2A 1.0 §4.1.3. The values are the names of 0.3; 1.0 spells them TASK_STATE_…"""
+
+    SUBMITTED = "submitted"
+    WORKING = "working"
+    INPUT_REQUIRED = "input-required"
+    AUTH_REQUIRED = "auth-required"
+    COMPLETED = "completed"
+    CANCELED = "canceled"
+    FAILED = "failed"
+    REJECTED = "rejected"
+
+    @property
+    def terminal(self) -> bool:
+        return not TRANSITIONS[self]
+
+    @property
+    def interrupted(self) -> bool:
+        """Waiting for the client (§3.2.2)."""
+        return self in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+
+
+Progress = Started | Status | Thought | ToolCall | ToolResult | Plan
+Conversation = Question | QuestionWithdrawn | Answered | NotUnderstood
+
+_PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
+_OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
+_ENDINGS: dict[type, TaskState] = {
+    Done: TaskState.COMPLETED,
+    Reply: TaskState.COMPLETED,
+    Failed: TaskState.FAILED,
+    Rejected: TaskState.REJECTED,
+    Canceled: TaskState.CANCELED,
+    TimedOut: TaskState.FAILED,
+    Interrupted: TaskState.FAILED,
+}
+_RUNNING: dict[type, TaskState] = {
+    **dict.fromkeys(_OUTPUT, TaskState.WORKING),
+    QuestionWithdrawn: TaskState.WORKING,
+    Question: TaskState.INPUT_REQUIRED,
+    **_ENDINGS,
+}
+
+
+def _waiting(state: TaskState) -> dict[type, TaskState]:
+    """Output of the agent does not answer the question that is open."""
+    return {
+        **dict.fromkeys((*_OUTPUT, Question, NotUnderstood), state),
+        Answered: TaskState.WORKING,
+        QuestionWithdrawn: TaskState.WORKING,
+        **_ENDINGS,
+    }
+
+
+TRANSITIONS: Mapping[TaskState, Mapping[type, TaskState]] = {
+    TaskState.SUBMITTED: _RUNNING,
+    TaskState.WORKING: _RUNNING,
+    TaskState.INPUT_REQUIRED: _waiting(TaskState.INPUT_REQUIRED),
+    TaskState.AUTH_REQUIRED: _waiting(TaskState.AUTH_REQUIRED),
+    TaskState.COMPLETED: {},
+    TaskState.CANCELED: {},
+    TaskState.FAILED: {},
+    TaskState.REJECTED: {},
+}
+
+
+class IllegalTransition(Exception):
+    """The event cannot happen in this state: a bug of the caller, never of a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusUpdate:
+    state: TaskState
+    time: datetime
+    message: Message | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactUpdate:
+    """`append` adds `parts` to the artifact; otherwise it is created, or replaced."""
+
+    artifact_id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    description: str | None = None
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Mapping[str, Any] | None = None
+
+
+Update = StatusUpdate | ArtifactUpdate
+
+
+@dataclass(slots=True)
+class Artifact:
+    """An artifact as it stands. Streamed text is kept in pieces and joined when it is read, so
+    that appending costs the same however long the text has become."""
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    open: bool = True
+    _parts: list[Part] = field(default_factory=list)
+    _pieces: list[str] | None = None  # of the text part that is still growing, the last one
+
+    def extend(self, parts: Iterable[Part]) -> None:
+        self._join()
+        self._parts.extend(parts)
+
+    def add_text(self, text: str, new_block: bool) -> None:
+        if new_block or self._pieces is None:
+            self._join()
+            self._pieces = []
+        self._pieces.append(text)
+
+    def retract(self, length: int) -> None:
+        """Take the last `length` characters of text away again."""
+        self._join()
+        while length > 0 and self._parts and isinstance(part := self._parts.pop(), TextPart):
+            if len(part.text) > length:
+                self._parts.append(TextPart(part.text[:-length]))
+            length -= len(part.text)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        if self._pieces is None:
+            return self._parts
+        self._pieces = ["".join(self._pieces)]
+        return [*self._parts, TextPart(self._pieces[0])]
+
+    def _join(self) -> None:
+        if self._pieces is not None:
+            self._parts.append(TextPart("".join(self._pieces)))
+            self._pieces = None
+
+
+@dataclass(slots=True)
+class Task:
+    """One turn of one CLI session, and all that a client may ask about it."""
+
+    id: str
+    context_id: str
+    created: datetime
+    show_thoughts: bool = False
+    state: TaskState = TaskState.SUBMITTED
+    status_time: datetime = field(init=False)
+    status_message: Message | None = None
+    history: list[Message] = field(default_factory=list)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    questions: deque[Question] = field(default_factory=deque)
+    reply: Message | None = None
+    _usage: Usage | None = None
+    _held: list[Event] = field(default_factory=list)  # progress made while a question is open
+    _messages: int = 0
+
+    def __post_init__(self) -> None:
+        self.status_time = self.created
+
+    @property
+    def question(self) -> Question | None:
+        """The question that is open; several are asked one after the other."""
+        return self.questions[0] if self.questions else None
+
+    def apply(self, event: Event, now: datetime) -> list[Update]:
+        """Let `event` happen. Returns what every subscriber is told, in order.
+
+        Raises IllegalTransition if the table has no such event in this state.
+        """
+        target = TRANSITIONS[self.state].get(type(event))
+        if target is None:
+            raise IllegalTransition(f"{type(event).__name__} in {self.state.value}")
+        if self.questions and isinstance(event, _PROGRESS):
+            self._held.append(event)
+            return []
+        return self._apply(event, target, now)
+
+    # --- one method per kind of event ----------------------------------------------------------
+
+    def _apply(self, event: Event, target: TaskState, now: datetime) -> list[Update]:
+        match event:
+            case Text() | Retracted() | ArtifactChunk():
+                return [*self._enter(target, now), *self._hand_over(event)]
+            case Started() | Thought() | Status() | ToolCall() | ToolResult() | Plan():
+                return self._progress(event, target, now)
+            case Usage():
+                self._usage = event
+                return []
+            case Question() | QuestionWithdrawn() | Answered() | NotUnderstood():
+                return self._converse(event, target, now)
+            case Done():
+                return self._done(event, target, now)
+            case Reply():
+                self.reply = self._message(*event.parts)
+                return self._finish(target, now, self.reply)
+            case Failed() | Rejected() | Canceled() | TimedOut() | Interrupted():
+                return self._finish(target, now, self._message(*_explain(event)), _reason(event))
+            case _:
+                assert_never(event)
+
+    def _progress(self, event: Progress, target: TaskState, now: datetime) -> list[Update]:
+        match event:
+            case Started():
+                return [self._started(event, target, now)]
+            case Thought() if not self.show_thoughts:
+                return []
+            case Thought() | Status() | ToolCall() | ToolResult() | Plan():
+                return [self._say(target, now, *_describe(event))]
+            case _:
+                assert_never(event)
+
+    def _converse(self, event: Conversation, target: TaskState, now: datetime) -> list[Update]:
+        match event:
+            case Question():
+                self.questions.append(event)
+                return [self._asked(event, now)] if len(self.questions) == 1 else []
+            case QuestionWithdrawn():
+                return self._settle(event.id, now)
+            case Answered():
+                self._remember(event.answer.message)
+                return self._settle(event.answer.question_id, now)
+            case NotUnderstood():
+                self._remember(event.message)
+                return [self._asked(self.questions[0], now, event.hint)]
+            case _:
+                assert_never(event)
+
+    def _hand_over(self, event: Text | Retracted | ArtifactChunk) -> list[Update]:
+        match event:
+            case Text():
+                return [self._add_text(event)]
+            case Retracted():
+                return self._retract(event)
+            case ArtifactChunk():
+                return [self._add_chunk(event)]
+
+    def _started(self, event: Started, target: TaskState, now: datetime) -> Update:
+        known = {
+            "sessionId": event.session_id,
+            "model": event.model,
+            "cliVersion": event.version,
+            "mode": event.mode,
+        }
+        facts = {name: value for name, value in known.items() if value is not None}
+        self.metadata["bridge"] = {**self.metadata.get("bridge", {}), **facts}
+        return self._status(target, now, None, {"bridge": facts} if facts else None)
+
+    def _enter(self, target: TaskState, now: datetime) -> list[Update]:
+        """A status update, where the state changes without anything being said."""
+        return [self._status(target, now)] if target is not self.state else []
+
+    def _add_text(self, event: Text) -> Update:
+        artifact_id, name = ANSWER_ID, "Assistant response"
+        if event.parent is not None:
+            artifact_id, name = f"subagent-{event.parent}", "Sub-agent output"
+        artifact = self.artifacts.get(artifact_id)
+        append = artifact is not None
+        if artifact is None:
+            artifact = self.artifacts[artifact_id] = Artifact(artifact_id, name)
+        artifact.add_text(event.text, event.new_block)
+        return ArtifactUpdate(artifact_id, (TextPart(event.text),), name, append=append)
+
+    def _retract(self, event: Retracted) -> list[Update]:
+        artifact = self.artifacts.get(ANSWER_ID)
+        if artifact is None:
+            return []
+        artifact.retract(event.length)
+        parts = tuple(artifact.parts) or (TextPart(""),)
+        return [ArtifactUpdate(artifact.id, parts, artifact.name)]
+
+    def _add_chunk(self, event: ArtifactChunk) -> Update:
+        artifact = self.artifacts.get(event.id)
+        append = event.append and artifact is not None
+        if artifact is None or not append:
+            artifact = Artifact(event.id, event.name, event.description, event.metadata)
+            self.artifacts[event.id] = artifact
+        artifact.extend(event.parts)
+        artifact.open = False
+        return ArtifactUpdate(
+            event.id,
+            event.parts,
+            event.name,
+            event.description,
+            append,
+            event.last_chunk,
+            event.metadata,
+        )
+
+    def _asked(self, question: Question, now: datetime, hint: str = "") -> Update:
+        state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
+        return self._say(state, now, *_describe_question(question, hint))
+
+    def _settle(self, question_id: str, now: datetime) -> list[Update]:
+        """The question is answered or withdrawn: ask the next one, or go on."""
+        first = self.question
+        self.questions = deque(q for q in self.questions if q.id != question_id)
+        if first is None or first.id != question_id:
+            return []
+        if self.question:
+            return [self._asked(self.question, now)]
+        updates: list[Update] = [self._status(TaskState.WORKING, now)]
+        held, self._held = self._held, []
+        for event in held:
+            updates += self.apply(event, now)
+        return updates
+
+    def _done(self, event: Done, target: TaskState, now: datetime) -> list[Update]:
+        updates: list[Update] = []
+        if event.summary is not None:
+            facts = {**_usage_facts(self._usage), **(event.details or {})}
+            parts: tuple[Part, ...] = (TextPart(event.summary), DataPart(facts))
+            updates.append(self._add_chunk(ArtifactChunk(RESULT_ID, parts, "Result")))
+        message = self._message(TextPart(event.text)) if event.text else None
+        return self._finish(target, now, message, before=updates)
+
+    def _finish(
+        self,
+        target: TaskState,
+        now: datetime,
+        message: Message | None,
+        reason: Mapping[str, Any] | None = None,
+        before: Sequence[Update] = (),
+    ) -> list[Update]:
+        """The last updates of the task; the terminal status comes last."""
+        self.questions.clear()
+        updates: list[Update] = []
+        for event in self._held:
+            updates += self._apply(event, TaskState.WORKING, now)
+        self._held = []
+        updates += [self._close(artifact) for artifact in self.artifacts.values() if artifact.open]
+        metadata = dict(reason or {})
+        if self._usage:
+            metadata["usage"] = _usage_facts(self._usage)
+        return [*updates, *before, self._status(target, now, message, metadata or None)]
+
+    def _close(self, artifact: Artifact) -> Update:
+        artifact.open = False
+        end = (TextPart(""),)  # an artifact update must have a part (§4.1.7)
+        return ArtifactUpdate(artifact.id, end, artifact.name, append=True, last_chunk=True)
+
+    # --- status and messages -------------------------------------------------------------------
+
+    def _say(self, state: TaskState, now: datetime, text: str, *data: Part) -> Update:
+        return self._status(state, now, self._message(TextPart(text), *data))
+
+    def _status(
+        self,
+        state: TaskState,
+        now: datetime,
+        message: Message | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Update:
+        self._remember(self.status_message)
+        self.state, self.status_time, self.status_message = state, now, message
+        return StatusUpdate(state, now, message, metadata)
+
+    def _message(self, *parts: Part) -> Message:
+        self._messages += 1
+        identity = f"{self.id}-{self._messages}"
+        return Message(identity, Role.AGENT, parts, self.id, self.context_id)
+
+    def _remember(self, message: Message | None) -> None:
+        if message is not None:
+            self.history.append(replace(message, task_id=self.id, context_id=self.context_id))
+
+
+# --- words for people, data for programs -------------------------------------------------------
+
+
+def _describe(event: Thought | Status | ToolCall | ToolResult | Plan) -> tuple[Any, ...]:
+    """The text of a status message, cut to a line, and its data parts."""
+    match event:
+        case Thought(text):
+            return one_line(text), DataPart({"type": "thought", "text": text})
+        case Status(text, data):
+            return (one_line(text), DataPart(data)) if data else (one_line(text),)
+        case ToolCall():
+            facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
+            return one_line(f"Using tool: {event.name}"), _data(facts, event, input=event.input)
+        case ToolResult():
+            return _describe_result(event)
+        case Plan():
+            done = sum(entry.status == "completed" for entry in event.entries)
+            plan = {"type": "plan", "entries": [asdict(entry) for entry in event.entries]}
+            return one_line(f"Plan: {done} of {len(event.entries)} done"), DataPart(plan)
+
+
+def _describe_result(event: ToolResult) -> tuple[Any, ...]:
+    facts = {
+        "type": "tool_result",
+        "id": event.id,
+        "name": event.name,
+        "status": "failed" if event.is_error else "completed",
+    }
+    if event.changes:
+        facts["changes"] = [asdict(change) for change in event.changes]  # type: ignore[assignment]
+    verb = "failed" if event.is_error else "finished"
+    output = event.output if isinstance(event.output, str) else ""
+    text = f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
+    return one_line(text), _data(facts, event, output=event.output)
+
+
+def _data(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> DataPart:
+    """`facts` with `values` cut to size; what was cut says how many bytes it had."""
+    if event.parent is not None:
+        facts["parentId"] = event.parent
+    for name, value in values.items():
+        facts[name], size = capped(value)
+        if size is not None:
+            facts["truncated"] = {**facts.get("truncated", {}), name: size}
+    return DataPart(facts)
+
+
+def _describe_question(question: Question, hint: str) -> tuple[Any, ...]:
+    names = ", ".join(option.name for option in question.options)
+    lines = [hint, readable(question.text), f"Answer with one of: {names}" if names else ""]
+    facts: dict[str, Any] = {
+        "type": "question",
+        "questionId": question.id,
+        "kind": question.kind,
+        "options": [asdict(option) for option in question.options],
+        "freeText": question.free_text,
+        "multiple": question.multiple,
+    }
+    if question.subject is not None:
+        facts["subject"], size = capped(question.subject)
+        if size is not None:
+            facts["truncated"] = {"subject": size}
+    return "\n".join(filter(None, lines)), DataPart(facts)
+
+
+def _explain(event: Failed | Rejected | Canceled | TimedOut | Interrupted) -> tuple[Part, ...]:
+    text = TextPart(readable(event.text))
+    if isinstance(event, Failed) and event.details:
+        return text, DataPart({"type": "error", "reason": event.reason, **event.details})
+    return (text,)
+
+
+def _reason(event: Failed | Rejected | Canceled | TimedOut | Interrupted) -> Mapping[str, Any]:
+    match event:
+        case Failed():
+            word = event.reason
+        case TimedOut():
+            word = "timeout"
+        case Interrupted():
+            word = "shutdown"
+        case Rejected() | Canceled():
+            return {}
+    return {"bridge": {"reason": word}}
+
+
+def _usage_facts(usage: Usage | None) -> dict[str, Any]:
+    if usage is None:
+        return {}
+    facts = {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.total_tokens,
+        "costUsd": usage.cost_usd,
+        **(usage.extra or {}),
+    }
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,115 @@
+"""Operations as every binding needs them: decoded parameters in, JSON or a stream out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from bridge.a2a import Codec, Operation
+from bridge.log import Entry
+from bridge.manager import TaskManager
+from bridge.store.memory import Record
+from bridge.task import StatusUpdate, TaskState
+
+HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of silence
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A task to be told about from update `after` on. `first` is its state at that update.
+
+    The stream of a send ends when the agent asks a question, since the answer is another send;
+    that of a subscription goes on until the task has ended.
+    """
+
+    codec: Codec
+    record: Record
+    first: bytes
+    after: int
+    ends_on_question: bool
+
+    async def items(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
+        """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent."""
+        yield [(self.after, self.first)]
+        if self.record.task.reply or self._ends(self.record.task.state):
+            return
+        async for batch in self.record.log.follow(self.after, HEARTBEAT):
+            if not batch:
+                yield None
+                continue
+            rendered: list[tuple[int, bytes]] = []
+            for entry in batch:
+                last = isinstance(entry.update, StatusUpdate) and self._ends(entry.update.state)
+                rendered.append((entry.number, self._render(entry, last)))
+                if last:
+                    break
+            yield rendered
+            if last:
+                return
+
+    def _ends(self, state: TaskState) -> bool:
+        asks = state is TaskState.INPUT_REQUIRED and self.ends_on_question
+        return state.terminal or asks
+
+    def _render(self, entry: Entry, last: bool) -> bytes:
+        """The entry's JSON, made once per version for all who follow the task."""
+        key = (self.codec.version, last)
+        data = entry.rendered.get(key)
+        if data is None:
+            item = self.codec.encode_update(self.record.task, entry.update, last)
+            data = entry.rendered[key] = orjson.dumps(item)
+        return data
+
+
+class Operations:
+    """The table of what clients may ask for; the bindings only carry it.
+
+    `stream_on_question`: "close" or "open", what the stream of a send does at a question.
+    """
+
+    def __init__(self, manager: TaskManager, stream_on_question: str) -> None:
+        self._manager = manager
+        self._ends_on_question = stream_on_question == "close"
+
+    async def call(self, codec: Codec, operation: Operation, params: Mapping[str, Any]) -> Any:
+        """The JSON result of an operation that has one. Raises RequestError."""
+        if operation is Operation.SEND:
+            return await self._send(codec, params)
+        asked = codec.decode_task(params)
+        if operation is Operation.CANCEL:
+            record = self._manager.cancel(asked.task_id)
+        else:
+            record = self._manager.get(asked.task_id)
+        return codec.encode_task(record.task, asked.history_length)
+
+    async def stream(self, codec: Codec, operation: Operation, params: Mapping[str, Any]) -> Stream:
+        """The stream of an operation that has one. Raises RequestError."""
+        if operation is Operation.SUBSCRIBE:
+            record = self._manager.subscribe(codec.decode_task(params).task_id)
+            return self._stream(codec, record, None, ends_on_question=False)
+        asked = codec.decode_send(params)
+        sent = self._manager.send(asked)
+        await self._manager.begun(sent.record)
+        return self._stream(codec, sent.record, asked.history_length, self._ends_on_question)
+
+    async def _send(self, codec: Codec, params: Mapping[str, Any]) -> Any:
+        asked = codec.decode_send(params)
+        sent = self._manager.send(asked)
+        if asked.blocking:
+            await self._manager.settled(sent)
+        else:
+            sent.record.shown = True
+        return codec.encode_sent(sent.record.task, asked.history_length)
+
+    def _stream(
+        self, codec: Codec, record: Record, history_length: int | None, ends_on_question: bool
+    ) -> Stream:
+        # Nothing can happen between these two lines: the snapshot has all updates up to `after`.
+        first = orjson.dumps(codec.encode_sent(record.task, history_length))
+        return Stream(codec, record, first, record.log.last, ends_on_question)
+
+
+STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})

@@ -1,0 +1,49 @@
+"""Server-sent events: framing, heartbeats, and readers that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from bridge.transports.operation import Stream
+
+STALL = 30.0  # seconds that a reader may refuse to read before it is cut off; it can come back
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+_PING = b": ping\n\n"
+
+
+async def respond(
+    request: web.Request, stream: Stream, before: bytes = b"", after: bytes = b""
+) -> web.StreamResponse:
+    """Answer `request` with `stream`; `before` and `after` are put around each item's JSON.
+
+    All that is ready goes out in one write. A client that goes away or stops reading ends only
+    its own stream.
+    """
+    response = web.StreamResponse(headers=HEADERS)
+    await response.prepare(request)
+    try:
+        async for batch in stream.items():
+            frames = [
+                b"id: %d\ndata: %b%b%b\n\n" % (number, before, data, after)
+                for number, data in batch or ()
+            ]
+            async with asyncio.timeout(STALL):
+                await response.write(b"".join(frames) or _PING)
+        await response.write_eof()
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        if request.transport:
+            request.transport.abort()
+    return response
+
+
+async def respond_error(request: web.Request, data: bytes) -> web.StreamResponse:
+    """A stream that has nothing but an error, for clients that read nothing else."""
+    return web.Response(body=b"data: %b\n\n" % data, headers=HEADERS)

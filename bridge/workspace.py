@@ -1,0 +1,38 @@
+"""Which directories agents may work in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from bridge.errors import InvalidParams
+
+
+class Workspaces:
+    """`default` is where an agent works unless the client says otherwise; `roots` are the
+    directories below which it may choose. Paths are compared after symbolic links."""
+
+    def __init__(self, default: str, roots: Iterable[str]) -> None:
+        self.default = os.path.realpath(default)
+        self.roots = tuple(os.path.realpath(root) for root in roots) or (self.default,)
+
+    def contains(self, path: str) -> bool:
+        real = os.path.realpath(path)
+        return any(os.path.commonpath((root, real)) == root for root in (*self.roots, self.default))
+
+    def resolve(self, cwd: object) -> str:
+        """The directory that a client's `cwd` means; relative ones start at the default.
+
+        Raises InvalidParams. What exists outside the roots is not told.
+        """
+        if cwd is None:
+            return self.default
+        if not isinstance(cwd, str) or not cwd or "\0" in cwd:
+            raise InvalidParams("metadata.bridge.cwd is not a path", [("cwd", "not a path")])
+        path = os.path.realpath(os.path.join(self.default, cwd))
+        if not self.contains(path):
+            text = "metadata.bridge.cwd is outside the directories that this server allows"
+            raise InvalidParams(text, [("cwd", "outside the allowed roots")])
+        if not os.path.isdir(path):
+            raise InvalidParams("metadata.bridge.cwd is not a directory", [("cwd", "no directory")])
+        return path
