@@ -10,7 +10,7 @@ What decides the code (all measured):
   When a stream breaks, the CLI asks the model again and streams the same text anew.
 * A turn is over when the session is `idle` after a `result`; where the CLI does not announce its
   state, at the `result`. `subtype` may be "success" for an error: `is_error` decides.
-* `total_cost_usd` counts from the start of the process.
+* `total_cost_usd` is a running total, of the process or (2.1.330) of the conversation.
 """
 
 from __future__ import annotations
@@ -339,6 +339,9 @@ class ClaudeCode(Adapter):
         tokens = result.get("usage") or {}
         total = float(result.get("total_cost_usd") or 0.0)
         cost, self._cost = total - self._cost, total
+        recent = result.get("model_usage_since_last_result")
+        if isinstance(recent, dict):  # newer CLIs say it, and count on after --resume
+            cost = sum(model.get("costUSD") or 0.0 for model in recent.values())
         read = tokens.get("cache_read_input_tokens") or 0
         created = tokens.get("cache_creation_input_tokens") or 0
         sent, said = tokens.get("input_tokens") or 0, tokens.get("output_tokens") or 0

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, assert_never
 
+from bridge import wording
 from bridge.events import (
     Answered,
     ArtifactChunk,
@@ -40,7 +41,6 @@ from bridge.events import (
     Usage,
 )
 from bridge.message import DataPart, Message, Part, Role, TextPart
-from bridge.readable import capped, one_line, readable
 
 ANSWER_ID = "assistant-response"
 RESULT_ID = "result"
@@ -244,7 +244,9 @@ class Task:
                 self.reply = self._message(*event.parts)
                 return self._finish(target, now, self.reply)
             case Failed() | Rejected() | Canceled() | TimedOut() | Interrupted():
-                return self._finish(target, now, self._message(*_explain(event)), _reason(event))
+                return self._finish(
+                    target, now, self._message(*wording.ending(event)), wording.reason(event)
+                )
             case _:
                 assert_never(event)
 
@@ -255,7 +257,7 @@ class Task:
             case Thought() if not self.show_thoughts:
                 return []
             case Thought() | Status() | ToolCall() | ToolResult() | Plan():
-                return [self._say(target, now, *_describe(event))]
+                return [self._say(target, now, *wording.progress(event))]
             case _:
                 assert_never(event)
 
@@ -338,7 +340,7 @@ class Task:
 
     def _asked(self, question: Question, now: datetime, hint: str = "") -> Update:
         state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
-        return self._say(state, now, *_describe_question(question, hint))
+        return self._say(state, now, *wording.question(question, hint))
 
     def _settle(self, question_id: str, now: datetime) -> list[Update]:
         """The question is answered or withdrawn: ask the next one, or go on."""
@@ -357,7 +359,7 @@ class Task:
     def _done(self, event: Done, target: TaskState, now: datetime) -> list[Update]:
         updates: list[Update] = []
         if event.summary is not None:
-            facts = {**_usage_facts(self._usage), **(event.details or {})}
+            facts = {**wording.usage(self._usage), **(event.details or {})}
             parts: tuple[Part, ...] = (TextPart(event.summary), DataPart(facts))
             updates.append(self._add_chunk(ArtifactChunk(RESULT_ID, parts, "Result")))
         message = self._message(TextPart(event.text)) if event.text else None
@@ -380,7 +382,7 @@ class Task:
         updates += [self._close(artifact) for artifact in self.artifacts.values() if artifact.open]
         metadata = dict(reason or {})
         if self._usage:
-            metadata["usage"] = _usage_facts(self._usage)
+            metadata["usage"] = wording.usage(self._usage)
         return [*updates, *before, self._status(target, now, message, metadata or None)]
 
     def _close(self, artifact: Artifact) -> Update:
@@ -412,101 +414,3 @@ class Task:
     def _remember(self, message: Message | None) -> None:
         if message is not None:
             self.history.append(replace(message, task_id=self.id, context_id=self.context_id))
-
-
-# --- words for people, data for programs -------------------------------------------------------
-
-
-def _describe(event: Thought | Status | ToolCall | ToolResult | Plan) -> tuple[Any, ...]:
-    """The text of a status message, cut to a line, and its data parts."""
-    match event:
-        case Thought(text):
-            return one_line(text), DataPart({"type": "thought", "text": text})
-        case Status(text, data):
-            return (one_line(text), DataPart(data)) if data else (one_line(text),)
-        case ToolCall():
-            facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
-            return one_line(f"Using tool: {event.name}"), _data(facts, event, input=event.input)
-        case ToolResult():
-            return _describe_result(event)
-        case Plan():
-            done = sum(entry.status == "completed" for entry in event.entries)
-            plan = {"type": "plan", "entries": [asdict(entry) for entry in event.entries]}
-            return one_line(f"Plan: {done} of {len(event.entries)} done"), DataPart(plan)
-
-
-def _describe_result(event: ToolResult) -> tuple[Any, ...]:
-    facts = {
-        "type": "tool_result",
-        "id": event.id,
-        "name": event.name,
-        "status": "failed" if event.is_error else "completed",
-    }
-    if event.changes:
-        facts["changes"] = [asdict(change) for change in event.changes]  # type: ignore[assignment]
-    verb = "failed" if event.is_error else "finished"
-    output = event.output if isinstance(event.output, str) else ""
-    text = f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
-    return one_line(text), _data(facts, event, output=event.output)
-
-
-def _data(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> DataPart:
-    """`facts` with `values` cut to size; what was cut says how many bytes it had."""
-    if event.parent is not None:
-        facts["parentId"] = event.parent
-    for name, value in values.items():
-        facts[name], size = capped(value)
-        if size is not None:
-            facts["truncated"] = {**facts.get("truncated", {}), name: size}
-    return DataPart(facts)
-
-
-def _describe_question(question: Question, hint: str) -> tuple[Any, ...]:
-    names = ", ".join(option.name for option in question.options)
-    lines = [hint, readable(question.text), f"Answer with one of: {names}" if names else ""]
-    facts: dict[str, Any] = {
-        "type": "question",
-        "questionId": question.id,
-        "kind": question.kind,
-        "options": [asdict(option) for option in question.options],
-        "freeText": question.free_text,
-        "multiple": question.multiple,
-    }
-    if question.subject is not None:
-        facts["subject"], size = capped(question.subject)
-        if size is not None:
-            facts["truncated"] = {"subject": size}
-    return "\n".join(filter(None, lines)), DataPart(facts)
-
-
-def _explain(event: Failed | Rejected | Canceled | TimedOut | Interrupted) -> tuple[Part, ...]:
-    text = TextPart(readable(event.text))
-    if isinstance(event, Failed) and event.details:
-        return text, DataPart({"type": "error", "reason": event.reason, **event.details})
-    return (text,)
-
-
-def _reason(event: Failed | Rejected | Canceled | TimedOut | Interrupted) -> Mapping[str, Any]:
-    match event:
-        case Failed():
-            word = event.reason
-        case TimedOut():
-            word = "timeout"
-        case Interrupted():
-            word = "shutdown"
-        case Rejected() | Canceled():
-            return {}
-    return {"bridge": {"reason": word}}
-
-
-def _usage_facts(usage: Usage | None) -> dict[str, Any]:
-    if usage is None:
-        return {}
-    facts = {
-        "inputTokens": usage.input_tokens,
-        "outputTokens": usage.output_tokens,
-        "totalTokens": usage.total_tokens,
-        "costUsd": usage.cost_usd,
-        **(usage.extra or {}),
-    }
-    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,127 @@
+"""What is said of events: a text for people and data parts for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from bridge.events import (
+    Canceled,
+    Failed,
+    Interrupted,
+    Plan,
+    Question,
+    Rejected,
+    Status,
+    Thought,
+    TimedOut,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from bridge.message import DataPart, Part, TextPart
+from bridge.readable import capped, one_line, readable
+
+Words = tuple[str, *tuple[Part, ...]]
+BadEnd = Failed | Rejected | Canceled | TimedOut | Interrupted
+
+
+def progress(event: Thought | Status | ToolCall | ToolResult | Plan) -> Words:
+    """The text of a status message, cut to a line, and its data parts."""
+    match event:
+        case Thought(text):
+            return one_line(text), DataPart({"type": "thought", "text": text})
+        case Status(text, data):
+            return (one_line(text), DataPart(data)) if data else (one_line(text),)
+        case ToolCall():
+            facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
+            return one_line(f"Using tool: {event.name}"), _data(facts, event, input=event.input)
+        case ToolResult():
+            return _tool_result(event)
+        case Plan():
+            done = sum(entry.status == "completed" for entry in event.entries)
+            plan = {"type": "plan", "entries": [asdict(entry) for entry in event.entries]}
+            return one_line(f"Plan: {done} of {len(event.entries)} done"), DataPart(plan)
+
+
+def _tool_result(event: ToolResult) -> Words:
+    facts = {
+        "type": "tool_result",
+        "id": event.id,
+        "name": event.name,
+        "status": "failed" if event.is_error else "completed",
+    }
+    verb = "failed" if event.is_error else "finished"
+    output = event.output if isinstance(event.output, str) else ""
+    text = f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
+    values = {"output": event.output}
+    if event.changes:
+        values["changes"] = [asdict(change) for change in event.changes]
+    return one_line(text), _data(facts, event, **values)
+
+
+def _data(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> DataPart:
+    """`facts` with `values` cut to size; what was cut says how many bytes it had."""
+    if event.parent is not None:
+        facts["parentId"] = event.parent
+    for name, value in values.items():
+        facts[name], size = capped(value)
+        if size is not None:
+            facts["truncated"] = {**facts.get("truncated", {}), name: size}
+    return DataPart(facts)
+
+
+def question(asked: Question, hint: str) -> Words:
+    """What the client is asked; `hint` says what was wrong with its last answer."""
+    names = ", ".join(option.name for option in asked.options)
+    lines = [hint, readable(asked.text), f"Answer with one of: {names}" if names else ""]
+    facts: dict[str, Any] = {
+        "type": "question",
+        "questionId": asked.id,
+        "kind": asked.kind,
+        "options": [asdict(option) for option in asked.options],
+        "freeText": asked.free_text,
+        "multiple": asked.multiple,
+    }
+    if asked.subject is not None:
+        facts["subject"], size = capped(asked.subject)
+        if size is not None:
+            facts["truncated"] = {"subject": size}
+    return "\n".join(filter(None, lines)), DataPart(facts)
+
+
+def ending(event: BadEnd) -> tuple[Part, ...]:
+    """The parts of the status message of a task that did not complete."""
+    text = TextPart(readable(event.text))
+    if isinstance(event, Failed) and event.details:
+        return text, DataPart({"type": "error", "reason": event.reason, **event.details})
+    return (text,)
+
+
+def reason(event: BadEnd) -> Mapping[str, Any]:
+    """The metadata that says in one word, for programs, why it did not complete."""
+    match event:
+        case Failed():
+            word = event.reason
+        case TimedOut():
+            word = "timeout"
+        case Interrupted():
+            word = "shutdown"
+        case Rejected() | Canceled():
+            return {}
+    return {"bridge": {"reason": word}}
+
+
+def usage(used: Usage | None) -> dict[str, Any]:
+    """The members of a usage that are known."""
+    if used is None:
+        return {}
+    facts = {
+        "inputTokens": used.input_tokens,
+        "outputTokens": used.output_tokens,
+        "totalTokens": used.total_tokens,
+        "costUsd": used.cost_usd,
+        **(used.extra or {}),
+    }
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,109 @@
+"""The real server as a child process, for tests that treat it as its users do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parent.parent
+STARTS_WITHIN = 20.0  # seconds
+STOPS_WITHIN = 20.0
+
+
+class BridgeProcess:
+    """A running `python -m bridge`. `url` is its address, `log` what it wrote to stderr so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.url = ""
+        self._lines: list[str] = []
+        self._listening = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    @property
+    def log(self) -> str:
+        return "".join(self._lines)
+
+    async def _read(self) -> None:
+        assert self.process.stderr
+        async for line in self.process.stderr:
+            text = line.decode(errors="replace")
+            self._lines.append(text)
+            found = re.search(r"endpoint\s+(http://\S+?)/a2a/jsonrpc", text)
+            if found:
+                self.url = found[1]
+            if "curl -N" in text:
+                self._listening.set()
+
+    async def listening(self) -> None:
+        """Until the banner is out. Raises AssertionError with the log if the server ends first."""
+        listening = asyncio.create_task(self._listening.wait())
+        try:
+            await asyncio.wait(
+                [listening, self._reader],
+                timeout=STARTS_WITHIN,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            listening.cancel()
+        assert self._listening.is_set(), f"the server did not start:\n{self.log}"
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop, and wait. Returns the exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        try:
+            async with asyncio.timeout(STOPS_WITHIN):
+                code = await self.process.wait()
+                await self._reader
+        except TimeoutError:
+            self.process.kill()
+            raise
+        return code
+
+
+@asynccontextmanager
+async def bridge(
+    workspace: Path, *arguments: str, ready: bool = True, cwd: Path | None = None, **env: str
+) -> AsyncIterator[BridgeProcess]:
+    """A server with `workspace` on a free port; `env` are settings and what else it inherits.
+
+    Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
+    """
+    home = workspace.parent / "home"
+    home.mkdir(exist_ok=True)
+    base = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONWARNINGS": "error",
+        "HOST": "127.0.0.1",
+        "PORT": "0",
+        "AGENT_REPO_PATH": str(workspace),
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bridge",
+        *arguments,
+        cwd=cwd or home,
+        env={**base, **env},
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    server = BridgeProcess(process)
+    try:
+        if ready:
+            await server.listening()
+        yield server
+    finally:
+        await server.stop()
