@@ -30,10 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0].startswith("-"):
         arguments.insert(0, "serve")
-    options = _parser().parse_args(arguments)
+    # What follows `--` is somebody else's command line and must not be parsed as ours.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = _parser().parse_args(arguments[:end])
     try:
         if options.command == "record":
-            return record(options.file, options.argv, options.adapter)
+            return _record(options, arguments[end + 1 :])
         return _serve(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
@@ -50,6 +52,12 @@ def _serve(options: argparse.Namespace) -> int:
         "config_file": options.config,
     }
     return asyncio.run(serve(load(flags, options.env_file)))
+
+
+def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    if not argv:
+        raise ConfigurationError("record needs a command: record FILE -- claude -p …")
+    return record(options.file, argv, options.adapter)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,11 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--version", action="version", version=__version__)
 
     tape = commands.add_parser(
-        "record", description="Run a CLI and write down all that passes through it."
+        "record",
+        usage="coding-agent-bridge record [--adapter NAME] FILE -- COMMAND …",
+        description="Run a CLI and write down all that passes through it. It takes the CLI's "
+        "place, so a bridge can be pointed at it to record a session with a client.",
     )
     tape.add_argument("file", help="where to write the recording")
     tape.add_argument("--adapter", help="adapter that understands this CLI")
-    tape.add_argument("argv", nargs="+", metavar="-- command …", help="the CLI and its arguments")
     return parser
 
 

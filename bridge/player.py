@@ -38,16 +38,18 @@ def main(path: str, speed: float) -> None:
 
 def play(lines: list[dict[str, Any]], speed: float, given: Iterator[dict[str, Any]]) -> None:
     before = 0.0
+    names: dict[str, str] = {}  # ids of the recorded input that the CLI repeats → those given
     for line in lines:
         pause, before = line["t"] - before, line["t"]
         kind, data = line["dir"], line["data"]
         if kind == "in" and isinstance(data, dict) and data.get("type") in AWAITED:
-            wait_for(data, given)
+            names |= wait_for(data, given)
         elif kind in ("out", "err"):
             if speed > 0 and pause > 0:
-                sys.stdout.flush()
                 time.sleep(pause / speed)
             text = data if isinstance(data, str) else json.dumps(data)
+            for recorded, name in names.items():
+                text = text.replace(recorded, name)
             say(text, sys.stdout if kind == "out" else sys.stderr)
         elif kind == "note" and isinstance(data, dict) and data.get("rc"):
             sys.exit(data["rc"] if data["rc"] > 0 else 128 - data["rc"])
@@ -56,7 +58,8 @@ def play(lines: list[dict[str, Any]], speed: float, given: Iterator[dict[str, An
         next(given, None)
 
 
-def wait_for(recorded: dict[str, Any], given: Iterator[dict[str, Any]]) -> None:
+def wait_for(recorded: dict[str, Any], given: Iterator[dict[str, Any]]) -> dict[str, str]:
+    """Wait for a line such as `recorded`. Returns its id in place of the recorded one."""
     for line in given:
         if line.get("type") == recorded["type"]:
             wanted, chosen = decision(recorded), decision(line)
@@ -65,7 +68,9 @@ def wait_for(recorded: dict[str, Any], given: Iterator[dict[str, Any]]) -> None:
                     f"The recording goes on only with the answer {wanted!r}; yours was "
                     f"{chosen!r}, so the replay ends here."
                 )
-            return
+            if recorded.get("uuid") and line.get("uuid"):
+                return {recorded["uuid"]: line["uuid"]}
+            return {}
     sys.exit(0)  # end of stdin
 
 

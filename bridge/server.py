@@ -31,6 +31,7 @@ from bridge.store.memory import MemoryStore
 log = logging.getLogger(__name__)
 
 VERSION_WITHIN = 5.0  # seconds that a CLI gets to print its version
+CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
 REPLAY = "replay"
 SKILLS = (
     Skill(
@@ -45,11 +46,12 @@ SKILLS = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The agent that is served, and how it came to be that one."""
+    """The agent that is served. `runs` and `notes` tell the operator what was chosen and why."""
 
     adapter: type[Adapter]
     make: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
+    runs: str
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +65,9 @@ async def serve(loaded: Loaded) -> int:
     manager = make_manager(settings, choice)
     stop = asyncio.Event()
     _handle_signals(stop, manager)
-    runner = web.AppRunner(_app(settings, choice, manager), access_log=None)
+    runner = web.AppRunner(
+        _app(settings, choice, manager), access_log=None, shutdown_timeout=CLOSE_WITHIN
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, settings.host, settings.port)
@@ -118,7 +122,7 @@ def choose(loaded: Loaded) -> Choice:
     objection = adapter.objection(config)
     if objection:
         raise ConfigurationError(objection)
-    return Choice(adapter, adapter, config, notes)
+    return Choice(adapter, adapter, config, config.binary, notes)
 
 
 def _first_found() -> tuple[str, tuple[str, ...]]:
@@ -137,7 +141,8 @@ def _replay(settings: Settings, notes: tuple[str, ...]) -> Choice:
     dialect = registry.load(recording.dialect(path))
     speed = str(settings.bridge_replay_speed)
     config = AgentConfig(sys.executable, ("-I", str(Path(player.__file__)), path, speed))
-    return Choice(adapter, functools.partial(adapter, dialect=dialect), config, notes)  # type: ignore[call-arg]
+    make = functools.partial(adapter, dialect=dialect)  # type: ignore[call-arg]
+    return Choice(adapter, make, config, f"{path} ({dialect.title})", notes)
 
 
 def make_manager(settings: Settings, choice: Choice) -> TaskManager:
@@ -210,7 +215,6 @@ def _address(runner: web.AppRunner) -> str:
 
 async def banner(settings: Settings, choice: Choice, address: str) -> str:
     """What the operator sees: what is served, where, and how to try it."""
-    binary = choice.config.binary
     version = await _version(choice)
     auth = " -H 'Authorization: Bearer <token>'" if settings.bridge_token else ""
     message = (
@@ -220,7 +224,7 @@ async def banner(settings: Settings, choice: Choice, address: str) -> str:
     lines = [
         f"coding-agent-bridge {__version__}",
         *(f"  note       {note}" for note in choice.notes),
-        f"  agent      {choice.adapter.name}: {binary} {version}".rstrip(),
+        f"  agent      {choice.adapter.name}: {choice.runs} {version}".rstrip(),
         f"  workspace  {settings.workspaces.default}",
         f"  endpoint   {address}/a2a/jsonrpc",
         f"  card       {address}/.well-known/agent-card.json",

@@ -1,0 +1,142 @@
+"""The demonstration: start the bridge, delegate a task, watch it, answer its questions.
+
+Everything after `start` is what any A2A client does, written with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+Json = dict[str, Any]
+REQUEST = "Add a --shout flag to greet.py"
+LIMIT = 80.0  # seconds for all of it; then the server is killed, which ends every wait here
+
+
+def main() -> int:
+    with start() as url:
+        print(f"The bridge listens at {url} and plays a recorded session of Claude Code.\n")
+        show("you", REQUEST)
+        answer: str | None = REQUEST
+        task_id = None
+        state = ""
+        while answer:
+            state, task_id = watch(send(url, answer, task_id))
+            answer = "allow" if state == "TASK_STATE_INPUT_REQUIRED" else None
+            if answer:
+                show("you", answer)
+    return 0 if state == "TASK_STATE_COMPLETED" else 1
+
+
+@contextlib.contextmanager
+def start() -> Iterator[str]:
+    """A server on a free port, with an empty folder as its workspace; its JSON-RPC address."""
+    with tempfile.TemporaryDirectory() as workspace:
+        command = [sys.executable, "-m", "bridge", "--adapter", "replay", "--port", "0"]
+        server = subprocess.Popen(
+            [*command, "--root", workspace],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+        )
+        killer = threading.Timer(LIMIT, server.kill)
+        killer.start()
+        try:
+            assert server.stderr
+            banner: list[str] = []
+            for line in server.stderr:
+                banner.append(line)
+                if found := re.search(r"endpoint\s+(\S+)", line):
+                    break
+            else:
+                sys.exit("the server did not start:\n" + "".join(banner))
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            yield found[1]
+        finally:
+            server.terminate()
+            server.wait(timeout=20)
+            killer.cancel()
+
+
+def send(url: str, text: str, task_id: str | None) -> Iterator[Json]:
+    """Send a message; the items of its stream. With `task_id` it answers that task's question."""
+    message: Json = {"messageId": os.urandom(8).hex(), "role": "ROLE_USER", "parts": [{"text": text}]}
+    if task_id:
+        message["taskId"] = task_id
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}
+    body = json.dumps({**call, "params": {"message": message}}).encode()
+    headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as stream:
+        for line in stream:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])["result"]
+
+
+def watch(items: Iterator[Json]) -> tuple[str, str]:
+    """Print a stream as a person would like to read it. Returns the last state, and the task."""
+    state = task_id = ""
+    talking = False
+    for item in items:
+        kind, update = next(iter(item.items()))
+        task_id = update.get("taskId") or update["id"]
+        if kind == "artifactUpdate" and update["artifact"]["artifactId"] == "assistant-response":
+            text = "".join(part.get("text", "") for part in update["artifact"]["parts"])
+            if text:
+                print(text if talking else f"{'agent':>8}  {text}", end="", flush=True)
+                talking = True
+            continue
+        if talking:
+            print()
+            talking = False
+        if kind == "statusUpdate":
+            state = update["status"]["state"]
+            show_status(state, update)
+        elif kind == "artifactUpdate":
+            show_result(update["artifact"])
+    return state, task_id
+
+
+def show_status(state: str, update: Json) -> None:
+    parts = (update["status"].get("message") or {}).get("parts", [])
+    text = "".join(part.get("text", "") for part in parts)
+    data = next((part["data"] for part in parts if "data" in part), {})
+    if state == "TASK_STATE_INPUT_REQUIRED":
+        show("asks", text)
+    elif data.get("type") == "tool_call":
+        arguments = data["input"]
+        show("tool", f"{data['name']} {arguments.get('command') or arguments.get('file_path', '')}")
+    elif data.get("type") == "tool_result":
+        for change in data.get("changes", []):
+            show("change", change["diff"])
+        if not data.get("changes"):
+            show("", str(data["output"]))
+    else:
+        model = update.get("metadata", {}).get("bridge", {}).get("model", "")
+        show("state", f"{state} {model} {text}".strip())
+
+
+def show_result(artifact: Json) -> None:
+    facts = next((part["data"] for part in artifact["parts"] if "data" in part), {})
+    tokens, cost = facts.get("totalTokens"), facts.get("costUsd")
+    show("result", f"{tokens} tokens, ${cost}, changed: {', '.join(facts.get('changedFiles', []))}")
+
+
+def show(label: str, text: str) -> None:
+    lines = text.rstrip().splitlines() or [""]
+    print(f"{label:>8}  {lines[0]}")
+    if lines[1:]:
+        print(textwrap.indent("\n".join(lines[1:]), " " * 10))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
