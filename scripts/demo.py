@@ -70,7 +70,11 @@ def start() -> Iterator[str]:
 
 def send(url: str, text: str, task_id: str | None) -> Iterator[Json]:
     """Send a message; the items of its stream. With `task_id` it answers that task's question."""
-    message: Json = {"messageId": os.urandom(8).hex(), "role": "ROLE_USER", "parts": [{"text": text}]}
+    message: Json = {
+        "messageId": os.urandom(8).hex(),
+        "role": "ROLE_USER",
+        "parts": [{"text": text}],
+    }
     if task_id:
         message["taskId"] = task_id
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}

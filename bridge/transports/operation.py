@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -30,11 +30,12 @@ class Stream:
     first: bytes
     after: int
     ends_on_question: bool
+    over: bool = False  # there is nothing to add to `first`
 
     async def items(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
         """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent."""
         yield [(self.after, self.first)]
-        if self.record.task.reply or self._ends(self.record.task.state):
+        if self.over:
             return
         async for batch in self.record.log.follow(self.after, HEARTBEAT):
             if not batch:
@@ -42,7 +43,7 @@ class Stream:
                 continue
             rendered: list[tuple[int, bytes]] = []
             for entry in batch:
-                last = isinstance(entry.update, StatusUpdate) and self._ends(entry.update.state)
+                last = isinstance(entry.update, StatusUpdate) and self.ends(entry.update.state)
                 rendered.append((entry.number, self._render(entry, last)))
                 if last:
                     break
@@ -50,7 +51,7 @@ class Stream:
             if last:
                 return
 
-    def _ends(self, state: TaskState) -> bool:
+    def ends(self, state: TaskState) -> bool:
         asks = state is TaskState.INPUT_REQUIRED and self.ends_on_question
         return state.terminal or asks
 
@@ -91,9 +92,13 @@ class Operations:
             record = self._manager.subscribe(codec.decode_task(params).task_id)
             return self._stream(codec, record, None, ends_on_question=False)
         asked = codec.decode_send(params)
-        sent = self._manager.send(asked)
-        await self._manager.begun(sent.record)
-        return self._stream(codec, sent.record, asked.history_length, self._ends_on_question)
+        record = self._manager.send(asked).record
+        stream = self._stream(codec, record, asked.history_length, self._ends_on_question)
+        await self._manager.begun(record)
+        if record.task.reply:
+            first = orjson.dumps(codec.encode_sent(record.task))
+            return replace(stream, first=first, over=True)
+        return stream
 
     async def _send(self, codec: Codec, params: Mapping[str, Any]) -> Any:
         asked = codec.decode_send(params)
@@ -109,7 +114,8 @@ class Operations:
     ) -> Stream:
         # Nothing can happen between these two lines: the snapshot has all updates up to `after`.
         first = orjson.dumps(codec.encode_sent(record.task, history_length))
-        return Stream(codec, record, first, record.log.last, ends_on_question)
+        stream = Stream(codec, record, first, record.log.last, ends_on_question)
+        return replace(stream, over=stream.ends(record.task.state))
 
 
 STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})

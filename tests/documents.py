@@ -1,0 +1,56 @@
+"""The parts of the documents that follow from the code. `python -m tests.documents` rewrites them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from bridge.settings import Settings
+
+CHECKOUT = Path(__file__).parent.parent
+README = CHECKOUT / "README.md"
+ENV_EXAMPLE = CHECKOUT / ".env.example"
+BEGIN, END = "<!-- settings -->\n", "<!-- /settings -->"
+HEAD = """\
+# Settings of coding-agent-bridge. Copy to .env where you start the server (not into the workspace
+# of the agent: from there it is not read). Every line shows the default.
+"""
+
+
+def settings_table() -> str:
+    """README's table: a row for each setting."""
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        default = f"`{shown(field.default)}`" if shown(field.default) else ""
+        rows.append(f"| `{name.upper()}` | {default} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def env_example() -> str:
+    """The whole of .env.example."""
+    blocks = [HEAD]
+    for name, field in Settings.model_fields.items():
+        lines = textwrap.wrap(
+            field.description or "", 96, initial_indent="# ", subsequent_indent="# "
+        )
+        blocks.append("\n".join([*lines, f"#{name.upper()}={shown(field.default)}", ""]))
+    return "\n".join(blocks)
+
+
+def shown(default: object) -> str:
+    """A default as it is written in an environment variable."""
+    if default is None or default == ():
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def with_table(readme: str) -> str:
+    """`readme` with today's table between the marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{settings_table()}{END}{after}"
+
+
+if __name__ == "__main__":
+    README.write_text(with_table(README.read_text("utf-8")), "utf-8")
+    ENV_EXAMPLE.write_text(env_example(), "utf-8")

@@ -1,0 +1,71 @@
+"""The documents say what the code does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import bridge
+from tests import documents
+
+CHECKOUT = documents.CHECKOUT
+REWRITE = "run: python -m tests.documents"
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    readme = documents.README.read_text("utf-8")
+    assert documents.with_table(readme) == readme, REWRITE
+
+
+def test_every_setting_is_in_env_example() -> None:
+    assert documents.ENV_EXAMPLE.read_text("utf-8") == documents.env_example(), REWRITE
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    for document in (documents.README, *(CHECKOUT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text("utf-8")):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_every_script_that_the_readme_names_can_be_run() -> None:
+    named = set(re.findall(r"`(scripts/\w+)", documents.README.read_text("utf-8")))
+    assert named == {f"scripts/{verb}" for verb in ("install", "demo", "test", "check", "bench")}
+    for script in named:
+        assert os.access(CHECKOUT / script, os.X_OK), script
+
+
+def test_the_walk_through_names_only_functions_that_exist() -> None:
+    """docs/design.md follows a turn through `file.py: function, …`; none of them is invented."""
+    design = (CHECKOUT / "docs/design.md").read_text("utf-8")
+    walk = design.partition("<!-- walk -->")[2].partition("<!-- /walk -->")[0]
+    steps = re.findall(r"`((?:bridge|adapters)/[\w/]+\.py)`: (.+)", walk)
+    assert len(steps) >= 10
+    for file, functions in steps:
+        source = (CHECKOUT / file).read_text("utf-8")
+        for function in re.findall(r"`(\w+)`", functions):
+            assert re.search(rf"(?:def|class) {function}\b", source), f"{file}: {function}"
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    changelog = (CHECKOUT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\n## {bridge.__version__} " in changelog
+
+
+async def test_the_demo_ends_by_itself_and_well(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(CHECKOUT / "scripts/demo.py"),
+        cwd=CHECKOUT,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PATH": str(tmp_path)},
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    text = output.decode()
+    assert process.returncode == 0, text
+    for expected in ("tool  Edit", "asks  Claude Code asks", "you  allow", "+++ ", "COMPLETED"):
+        assert expected in text
