@@ -233,6 +233,8 @@ class Context:
             session = self._agent.session(self._start)
             await session.open()
             self._session = session
+            if record.task.state.terminal:  # canceled while it started: leave nothing behind
+                await self.close()
         return None if record.task.state.terminal else self._session
 
     def _receive(self, record: Record, events: Sequence[Event]) -> None:
@@ -273,22 +275,22 @@ class Context:
             self._begin_close()
 
     def _begin_close(self) -> None:
-        if self._closing is None:
-            session, self._session = self._session, None
-            self._closing = asyncio.create_task(self._close(session))
+        if self._session:
+            self._closing = asyncio.create_task(self._close(self._session))
+            self._session = None
 
     async def close(self) -> None:
         """Give up the session, if there is one; wait until its processes are gone."""
         self._begin_close()
         while self._closing:
             await asyncio.shield(self._closing)
+        self._pool.leave(self)
 
-    async def _close(self, session: Session | None) -> None:
+    async def _close(self, session: Session) -> None:
         if self._idle_timer:
             self._idle_timer.cancel()
         try:
-            if session:
-                await session.stop()
+            await session.stop()
         finally:
             if not self._start.resume:  # an id that was tried once may be taken
                 self._start = SessionStart(self.cwd, str(uuid.uuid4()))

@@ -121,9 +121,10 @@ class TaskManager:
         record.shown = record.task.reply is None
 
     async def close(self, drain: float) -> None:
-        """Take no more messages; give running tasks `drain` seconds, then end everything."""
+        """Take no more messages; give the agents that work `drain` seconds, then end everything."""
         self._closing = True
-        running = [asyncio.create_task(self._ended(r)) for r in self._store.unfinished()]
+        unfinished = [r for r in self._store.unfinished() if not r.task.state.interrupted]
+        running = [asyncio.create_task(self._ended(record)) for record in unfinished]
         if running and drain:
             await asyncio.wait(running, timeout=drain)
         for waiter in running:

@@ -46,6 +46,11 @@ def read_answer(question: Question, message: Message) -> Answer | None:
     return None
 
 
+def is_word(text: str) -> bool:
+    """Whether `text` is no more than one of the common words for yes, always or no."""
+    return _normal(text) in WORDS
+
+
 def hint(question: Question) -> str:
     """Why the message was not understood, and what would be."""
     if not question.options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,22 +12,29 @@ STATUS_CHARS = 200  # of a status text: one line of a list
 MESSAGE_CHARS = 8_000  # of a question or an error: what a person must see in order to decide
 DATA_BYTES = 16 * 1024  # of a tool's input or output as JSON; the whole is in the CLI's own log
 STRING_CHARS = 4_000  # of one string in it, so that the other members survive the cut
+DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
-# ESC sequences (CSI, OSC, DCS …), the other C0 and C1 controls, and the bidi controls that make
-# a line read otherwise than it is.
-_CONTROL = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"
-    r"|\x1b."
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]",
+# C0 and C1 controls, and the bidi controls that make a line read otherwise than it is.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# What a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
+_UNPRINTED = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.|" + _CONTROL.pattern,
     re.DOTALL,
 )
 
 
 def readable(text: str, limit: int = MESSAGE_CHARS) -> str:
-    """`text` without control characters, cut to `limit` characters."""
-    clean = _CONTROL.sub("", text[: 2 * limit])
+    """`text` as a terminal would show it, cut to `limit` characters."""
+    clean = _UNPRINTED.sub("", text[: 2 * limit])
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def exact(text: str, limit: int = MESSAGE_CHARS) -> str:
+    """`text` for somebody who decides about it: nothing in it may hide anything else. Every
+    control character becomes a visible mark, and a cut says how much is missing."""
+    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[:limit])
+    left = len(text) - limit
+    return f"{shown}… ({left} more characters are not shown)" if left > 0 else shown
 
 
 def one_line(text: str) -> str:
@@ -38,13 +46,48 @@ def capped(value: Any) -> tuple[Any, int | None]:
     """`value` if its JSON has at most DATA_BYTES, else what fits and the size that it had."""
     if isinstance(value, str) and len(value) <= STRING_CHARS:
         return value, None
-    size = len(orjson.dumps(value))
+    try:
+        size = len(orjson.dumps(value))
+    except TypeError:
+        return "[this cannot be written as JSON]", 0
     if size <= DATA_BYTES:
         return value, None
     short = _shortened(value)
     if len(orjson.dumps(short)) > DATA_BYTES:
         short = orjson.dumps(short).decode()[:STRING_CHARS] + "…"
     return short, size
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line that an agent printed, or None where there is none.
+
+    Half of a surrogate pair, which JavaScript and Python write where a text was cut, and bytes
+    that are not UTF-8 are replaced. What is nested too deeply to be written again is refused.
+    """
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            text = json.dumps(json.loads(line.decode("utf-8-sig", "replace")), ensure_ascii=False)
+            value = orjson.loads(text.encode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            return None
+    deep = line.count(b"{") + line.count(b"[") > DEPTH and _is_deep(value)
+    return value if isinstance(value, dict) and not deep else None
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH):
+        level = [
+            member
+            for one in level
+            if isinstance(one, dict | list)
+            for member in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _shortened(value: Any) -> Any:

@@ -269,10 +269,10 @@ class Task:
             case QuestionWithdrawn():
                 return self._settle(event.id, now)
             case Answered():
-                self._remember(event.answer.message)
+                self._hear(event.answer.message)
                 return self._settle(event.answer.question_id, now)
             case NotUnderstood():
-                self._remember(event.message)
+                self._hear(event.message)
                 return [self._asked(self.questions[0], now, event.hint)]
             case _:
                 assert_never(event)
@@ -410,6 +410,12 @@ class Task:
         self._messages += 1
         identity = f"{self.id}-{self._messages}"
         return Message(identity, Role.AGENT, parts, self.id, self.context_id)
+
+    def _hear(self, message: Message | None) -> None:
+        """The client's message comes after the question that it is about."""
+        self._remember(self.status_message)
+        self.status_message = None
+        self._remember(message)
 
     def _remember(self, message: Message | None) -> None:
         if message is not None:

@@ -21,7 +21,7 @@ from bridge.events import (
     Usage,
 )
 from bridge.message import DataPart, Part, TextPart
-from bridge.readable import capped, one_line, readable
+from bridge.readable import capped, exact, one_line, readable
 
 Words = tuple[str, *tuple[Part, ...]]
 BadEnd = Failed | Rejected | Canceled | TimedOut | Interrupted
@@ -75,7 +75,7 @@ def _data(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) ->
 def question(asked: Question, hint: str) -> Words:
     """What the client is asked; `hint` says what was wrong with its last answer."""
     names = ", ".join(option.name for option in asked.options)
-    lines = [hint, readable(asked.text), f"Answer with one of: {names}" if names else ""]
+    lines = [hint, exact(asked.text), f"Answer with one of: {names}" if names else ""]
     facts: dict[str, Any] = {
         "type": "question",
         "questionId": asked.id,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from aiohttp import web
 
 from bridge.transports.operation import Stream
+
+log = logging.getLogger(__name__)
 
 STALL = 30.0  # seconds that a reader may refuse to read before it is cut off; it can come back
 HEADERS = {
@@ -39,9 +42,17 @@ async def respond(
     except ConnectionError:
         pass
     except TimeoutError:
-        if request.transport:
-            request.transport.abort()
+        _cut(request)
+    except Exception:
+        log.exception("stream failed")
+        _cut(request)
     return response
+
+
+def _cut(request: web.Request) -> None:
+    """End the connection so that the client cannot take this for the end of the stream."""
+    if request.transport:
+        request.transport.abort()
 
 
 async def respond_error(request: web.Request, data: bytes) -> web.StreamResponse:
