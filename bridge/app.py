@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate, parsedate_to_datetime
 from typing import Any
 
 import orjson
@@ -16,55 +18,93 @@ from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.manager import TaskManager
 from bridge.transports.jsonrpc import JsonRpc
-from bridge.transports.operation import Operations
+from bridge.transports.operation import Caller, Operations
+from bridge.transports.rest import Rest
 
 log = logging.getLogger(__name__)
 
-JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/", "/")
+JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-PUBLIC_PATHS = (*CARD_PATHS, "/health")
+CARD_MAX_AGE = 60  # seconds; a card changes when the server is started anew
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MakeCard = Callable[[str], Card]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An agent as it is served. `card` makes its card, given the address that clients know the
+    server by (`http://host:port`); `card_versions` is its shape: both, 1.0 or 0.3."""
+
+    id: str
+    manager: TaskManager
+    operations: Operations
+    card: MakeCard
+    card_versions: str = "both"
 
 
 def make_app(
-    manager: TaskManager,
-    card: Callable[[web.Request], Card],
+    services: Sequence[Service],
     *,
-    card_versions: str = "both",
+    started: float,
+    public_url: str | None = None,
     token: str | None = None,
     max_body_bytes: int = 32 * 1024 * 1024,
-    stream_on_question: str = "close",
 ) -> web.Application:
-    """The server without its sockets. `card_versions`: both, 1.0 or 0.3. `token`: what clients
-    must present as a bearer token, if anything."""
+    """The server without its sockets. Every agent answers below /agents/ID, the first one at the
+    root too. `token`: what clients must present as a bearer token, if anything. `started`: when
+    the cards were last changed, in seconds since 1970."""
     middlewares = [_authentication(token)] if token else []
     app = web.Application(client_max_size=max_body_bytes, middlewares=middlewares)
-    jsonrpc = JsonRpc(Operations(manager, stream_on_question))
-    for path in JSONRPC_PATHS:
-        app.router.add_post(path, jsonrpc.handle)
-    for path in CARD_PATHS:
-        app.router.add_get(path, lambda request: _card(card(request), card_versions))
-    app.router.add_get("/health", lambda request: _health(manager))
+    _add_agent(app, "", services[0], public_url, started)
+    for service in services:
+        _add_agent(app, f"/agents/{service.id}", service, public_url, started)
+    app.router.add_get("/agents", lambda request: _agents(services, _base(request, public_url)))
+    app.router.add_get("/health", lambda request: _health(services))
     return app
 
 
-async def _card(card: Card, versions: str) -> web.Response:
+def _add_agent(
+    app: web.Application, prefix: str, service: Service, public_url: str | None, started: float
+) -> None:
+    def caller(request: web.Request) -> Caller:
+        return Caller(_base(request, public_url) + prefix)
+
+    async def card(request: web.Request) -> web.StreamResponse:
+        made = service.card(caller(request).address)
+        return _cached(request, encode_card(made, service.card_versions), started)
+
+    jsonrpc = JsonRpc(service.operations, caller)
+    for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):
+        app.router.add_post(prefix + path, jsonrpc.handle)
+    rest = Rest(service.operations, caller)
+    for start in (prefix + "/a2a/rest", *(() if prefix else ("",))):
+        app.add_routes(rest.routes(start))
+
+    for path in CARD_PATHS:
+        app.router.add_get(prefix + path, card)
+
+
+def _base(request: web.Request, public_url: str | None) -> str:
+    """The server's address: the operator's word, else the one that the client itself used."""
+    return (public_url or f"{request.scheme}://{request.host}").rstrip("/")
+
+
+# --- cards -------------------------------------------------------------------------------------
+
+
+def encode_card(card: Card, versions: str) -> dict[str, Any]:
     """The agent card. The hybrid is the 1.0 card with the members that a 0.3 client needs; the
-    1.0 interface stands first, since clients take the first that they can speak."""
-    cards = [c.encode_card(card) for c in CODECS if versions in ("both", c.version)]
-    merged: dict[str, Any] = {}
-    for one in reversed(cards):
-        merged |= one
-    if versions == "both":
-        newest = cards[0]["supportedInterfaces"][0]
-        merged["supportedInterfaces"] = [newest, {**newest, "protocolVersion": "0.3"}]
-        for name in ("capabilities", "securitySchemes"):
-            if name in merged:
-                merged[name] = _both(cards[1][name], cards[0][name])
-    return _json(merged)
+    1.0 interfaces stand first, since clients take the first that they can speak."""
+    newest, oldest = (codec.encode_card(card) for codec in CODECS)
+    if versions != "both":
+        return newest if versions == "1.0" else oldest
+    hybrid = _both(oldest, newest)
+    for_oldest = {**newest["supportedInterfaces"][0], "protocolVersion": "0.3"}
+    hybrid["supportedInterfaces"] = [*newest["supportedInterfaces"], for_oldest]
+    return hybrid
 
 
-def _both(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Members of both; objects that both have are merged likewise."""
     merged = {**old, **new}
     for name in old.keys() & new.keys():
@@ -73,8 +113,53 @@ def _both(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-async def _health(manager: TaskManager) -> web.Response:
-    return _json({"status": "ok", "version": __version__, **manager.figures()})
+def _cached(request: web.Request, body: dict[str, Any], changed: float) -> web.Response:
+    """`body` with what a cache needs (§8.6), or 304 where the client's copy is still good."""
+    data = orjson.dumps(body)
+    tag = hashlib.sha256(data).hexdigest()[:32]
+    headers = {
+        "ETag": f'"{tag}"',
+        "Last-Modified": formatdate(changed, usegmt=True),
+        "Cache-Control": f"public, max-age={CARD_MAX_AGE}",
+        "Vary": "Host",
+    }
+    if _still_good(request, tag, changed):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=data, headers=headers, content_type="application/json")
+
+
+def _still_good(request: web.Request, tag: str, changed: float) -> bool:
+    if request.if_none_match is not None:  # it alone counts where both are sent (RFC 9110 §13.2.2)
+        return any(given.value in (tag, "*") for given in request.if_none_match)
+    since = request.headers.get("If-Modified-Since")
+    try:
+        return since is not None and parsedate_to_datetime(since).timestamp() >= int(changed)
+    except ValueError:
+        return False
+
+
+# --- about the server --------------------------------------------------------------------------
+
+
+async def _agents(services: Sequence[Service], base: str) -> web.Response:
+    listed = [
+        {
+            "id": service.id,
+            "name": card.name,
+            "description": card.description,
+            "default": service is services[0],
+            "url": card.url,
+            "card": f"{base}/agents/{service.id}{CARD_PATHS[0]}",
+        }
+        for service in services
+        for card in [service.card(f"{base}/agents/{service.id}")]
+    ]
+    return _json({"agents": listed})
+
+
+async def _health(services: Sequence[Service]) -> web.Response:
+    agents = {service.id: service.manager.figures() for service in services}
+    return _json({"status": "ok", "version": __version__, "agents": agents})
 
 
 def _json(body: dict[str, Any], status: int = 200) -> web.Response:
@@ -82,12 +167,12 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 
 
 def _authentication(token: str) -> Any:
-    """Middleware that lets only bearers of `token` pass, but for the public paths."""
+    """Middleware that lets only bearers of `token` pass, but for cards and /health."""
     wanted = hashlib.sha256(token.encode()).digest()
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path in PUBLIC_PATHS:
+        if request.path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()

@@ -7,13 +7,13 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from typing import Any
 
-from bridge.a2a.codec import SendParams
+from bridge.a2a.codec import ListParams, Page, SendParams
 from bridge.adapter import Adapter
 from bridge.context import Agent, Context, SessionPool
 from bridge.errors import (
@@ -25,6 +25,7 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.message import Message, UrlPart, media_type
+from bridge.page import page
 from bridge.store.memory import MemoryStore, Record
 from bridge.task import StatusUpdate, Task
 from bridge.workspace import Workspaces
@@ -52,15 +53,15 @@ class TaskManager:
         adapter: type[Adapter],
         workspaces: Workspaces,
         store: MemoryStore,
+        pool: SessionPool,
         *,
-        max_sessions: int,
         show_thoughts: bool = False,
     ) -> None:
         self._agent = agent
         self._adapter = adapter
         self._workspaces = workspaces
         self._store = store
-        self._pool = SessionPool(max_sessions)
+        self._pool = pool
         self._show_thoughts = show_thoughts
         self._contexts: dict[str, Context] = {}
         self._closing = False
@@ -91,6 +92,9 @@ class TaskManager:
         if record is None:
             raise TaskNotFound("No such task.", taskId=task_id)
         return record
+
+    def list(self, asked: ListParams) -> tuple[Sequence[Task], Page]:
+        return page((record.task for record in self._store.all()), asked)
 
     def cancel(self, task_id: str) -> Record:
         record = self.get(task_id)
@@ -190,9 +194,9 @@ class TaskManager:
     def _finished(self, record: Record) -> None:
         if record.task.reply and not record.shown:
             self._store.remove(record.task.id)  # a Message was the answer, there is no task
-            return
-        record.task.reply = None
-        self._store.finished(record)
+        else:
+            record.task.reply = None
+            self._store.finished(record)
         while len(self._contexts) > self._store.keep:
             cold = next((key for key, one in self._contexts.items() if one.cold), None)
             if cold is None:

@@ -4,55 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+import time
 
 from aiohttp import web
 
-from bridge import __version__, player, recording, registry
-from bridge.a2a.card import Card, Skill
-from bridge.adapter import Adapter, AgentConfig, SessionStart
-from bridge.app import make_app
-from bridge.context import Agent
-from bridge.errors import ConfigurationError, LaunchError
-from bridge.manager import TaskManager
+from bridge import __version__
+from bridge.app import Service, make_app
+from bridge.choice import Choice, choose_all, make_service
+from bridge.context import SessionPool
+from bridge.errors import LaunchError
 from bridge.process import AgentProcess, LongLine, reap_orphans
-from bridge.session import Limits
-from bridge.settings import Loaded, Settings, nearest
-from bridge.store.memory import MemoryStore
+from bridge.settings import Loaded, Settings
 
 log = logging.getLogger(__name__)
 
 VERSION_WITHIN = 5.0  # seconds that a CLI gets to print its version
 CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
-REPLAY = "replay"
-SKILLS = (
-    Skill(
-        "code",
-        "Coding",
-        "Reads, writes and runs code in a workspace: implement, fix, refactor, test, explain.",
-        ("code", "edit", "refactor", "test", "debug", "review"),
-        ("Add a test for the date parser and fix what it finds.", "Explain how login works."),
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The agent that is served. `runs` and `notes` tell the operator what was chosen and why."""
-
-    adapter: type[Adapter]
-    make: Callable[[AgentConfig, SessionStart], Adapter]
-    config: AgentConfig
-    runs: str
-    notes: tuple[str, ...] = ()
 
 
 async def serve(loaded: Loaded) -> int:
@@ -61,13 +32,13 @@ async def serve(loaded: Loaded) -> int:
     configure_logging(settings.log_level)
     for warning in loaded.warnings:
         log.warning(warning)
-    choice = choose(loaded)
-    manager = make_manager(settings, choice)
+    choices = choose_all(loaded)
+    versions = {choice.id: await _version(choice) for choice in choices}
+    pool = SessionPool(settings.bridge_max_sessions)
+    services = [make_service(choice, pool, versions[choice.id]) for choice in choices]
     stop = asyncio.Event()
-    _handle_signals(stop, manager)
-    runner = web.AppRunner(
-        _app(settings, choice, manager), access_log=None, shutdown_timeout=CLOSE_WITHIN
-    )
+    _handle_signals(stop, services)
+    runner = web.AppRunner(_app(settings, services), access_log=None, shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
         site = web.TCPSite(runner, settings.host, settings.port)
@@ -78,128 +49,39 @@ async def serve(loaded: Loaded) -> int:
             text = f"cannot listen on {where}: {error.strerror}; choose another with --port"
             print(f"coding-agent-bridge: {text}", file=sys.stderr)
             return 1
-        print(await banner(settings, choice, _address(runner)), file=sys.stderr, flush=True)
+        print(banner(settings, choices, versions, _address(runner)), file=sys.stderr, flush=True)
         await stop.wait()
-        log.info("stopping", extra=manager.figures())
+        log.info("stopping")
         await site.stop()
-        await manager.close(settings.bridge_drain_ms / 1000)
+        drain = settings.bridge_drain_ms / 1000
+        await asyncio.gather(*(service.manager.close(drain) for service in services))
         return 0
     finally:
         await runner.cleanup()
         reap_orphans()
 
 
-# --- what is served ----------------------------------------------------------------------------
-
-
-def choose(loaded: Loaded) -> Choice:
-    """The agent that the settings ask for. Raises ConfigurationError."""
-    settings = loaded.settings
-    name, notes = (settings.agent_adapter, ()) if settings.agent_adapter else _first_found()
-    if name == REPLAY:
-        return _replay(settings, notes)
-    try:
-        adapter = registry.load(name)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}{nearest(name, registry.names())}") from None
-    wanted = settings.binary(adapter.binary_setting) or adapter.binary
-    if not wanted:
-        raise ConfigurationError(f"The adapter {name} needs AGENT_BINARY, the program to run.")
-    binary = shutil.which(os.path.expanduser(wanted))
-    if binary is None:
-        raise ConfigurationError(
-            f"{wanted} was not found, or is not executable. Install {adapter.title}, or set "
-            f"{adapter.binary_setting} to its path."
-        )
-    config = AgentConfig(
-        os.path.abspath(binary),
-        settings.agent_args,
-        settings.agent_model,
-        settings.agent_force,
-        settings.child_environment(adapter.environment, loaded.dotenv),
-        os.geteuid() == 0,
-    )
-    objection = adapter.objection(config)
-    if objection:
-        raise ConfigurationError(objection)
-    return Choice(adapter, adapter, config, config.binary, notes)
-
-
-def _first_found() -> tuple[str, tuple[str, ...]]:
-    for adapter in registry.with_binary():
-        if shutil.which(adapter.binary):
-            return adapter.name, (f"{adapter.binary} is the first known CLI on PATH",)
-    return REPLAY, (
-        "no coding-agent CLI was found on PATH, so a recording is played",
-        f"choose another with AGENT_ADAPTER: {', '.join(registry.names())}",
-    )
-
-
-def _replay(settings: Settings, notes: tuple[str, ...]) -> Choice:
-    adapter = registry.load(REPLAY)
-    path = os.path.abspath(settings.bridge_replay_file or recording.EXAMPLE)
-    dialect = registry.load(recording.dialect(path))
-    speed = str(settings.bridge_replay_speed)
-    config = AgentConfig(sys.executable, ("-I", str(Path(player.__file__)), path, speed))
-    make = functools.partial(adapter, dialect=dialect)  # type: ignore[call-arg]
-    return Choice(adapter, make, config, f"{path} ({dialect.title})", notes)
-
-
-def make_manager(settings: Settings, choice: Choice) -> TaskManager:
-    limits = Limits(
-        turn=settings.agent_timeout_ms / 1000,
-        silence=settings.agent_idle_exit_ms / 1000,
-        line=settings.bridge_max_line_bytes,
-        term_grace=settings.bridge_stop_grace_ms / 1000,
-    )
-    idle = settings.bridge_session_idle_ms / 1000
-    return TaskManager(
-        Agent(choice.make, choice.config, choice.config.env, limits, idle),
-        choice.adapter,
-        settings.workspaces,
-        MemoryStore(settings.bridge_max_tasks),
-        max_sessions=settings.bridge_max_sessions,
-        show_thoughts=settings.bridge_thoughts,
-    )
-
-
-def _app(settings: Settings, choice: Choice, manager: TaskManager) -> web.Application:
+def _app(settings: Settings, services: list[Service]) -> web.Application:
     return make_app(
-        manager,
-        lambda request: make_card(settings, choice, request),
-        card_versions=settings.bridge_card,
+        services,
+        started=time.time(),
+        public_url=settings.public_url,
         token=settings.bridge_token,
         max_body_bytes=settings.bridge_max_body_bytes,
-        stream_on_question=settings.bridge_stream_on_question,
-    )
-
-
-def make_card(settings: Settings, choice: Choice, request: web.Request) -> Card:
-    """The address in it is the operator's word, else the one the client itself used."""
-    base = settings.public_url or f"{request.scheme}://{request.host}"
-    return Card(
-        name=f"{choice.adapter.title} (coding-agent-bridge)",
-        description=f"{choice.adapter.title} as an A2A agent: delegate coding tasks, watch them, "
-        "answer its questions, stop it.",
-        version=__version__,
-        url=f"{base.rstrip('/')}/a2a/jsonrpc",
-        skills=SKILLS,
-        input_modes=tuple(choice.adapter.input_modes),
-        output_modes=("text/plain", "application/json"),
-        bearer=settings.bridge_token is not None,
     )
 
 
 # --- the process -------------------------------------------------------------------------------
 
 
-def _handle_signals(stop: asyncio.Event, manager: TaskManager) -> None:
+def _handle_signals(stop: asyncio.Event, services: list[Service]) -> None:
     """The first SIGTERM or SIGINT drains, the second one leaves nothing to wait for."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int) -> None:
         if stop.is_set():
-            manager.kill()
+            for service in services:
+                service.manager.kill()
             os._exit(128 + number)
         stop.set()
 
@@ -213,20 +95,23 @@ def _address(runner: web.AppRunner) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def banner(settings: Settings, choice: Choice, address: str) -> str:
+def banner(
+    settings: Settings, choices: list[Choice], versions: dict[str, str], address: str
+) -> str:
     """What the operator sees: what is served, where, and how to try it."""
-    version = await _version(choice)
     auth = " -H 'Authorization: Bearer <token>'" if settings.bridge_token else ""
     message = (
         '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
         '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"What is in this directory?"}]}}}'
     )
-    lines = [
-        f"coding-agent-bridge {__version__}",
-        *(f"  note       {note}" for note in choice.notes),
-        f"  agent      {choice.adapter.name}: {choice.runs} {version}".rstrip(),
-        f"  workspace  {settings.workspaces.default}",
+    lines = [f"coding-agent-bridge {__version__}"]
+    for choice in choices:
+        lines += [f"  note       {note}" for note in choice.notes]
+        lines.append(f"  agent      {choice.id}: {choice.runs} {versions[choice.id]}".rstrip())
+        lines.append(f"  workspace  {choice.settings.workspaces.default}")
+    lines += [
         f"  endpoint   {address}/a2a/jsonrpc",
+        *(f"             {address}/agents/{choice.id}/a2a/jsonrpc" for choice in choices[1:]),
         f"  card       {address}/.well-known/agent-card.json",
         f"  try it     curl -N {address}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
         f"               -H 'A2A-Version: 1.0'{auth} -d '{message}'",

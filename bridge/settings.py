@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from dotenv import dotenv_values
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from bridge.a2a.card import Skill
 from bridge.errors import ConfigurationError
 from bridge.workspace import Workspaces
 
@@ -43,6 +44,7 @@ def _names(value: Any) -> Any:
     return [n for n in value.replace(",", " ").split() if n] if isinstance(value, str) else value
 
 
+AgentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
@@ -114,6 +116,12 @@ class Settings(BaseModel):
     bridge_drain_ms: Milliseconds = Field(
         5000, description="Time that running tasks get to end when the server is told to stop."
     )
+    agent_name: str | None = Field(None, description="Name of the agent on its card.")
+    agent_description: str | None = Field(None, description="Description of the agent on its card.")
+    bridge_default_agent: str | None = Field(
+        None,
+        description="Of the agents in CONFIG_FILE, the one at the root. Unset: the first.",
+    )
     bridge_card: Literal["both", "1.0", "0.3"] = Field(
         "both", description="Shape of the agent card: both, 1.0 or 0.3."
     )
@@ -127,6 +135,18 @@ class Settings(BaseModel):
     bridge_replay_speed: float = Field(
         1.0, ge=0, description="Speed of the replay: 1 as recorded, 10 faster, 0 without pauses."
     )
+
+    # Only in CONFIG_FILE: they have no form as an environment variable.
+    agent_skills: tuple[Skill, ...] = Field((), exclude=True)
+    agents: dict[AgentId, dict[str, Any]] = Field({}, exclude=True)
+
+    def for_agent(self, agent_id: str) -> Settings:
+        """These settings with those of `[agents.ID]` in their place. There, names that begin with
+        AGENT_ or BRIDGE_ may do without it, and `workspace` is AGENT_REPO_PATH."""
+        own = {
+            _agent_setting(agent_id, name): value for name, value in self.agents[agent_id].items()
+        }
+        return _validated({**self.model_dump(), "agent_skills": self.agent_skills, **own})
 
     # --- what follows from them ----------------------------------------------------------------
 
@@ -179,14 +199,34 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     }
     given = {**from_dotenv, **given}
     given = {**_config_file(given.get("config_file")), **given}
+    settings = _validated(given)
+    each = [settings, *map(settings.for_agent, settings.agents)]
+    folder = os.path.dirname(os.path.abspath(env_file)) if env_file else None
+    if env_file and folder and any(one.workspaces.contains(folder) for one in each):
+        raise ConfigurationError(_refusal(env_file))
+    for one in each:
+        _check(one)
+    return Loaded(settings, dotenv, warnings)
+
+
+def _validated(given: Mapping[str, Any]) -> Settings:
     try:
-        settings = Settings(**given)
+        return Settings(**given)
     except ValidationError as invalid:
         raise ConfigurationError(_explain(invalid)) from None
-    if env_file and settings.workspaces.contains(os.path.dirname(os.path.abspath(env_file))):
-        raise ConfigurationError(_refusal(env_file))
-    _check(settings)
-    return Loaded(settings, dotenv, warnings)
+
+
+def _agent_setting(agent_id: str, name: str) -> str:
+    """The setting that `name` means inside [agents.ID]."""
+    wanted = {"workspace": "agent_repo_path", "roots": "agent_allowed_repo_roots"}
+    names = (wanted.get(name, ""), name, f"agent_{name}", f"bridge_{name}")
+    found = next((known for known in names if known in Settings.model_fields), None)
+    if found is None or found in ("agents", "host", "port", "bridge_token", "bridge_max_sessions"):
+        short = [known.removeprefix("agent_") for known in Settings.model_fields]
+        raise ConfigurationError(
+            f"[agents.{agent_id}] sets {name}, which no agent has of its own.{nearest(name, short)}"
+        )
+    return found
 
 
 def _check(settings: Settings) -> None:

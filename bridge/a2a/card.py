@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+EXTENSION = "urn:coding-agent-bridge:v1"
+"""Our own extension (docs/extension.md): `metadata.bridge`, both ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +21,9 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """`url` is the JSON-RPC endpoint as clients reach it. `bearer`: requests need a token."""
+    """`url` is the JSON-RPC endpoint as clients reach it, `rest_url` the HTTP+JSON one. `bearer`:
+    requests need a token. `extended`: clients that have authenticated themselves may ask for
+    more; `details` is that more, for programs: what runs, and its limits."""
 
     name: str
     description: str
@@ -25,5 +32,8 @@ class Card:
     skills: tuple[Skill, ...]
     input_modes: tuple[str, ...]
     output_modes: tuple[str, ...]
+    rest_url: str
     documentation_url: str | None = None
     bearer: bool = False
+    extended: bool = False
+    details: Mapping[str, Any] | None = None

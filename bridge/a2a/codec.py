@@ -13,13 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
 
 from bridge import errors
-from bridge.a2a.card import Card
+from bridge.a2a.card import EXTENSION, Card
 from bridge.message import Message, Part, Role, TextPart
 from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
 
@@ -27,13 +37,15 @@ ERROR_DOMAIN = "a2a-protocol.org"
 
 
 class Operation(Enum):
-    """What a client may ask for (1.0 §5.3). List, push and the extended card are to come."""
+    """What a client may ask for (1.0 §5.3)."""
 
     SEND = "send"
     STREAM = "stream"
     GET = "get"
+    LIST = "list"
     CANCEL = "cancel"
     SUBSCRIBE = "subscribe"
+    EXTENDED_CARD = "extended-card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +60,32 @@ class SendParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Where a page stands: `next_token` is empty on the last one, `total` counts all pages."""
+
+    next_token: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskParams:
     task_id: str
     history_length: int | None = None
     metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListParams:
+    """`changed_since`: only tasks whose status is not older. `page_token` is what the page before
+    gave; empty for the first one."""
+
+    context_id: str | None = None
+    state: TaskState | None = None
+    changed_since: datetime | None = None
+    page_size: int = 50
+    page_token: str = ""
+    history_length: int | None = None
+    include_artifacts: bool = False
 
 
 # JSON-RPC code and ErrorInfo reason of each error (1.0.1 §5.4, §9.5), the same in both versions.
@@ -83,10 +117,23 @@ class Params(BaseModel):
 P = TypeVar("P", bound=Params)
 
 
+HistoryLength = Annotated[StrictInt, Field(ge=0)]
+
+
 class _TaskParams(Params):
     id: str = Field(min_length=1, validation_alias=AliasChoices("id", "taskId", "task_id"))
-    history_length: int | None = Field(None, ge=0)
+    history_length: HistoryLength | None = None
     metadata: dict[str, Any] | None = None
+
+
+class _ListParams(Params):
+    context_id: str | None = None
+    status: StrictStr | StrictInt | None = None
+    status_timestamp_after: AwareDatetime | None = None
+    page_size: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
+    page_token: str | None = None
+    history_length: HistoryLength | None = None
+    include_artifacts: StrictBool = False
 
 
 class Codec(ABC):
@@ -97,6 +144,8 @@ class Codec(ABC):
     """JSON-RPC method names; sloppy spellings that are seen in the wild included."""
     states: ClassVar[Mapping[TaskState, str]]
     roles: ClassVar[Mapping[Role, str]]
+    numbers: ClassVar[Mapping[int, TaskState]] = {}
+    """The states by their enum number, where the wire has numbers."""
 
     @abstractmethod
     def decode_send(self, params: Mapping[str, Any]) -> SendParams: ...
@@ -105,6 +154,18 @@ class Codec(ABC):
         """Of get, cancel and subscribe. Raises InvalidParams, as decode_send does."""
         decoded = parse(_TaskParams, params)
         return TaskParams(decoded.id, decoded.history_length, decoded.metadata)
+
+    def decode_list(self, params: Mapping[str, Any]) -> ListParams:
+        decoded = parse(_ListParams, params)
+        return ListParams(
+            decoded.context_id or None,
+            self._state(decoded.status),
+            decoded.status_timestamp_after,
+            decoded.page_size or 50,
+            decoded.page_token or "",
+            decoded.history_length,
+            decoded.include_artifacts,
+        )
 
     @abstractmethod
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
@@ -125,9 +186,12 @@ class Codec(ABC):
         """The member that says what an object is, in versions that have one."""
         return {}
 
-    def encode_task(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
+    def encode_task(
+        self, task: Task, history_length: int | None = None, with_artifacts: bool = True
+    ) -> dict[str, Any]:
         history = [self.encode_message(message) for message in recent(task.history, history_length)]
-        artifacts = [self.encode_artifact(artifact) for artifact in task.artifacts.values()]
+        kept = task.artifacts.values() if with_artifacts else ()
+        artifacts = [self.encode_artifact(artifact) for artifact in kept]
         return without_none(
             **self.kind("task"),
             id=task.id,
@@ -137,6 +201,18 @@ class Codec(ABC):
             artifacts=artifacts or None,
             metadata=task.metadata or None,
         )
+
+    def encode_page(self, tasks: Iterable[Task], asked: ListParams, page: Page) -> dict[str, Any]:
+        """The result of a list; all of its members are always there (§3.1.4)."""
+        return {
+            "tasks": [
+                self.encode_task(task, asked.history_length, asked.include_artifacts)
+                for task in tasks
+            ],
+            "nextPageToken": page.next_token,
+            "pageSize": asked.page_size,
+            "totalSize": page.total,
+        }
 
     def encode_message(self, message: Message) -> dict[str, Any]:
         return without_none(
@@ -177,6 +253,15 @@ class Codec(ABC):
             "append": update.append,
             "lastChunk": update.last_chunk,
         }
+
+    def _state(self, name: str | int | None) -> TaskState | None:
+        """The state that a filter names; ProtoJSON's unspecified filters nothing."""
+        if name in (None, "", 0, "TASK_STATE_UNSPECIFIED"):
+            return None
+        for state, spelled in self.states.items():
+            if name == spelled or (isinstance(name, int) and self.numbers.get(name) is state):
+                return state
+        raise errors.InvalidParams(f"There is no state {name!r}.", [("status", "no such state")])
 
     def _status(self, state: TaskState, time: datetime, message: Message | None) -> dict[str, Any]:
         return without_none(
@@ -259,6 +344,13 @@ def recent(history: Sequence[Message], length: int | None) -> Sequence[Message]:
 def timestamp(time: datetime) -> str:
     """RFC 3339 in UTC with milliseconds and a Z (§5.6.1)."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encode_extensions(card: Card) -> list[dict[str, Any]]:
+    """Our extension, with the details of an extended card as its parameters."""
+    about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
+    extension = {"uri": EXTENSION, "description": about, "required": False}
+    return [extension | ({"params": dict(card.details)} if card.details else {})]
 
 
 def encode_skills(card: Card) -> list[dict[str, Any]]:

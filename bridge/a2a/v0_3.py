@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, StrictBool, model_validator
 
 from bridge.a2a.card import Card
 from bridge.a2a.codec import (
     Codec,
+    HistoryLength,
     Operation,
     Params,
     SendParams,
     checked_base64,
+    encode_extensions,
     encode_skills,
     parse,
     without_none,
@@ -87,8 +89,8 @@ class _Message(Params):
 
 class _Configuration(Params):
     accepted_output_modes: list[str] | None = None
-    history_length: Annotated[int, Field(ge=0)] | None = None
-    blocking: bool | None = None
+    history_length: HistoryLength | None = None
+    blocking: StrictBool | None = None
 
 
 class _SendParams(Params):
@@ -104,8 +106,10 @@ class V0_3(Codec):
         "message/stream": Operation.STREAM,
         "message/sendStream": Operation.STREAM,
         "tasks/get": Operation.GET,
+        "tasks/list": Operation.LIST,
         "tasks/cancel": Operation.CANCEL,
         "tasks/resubscribe": Operation.SUBSCRIBE,
+        "agent/getAuthenticatedExtendedCard": Operation.EXTENDED_CARD,
     }
     states: ClassVar[Mapping[TaskState, str]] = {state: state.value for state in TaskState}
     roles: ClassVar[Mapping[Role, str]] = {role: role.value for role in Role}
@@ -173,11 +177,12 @@ class V0_3(Codec):
                 "streaming": True,
                 "pushNotifications": False,
                 "stateTransitionHistory": False,
+                "extensions": encode_extensions(card),
             },
             "defaultInputModes": list(card.input_modes),
             "defaultOutputModes": list(card.output_modes),
             "skills": encode_skills(card),
-            "supportsAuthenticatedExtendedCard": False,
+            "supportsAuthenticatedExtendedCard": card.extended,
             **without_none(documentationUrl=card.documentation_url),
             **security,
         }

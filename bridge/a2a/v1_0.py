@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from bridge.a2a.card import Card
 from bridge.a2a.codec import (
     Codec,
+    HistoryLength,
     Operation,
     Params,
     SendParams,
     checked_base64,
+    encode_extensions,
     encode_skills,
     parse,
     without_none,
@@ -93,8 +95,8 @@ class _Parts(Params):
 
 class _Configuration(Params):
     accepted_output_modes: tuple[str, ...] = ()
-    history_length: Annotated[int, Field(ge=0)] | None = None
-    return_immediately: bool = False
+    history_length: HistoryLength | None = None
+    return_immediately: StrictBool = False
 
 
 class _SendParams(Params):
@@ -109,11 +111,23 @@ class V1_0(Codec):
         "SendMessage": Operation.SEND,
         "SendStreamingMessage": Operation.STREAM,
         "GetTask": Operation.GET,
+        "ListTasks": Operation.LIST,
         "CancelTask": Operation.CANCEL,
         "SubscribeToTask": Operation.SUBSCRIBE,
+        "GetExtendedAgentCard": Operation.EXTENDED_CARD,
     }
     states: ClassVar[Mapping[TaskState, str]] = {
         state: f"TASK_STATE_{state.value.upper().replace('-', '_')}" for state in TaskState
+    }
+    numbers: ClassVar[Mapping[int, TaskState]] = {
+        1: TaskState.SUBMITTED,
+        2: TaskState.WORKING,
+        3: TaskState.COMPLETED,
+        4: TaskState.FAILED,
+        5: TaskState.CANCELED,
+        6: TaskState.INPUT_REQUIRED,
+        7: TaskState.REJECTED,
+        8: TaskState.AUTH_REQUIRED,
     }
     roles: ClassVar[Mapping[Role, str]] = {Role.USER: "ROLE_USER", Role.AGENT: "ROLE_AGENT"}
 
@@ -174,12 +188,14 @@ class V1_0(Codec):
             "description": card.description,
             "version": card.version,
             "supportedInterfaces": [
-                {"url": card.url, "protocolBinding": "JSONRPC", "protocolVersion": self.version}
+                {"url": url, "protocolBinding": binding, "protocolVersion": self.version}
+                for url, binding in ((card.url, "JSONRPC"), (card.rest_url, "HTTP+JSON"))
             ],
             "capabilities": {
                 "streaming": True,
                 "pushNotifications": False,
-                "extendedAgentCard": False,
+                "extendedAgentCard": card.extended,
+                "extensions": encode_extensions(card),
             },
             **modes,
             "skills": encode_skills(card),

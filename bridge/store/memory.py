@@ -30,6 +30,9 @@ class MemoryStore:
     def get(self, task_id: str) -> Record | None:
         return self._records.get(task_id)
 
+    def all(self) -> list[Record]:
+        return list(self._records.values())
+
     def unfinished(self) -> list[Record]:
         return [r for r in self._records.values() if not r.task.state.terminal]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,16 @@ from aiohttp import web
 from bridge import errors
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.transports import sse
-from bridge.transports.operation import STREAMING, Operations
+from bridge.transports.negotiation import (
+    JSON,
+    activated_extensions,
+    codec_for,
+    read_json_body,
+)
+from bridge.transports.operation import STREAMING, Caller, Operations
 
 log = logging.getLogger(__name__)
 
-JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
-_VERSION = re.compile(r"(\d+\.\d+)(?:\.\d+)*")
 _NEWEST = CODECS[0]
 RequestId = str | int | float | None
 
@@ -37,14 +40,15 @@ class Call:
 class JsonRpc:
     """The handler of POST requests."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, caller: Callable[[web.Request], Caller]) -> None:
         self._operations = operations
+        self._caller = caller
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         request_id: RequestId = None
         codec = _NEWEST
         try:
-            envelope = _envelope(await _body(request))
+            envelope = _envelope(await read_json_body(request))
             request_id = envelope.get("id")
             call = _call(envelope, request)
             codec = call.codec
@@ -62,19 +66,11 @@ class JsonRpc:
             stream = await self._operations.stream(call.codec, call.operation, call.params)
             before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(call.id) + b',"result":'
             return await sse.respond(request, stream, before, b"}")
-        result = await self._operations.call(call.codec, call.operation, call.params)
-        return _respond({"jsonrpc": "2.0", "id": call.id, "result": result})
-
-
-async def _body(request: web.Request) -> bytes:
-    if request.content_type not in JSON_TYPES:
-        text = "Send the request with Content-Type: application/json."
-        raise errors.ContentTypeNotSupported(text)
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        text = "The body is larger than this server takes (BRIDGE_MAX_BODY_BYTES)."
-        raise errors.BodyTooLarge(text) from error
+        result = await self._operations.call(
+            call.codec, call.operation, call.params, self._caller(request)
+        )
+        body = {"jsonrpc": "2.0", "id": call.id, "result": result}
+        return _respond(body, headers=activated_extensions(request))
 
 
 def _envelope(body: bytes) -> dict[str, Any]:
@@ -97,9 +93,10 @@ def _call(envelope: Mapping[str, Any], request: web.Request) -> Call:
     method = envelope.get("method")
     if not isinstance(method, str):
         raise errors.InvalidRequest("method must be a string.")
-    if not any(method in codec.methods for codec in CODECS):
+    codecs = tuple(codec for codec in CODECS if method in codec.methods)
+    if not codecs:
         raise errors.MethodNotFound(f"There is no method {method[:100]!r}.")
-    codec = _codec(request, method)
+    codec = codec_for(request, method, codecs)
     params = envelope.get("params")
     if params is None:
         params = {}
@@ -108,22 +105,11 @@ def _call(envelope: Mapping[str, Any], request: web.Request) -> Call:
     return Call(envelope.get("id"), codec, codec.methods[method], params)
 
 
-def _codec(request: web.Request, method: str) -> Codec:
-    """The version that the client asked for (§3.6): absent means 0.3, the patch is ignored."""
-    wanted = request.headers.get("A2A-Version") or request.query.get("A2A-Version") or "0.3"
-    match = _VERSION.fullmatch(wanted.strip())
-    for codec in CODECS:
-        if match and codec.version == match[1] and method in codec.methods:
-            return codec
-    supported = ", ".join(codec.version for codec in CODECS)
-    text = f"{method} is not a method of A2A {wanted[:20]}; set the header A2A-Version."
-    if not match or all(codec.version != match[1] for codec in CODECS):
-        text = f"A2A {wanted[:20]!r} is not supported, only {supported}."
-    raise errors.VersionNotSupported(text, supportedVersions=supported)
-
-
-def _respond(body: Mapping[str, Any], status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+def _respond(
+    body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    data = orjson.dumps(body)
+    return web.Response(body=data, status=status, headers=headers, content_type=JSON)
 
 
 async def _respond_error(

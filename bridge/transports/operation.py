@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from bridge.a2a import Codec, Operation
+from bridge.a2a.card import Card
+from bridge.errors import UnsupportedOperation
 from bridge.log import Entry
 from bridge.manager import TaskManager
 from bridge.store.memory import Record
 from bridge.task import StatusUpdate, TaskState
 
+Json = Mapping[str, Any]
+Call = Callable[[Codec, Json, "Caller"], Awaitable[Json]]
+
 HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of silence
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: `address` is what they put before /a2a in order to reach this agent."""
+
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +80,32 @@ class Stream:
 class Operations:
     """The table of what clients may ask for; the bindings only carry it.
 
-    `stream_on_question`: "close" or "open", what the stream of a send does at a question.
+    `extended_card` makes the card for clients that have authenticated themselves; None where
+    clients cannot. `stream_on_question`: "close" or "open", what a send's stream does then.
     """
 
-    def __init__(self, manager: TaskManager, stream_on_question: str) -> None:
+    def __init__(
+        self,
+        manager: TaskManager,
+        extended_card: Callable[[str], Card] | None,
+        stream_on_question: str,
+    ) -> None:
         self._manager = manager
+        self._extended_card = extended_card
         self._ends_on_question = stream_on_question == "close"
+        self._calls: Mapping[Operation, Call] = {
+            Operation.SEND: self._send,
+            Operation.GET: self._get,
+            Operation.LIST: self._list,
+            Operation.CANCEL: self._cancel,
+            Operation.EXTENDED_CARD: self._card,
+        }
 
-    async def call(self, codec: Codec, operation: Operation, params: Mapping[str, Any]) -> Any:
+    async def call(self, codec: Codec, operation: Operation, params: Json, caller: Caller) -> Json:
         """The JSON result of an operation that has one. Raises RequestError."""
-        if operation is Operation.SEND:
-            return await self._send(codec, params)
-        asked = codec.decode_task(params)
-        if operation is Operation.CANCEL:
-            record = self._manager.cancel(asked.task_id)
-        else:
-            record = self._manager.get(asked.task_id)
-        return codec.encode_task(record.task, asked.history_length)
+        return await self._calls[operation](codec, params, caller)
 
-    async def stream(self, codec: Codec, operation: Operation, params: Mapping[str, Any]) -> Stream:
+    async def stream(self, codec: Codec, operation: Operation, params: Json) -> Stream:
         """The stream of an operation that has one. Raises RequestError."""
         if operation is Operation.SUBSCRIBE:
             record = self._manager.subscribe(codec.decode_task(params).task_id)
@@ -100,7 +119,7 @@ class Operations:
             return replace(stream, first=first, over=True)
         return stream
 
-    async def _send(self, codec: Codec, params: Mapping[str, Any]) -> Any:
+    async def _send(self, codec: Codec, params: Json, caller: Caller) -> Json:
         asked = codec.decode_send(params)
         sent = self._manager.send(asked)
         if asked.blocking:
@@ -108,6 +127,24 @@ class Operations:
         else:
             sent.record.shown = True
         return codec.encode_sent(sent.record.task, asked.history_length)
+
+    async def _get(self, codec: Codec, params: Json, caller: Caller) -> Json:
+        asked = codec.decode_task(params)
+        return codec.encode_task(self._manager.get(asked.task_id).task, asked.history_length)
+
+    async def _list(self, codec: Codec, params: Json, caller: Caller) -> Json:
+        asked = codec.decode_list(params)
+        tasks, page = self._manager.list(asked)
+        return codec.encode_page(tasks, asked, page)
+
+    async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Json:
+        asked = codec.decode_task(params)
+        return codec.encode_task(self._manager.cancel(asked.task_id).task, asked.history_length)
+
+    async def _card(self, codec: Codec, params: Json, caller: Caller) -> Json:
+        if self._extended_card is None:
+            raise UnsupportedOperation("This agent has no extended card.")
+        return codec.encode_card(self._extended_card(caller.address))
 
     def _stream(
         self, codec: Codec, record: Record, history_length: int | None, ends_on_question: bool

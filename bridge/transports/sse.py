@@ -7,6 +7,7 @@ import logging
 
 from aiohttp import web
 
+from bridge.transports.negotiation import activated_extensions
 from bridge.transports.operation import Stream
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ async def respond(
     All that is ready goes out in one write. A client that goes away or stops reading ends only
     its own stream.
     """
-    response = web.StreamResponse(headers=HEADERS)
+    response = web.StreamResponse(headers={**HEADERS, **activated_extensions(request)})
     await response.prepare(request)
     try:
         async for batch in stream.items():

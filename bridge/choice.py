@@ -1,0 +1,186 @@
+"""Which agents are served: from settings to what the manager and the card need."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge import __version__, player, recording, registry
+from bridge.a2a.card import Card, Skill
+from bridge.adapter import Adapter, AgentConfig, SessionStart
+from bridge.app import Service
+from bridge.context import Agent, SessionPool
+from bridge.errors import ConfigurationError
+from bridge.manager import TaskManager
+from bridge.session import Limits
+from bridge.settings import Loaded, Settings, nearest
+from bridge.store.memory import MemoryStore
+from bridge.transports.operation import Operations
+
+REPLAY = "replay"
+SKILLS = (
+    Skill(
+        "code",
+        "Coding",
+        "Reads, writes and runs code in a workspace: implement, fix, refactor, test, explain.",
+        ("code", "edit", "refactor", "test", "debug", "review"),
+        ("Add a test for the date parser and fix what it finds.", "Explain how login works."),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An agent that is served, under `settings` of its own. `runs` and `notes` tell the operator
+    what was chosen and why."""
+
+    id: str
+    settings: Settings
+    adapter: type[Adapter]
+    make: Callable[[AgentConfig, SessionStart], Adapter]
+    config: AgentConfig
+    runs: str
+    notes: tuple[str, ...] = ()
+
+
+def choose_all(loaded: Loaded) -> list[Choice]:
+    """The agents that the settings ask for, the default one first. Raises ConfigurationError."""
+    settings = loaded.settings
+    agents = settings.agents
+    if not agents:
+        return [_choose("", settings, loaded)]
+    default = settings.bridge_default_agent or next(iter(agents))
+    if default not in agents:
+        raise ConfigurationError(
+            f"BRIDGE_DEFAULT_AGENT: no agent {default}.{nearest(default, agents)}"
+        )
+    ids = sorted(agents, key=lambda agent_id: agent_id != default)  # stable: the rest as written
+    return [_choose(agent_id, settings.for_agent(agent_id), loaded) for agent_id in ids]
+
+
+def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
+    """The agent of `settings`. Without an id it is called after its adapter."""
+    name, notes = (settings.agent_adapter, ()) if settings.agent_adapter else _first_found()
+    agent_id = agent_id or _identifier(name)
+    if name == REPLAY:
+        return _replay(agent_id, settings, notes)
+    try:
+        adapter = registry.load(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}{nearest(name, registry.names())}") from None
+    wanted = settings.binary(adapter.binary_setting) or adapter.binary
+    if not wanted:
+        raise ConfigurationError(f"The adapter {name} needs AGENT_BINARY, the program to run.")
+    binary = shutil.which(os.path.expanduser(wanted))
+    if binary is None:
+        raise ConfigurationError(
+            f"{wanted} was not found, or is not executable. Install {adapter.title}, or set "
+            f"{adapter.binary_setting} to its path."
+        )
+    config = AgentConfig(
+        os.path.abspath(binary),
+        settings.agent_args,
+        settings.agent_model,
+        settings.agent_force,
+        settings.child_environment(adapter.environment, loaded.dotenv),
+        os.geteuid() == 0,
+    )
+    objection = adapter.objection(config)
+    if objection:
+        raise ConfigurationError(objection)
+    return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes)
+
+
+def _identifier(name: str) -> str:
+    """An agent's id in addresses, from the name of its adapter (which may be pkg.mod:Class)."""
+    return name.replace(":", "-")
+
+
+def _first_found() -> tuple[str, tuple[str, ...]]:
+    for adapter in registry.with_binary():
+        if shutil.which(adapter.binary):
+            return adapter.name, (f"{adapter.binary} is the first known CLI on PATH",)
+    return REPLAY, (
+        "no coding-agent CLI was found on PATH, so a recording is played",
+        f"choose another with AGENT_ADAPTER: {', '.join(registry.names())}",
+    )
+
+
+def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice:
+    adapter = registry.load(REPLAY)
+    path = os.path.abspath(settings.bridge_replay_file or recording.EXAMPLE)
+    dialect = registry.load(recording.dialect(path))
+    speed = str(settings.bridge_replay_speed)
+    config = AgentConfig(sys.executable, ("-I", str(Path(player.__file__)), path, speed))
+    make = functools.partial(adapter, dialect=dialect)  # type: ignore[call-arg]
+    return Choice(agent_id, settings, adapter, make, config, f"{path} ({dialect.title})", notes)
+
+
+def make_service(choice: Choice, pool: SessionPool, version: str) -> Service:
+    """The agent ready to be served. `version`: what its CLI says of itself, maybe nothing."""
+    settings = choice.settings
+    limits = Limits(
+        turn=settings.agent_timeout_ms / 1000,
+        silence=settings.agent_idle_exit_ms / 1000,
+        line=settings.bridge_max_line_bytes,
+        term_grace=settings.bridge_stop_grace_ms / 1000,
+    )
+    idle = settings.bridge_session_idle_ms / 1000
+    manager = TaskManager(
+        Agent(choice.make, choice.config, choice.config.env, limits, idle),
+        choice.adapter,
+        settings.workspaces,
+        MemoryStore(settings.bridge_max_tasks),
+        pool,
+        show_thoughts=settings.bridge_thoughts,
+    )
+    card = functools.partial(make_card, choice)
+    details = _details(choice, version)
+    extended = functools.partial(make_card, choice, details=details)
+    operations = Operations(
+        manager,
+        extended if settings.bridge_token else None,
+        settings.bridge_stream_on_question,
+    )
+    return Service(choice.id, manager, operations, card, settings.bridge_card)
+
+
+def make_card(choice: Choice, address: str, details: dict[str, object] | None = None) -> Card:
+    """The agent's card; `address` is what clients put before /a2a."""
+    settings, title = choice.settings, choice.adapter.title
+    about = f"{title} as an A2A agent: delegate coding tasks, watch them, answer, stop them."
+    return Card(
+        name=settings.agent_name or f"{title} (coding-agent-bridge)",
+        description=settings.agent_description or about,
+        version=__version__,
+        url=f"{address}/a2a/jsonrpc",
+        rest_url=f"{address}/a2a/rest",
+        skills=settings.agent_skills or SKILLS,
+        input_modes=tuple(choice.adapter.input_modes),
+        output_modes=("text/plain", "application/json"),
+        bearer=settings.bridge_token is not None,
+        extended=settings.bridge_token is not None,
+        details=details,
+    )
+
+
+def _details(choice: Choice, version: str) -> dict[str, object]:
+    """What the extended card tells of the runtime. No paths: they are the operator's."""
+    settings = choice.settings
+    return {
+        "adapter": choice.adapter.name,
+        "cliVersion": version,
+        "model": settings.agent_model or "the CLI's own choice",
+        "asksForPermission": not settings.agent_force,
+        "limits": {
+            "turnMs": settings.agent_timeout_ms,
+            "silenceMs": settings.agent_idle_exit_ms,
+            "sessions": settings.bridge_max_sessions,
+            "bodyBytes": settings.bridge_max_body_bytes,
+        },
+    }

@@ -1,0 +1,162 @@
+"""The HTTP+JSON binding of A2A 1.0 (§11): operations as routes, errors as google.rpc has them.
+
+0.3 is spoken over JSON-RPC only: its HTTP dialect in the wild is neither its specification's nor
+anybody else's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from bridge import errors
+from bridge.a2a import CODECS, Operation
+from bridge.a2a.codec import Codec
+from bridge.transports import sse
+from bridge.transports.negotiation import (
+    A2A_JSON,
+    JSON,
+    activated_extensions,
+    codec_for,
+    read_json_body,
+)
+from bridge.transports.operation import STREAMING, Caller, Operations
+
+log = logging.getLogger(__name__)
+
+_TASK = "/tasks/{id:[^/:]+}"
+# Subscribe is GET in the proto and POST in the text of the specification (§5.3, §11.3.2).
+ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("POST", "/message:send", Operation.SEND),
+    ("POST", "/message:stream", Operation.STREAM),
+    ("GET", "/tasks", Operation.LIST),
+    ("GET", _TASK, Operation.GET),
+    ("POST", _TASK + ":cancel", Operation.CANCEL),
+    ("GET", _TASK + ":subscribe", Operation.SUBSCRIBE),
+    ("POST", _TASK + ":subscribe", Operation.SUBSCRIBE),
+    ("GET", "/extendedAgentCard", Operation.EXTENDED_CARD),
+)
+# HTTP status and google.rpc code of each error (1.0.1 §5.4).
+STATUS: Mapping[type[Exception], tuple[int, str]] = {
+    errors.TaskNotFound: (404, "NOT_FOUND"),
+    errors.TaskNotCancelable: (400, "FAILED_PRECONDITION"),
+    errors.UnsupportedOperation: (400, "FAILED_PRECONDITION"),
+    errors.ContentTypeNotSupported: (400, "INVALID_ARGUMENT"),
+    errors.VersionNotSupported: (400, "FAILED_PRECONDITION"),
+    errors.ParseError: (400, "INVALID_ARGUMENT"),
+    errors.InvalidRequest: (400, "INVALID_ARGUMENT"),
+    errors.InvalidParams: (400, "INVALID_ARGUMENT"),
+    errors.BodyTooLarge: (413, "RESOURCE_EXHAUSTED"),
+    errors.Unavailable: (503, "UNAVAILABLE"),
+}
+_NUMBERS = ("pageSize", "historyLength")
+_FLAGS = {"true": True, "false": False}
+_REST = tuple(codec for codec in CODECS if codec.version == "1.0")
+
+
+class Rest:
+    """Handlers for ROUTES."""
+
+    def __init__(self, operations: Operations, caller: Callable[[web.Request], Caller]) -> None:
+        self._operations = operations
+        self._caller = caller
+
+    def routes(self, prefix: str) -> Iterator[web.RouteDef]:
+        """The routes below `prefix`, and below any tenant there: no interface of ours declares
+        one, so that a tenant that is sent is ignored (§8.3.2)."""
+        for method, path, operation in ROUTES:
+            for start in (prefix, prefix + "/{tenant}"):
+                yield web.route(method, start + path, self._handler(operation))
+
+    def _handler(self, operation: Operation) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                codec = codec_for(request, request.path, _REST)
+                params = await _params(request)
+                return await self._answer(request, codec, operation, params)
+            except errors.RequestError as error:
+                return _respond_error(request, error)
+            except Exception as error:
+                log.exception("request failed")
+                return _respond_error(request, error)
+
+        return handle
+
+    async def _answer(
+        self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
+    ) -> web.StreamResponse:
+        if operation in STREAMING:
+            stream = await self._operations.stream(codec, operation, params)
+            return await sse.respond(request, stream)
+        caller = self._caller(request)
+        return _respond(request, await self._operations.call(codec, operation, params, caller))
+
+
+async def _params(request: web.Request) -> dict[str, Any]:
+    """Body, query and path as one JSON object, which is what JSON-RPC has as params."""
+    params: dict[str, Any] = {}
+    if request.method == "POST" and request.body_exists:
+        body = await read_json_body(request)
+        if body.strip():
+            params = _object(body)
+    for name, text in request.query.items():
+        if name != "A2A-Version":
+            params[_camel(name)] = _value(_camel(name), text)
+    return {**params, **{k: v for k, v in request.match_info.items() if k != "tenant"}}
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise errors.ParseError(f"The body is not JSON: {error}") from None
+    if not isinstance(decoded, dict):
+        raise errors.InvalidParams("The body must be an object.", [("body", "not an object")])
+    return decoded
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _value(name: str, text: str) -> Any:
+    """A query parameter as the JSON that it stands for. What does not fit is left to decoding."""
+    if name in _NUMBERS and text.lstrip("-").isascii() and text.lstrip("-").isdigit():
+        return int(text)
+    return _FLAGS.get(text, text) if name == "includeArtifacts" else text
+
+
+def _media_type(request: web.Request) -> str:
+    """What the client sent, or accepts; A2A's own where it says nothing (§11.2)."""
+    accepted = request.headers.get("Accept", "")
+    sent = request.headers.get("Content-Type", "")
+    plain = JSON in accepted or (JSON in sent and A2A_JSON not in accepted)
+    return JSON if plain else A2A_JSON
+
+
+def _respond(request: web.Request, body: Any, status: int = 200) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(body),
+        status=status,
+        headers=activated_extensions(request),
+        content_type=_media_type(request),
+    )
+
+
+def _respond_error(request: web.Request, error: Exception) -> web.Response:
+    status, name = STATUS.get(type(error), (500, "INTERNAL"))
+    if isinstance(error, errors.ContentTypeNotSupported) and request.content_type != JSON:
+        status = 415  # what HTTP itself says of a body that nobody can read
+    encoded = _REST[0].encode_error(error)
+    body = {
+        "code": status,
+        "status": name,
+        "message": encoded["message"],
+        "details": encoded["data"],
+    }
+    return _respond(request, {"error": body}, status)
