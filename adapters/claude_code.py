@@ -46,6 +46,8 @@ from bridge.events import (
     Usage,
 )
 from bridge.message import DataPart, Part, RawPart, TextPart, UrlPart, media_type
+from bridge.question import is_word
+from bridge.readable import json_object
 
 Json = Mapping[str, Any]
 
@@ -189,16 +191,22 @@ class ClaudeCode(Adapter):
 
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
         if not line.strip():
-            return ()
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            event = None
-        if not isinstance(event, dict):
-            text = line.decode(errors="replace")
-            return (Status(text, {"type": "output", "text": text[:2000]}),)
+            return
+        event = json_object(line)
+        if event is None:
+            yield _output_status(line)
+            return
         handler = self._handlers.get(str(event.get("type")))
-        return handler(event) if handler else ()
+        try:
+            yield from handler(event) if handler else ()
+        except (LookupError, TypeError, ValueError, AttributeError):
+            # A known type in an unknown shape, of a newer CLI. The turn can do without it, unless
+            # it is its end.
+            if event.get("type") == "result" or event.get("subtype") == "session_state_changed":
+                raise
+            yield _output_status(line)
+            if event.get("type") == "control_request":
+                self._refuse(event, "The bridge does not understand this request.")
 
     def _stream_event(self, event: Json) -> Iterable[AgentEvent]:
         if event.get("parent_tool_use_id"):
@@ -216,12 +224,12 @@ class ClaudeCode(Adapter):
     def _delta(self, delta: Json) -> Iterable[AgentEvent]:
         match delta.get("type"):
             case "text_delta":
-                text = delta["text"]
+                text = _string(delta["text"])
                 self._streamed.append(text)
                 new_block, self._new_block = self._new_block, False
                 return (Text(text, new_block),)
             case "thinking_delta":
-                return (Thought(delta["thinking"]),)
+                return (Thought(_string(delta["thinking"])),)
         return ()
 
     def _next_message(self, message_id: str | None) -> Iterator[AgentEvent]:
@@ -235,14 +243,15 @@ class ClaudeCode(Adapter):
 
     def _assistant(self, event: Json) -> Iterator[AgentEvent]:
         message = event["message"]
-        parent = event.get("parent_tool_use_id")
+        parent = _parent(event)
         if event.get("error"):
-            self._api_error = event["error"]
+            self._api_error = str(event["error"])
             return  # its text is the result's, not the model's answer
         for block in message.get("content", ()):
             match block.get("type"):
                 case "text":
-                    yield from self._whole_text(message.get("id"), block["text"], parent)
+                    text = _string(block["text"])
+                    yield from self._whole_text(message.get("id"), text, parent)
                 case "tool_use":
                     yield from self._tool_use(block, parent)
 
@@ -268,11 +277,14 @@ class ClaudeCode(Adapter):
         self._new_block = True
 
     def _tool_use(self, block: Json, parent: str | None) -> Iterator[AgentEvent]:
-        name, arguments = block.get("name", ""), block.get("input") or {}
-        self._tools[block["id"]] = block
-        yield ToolCall(block["id"], name, arguments, parent)
-        if name == "TodoWrite" and isinstance(arguments.get("todos"), list):
-            yield Plan(tuple(_plan_entry(todo) for todo in arguments["todos"]))
+        tool_id, name = _string(block["id"]), str(block.get("name") or "")
+        arguments = block.get("input") or {}
+        self._tools[tool_id] = block
+        yield ToolCall(tool_id, name, arguments, parent)
+        if name == "TodoWrite" and isinstance(arguments, dict):
+            todos = arguments.get("todos")
+            if isinstance(todos, list):
+                yield Plan(tuple(_plan_entry(todo) for todo in todos))
 
     def _user(self, event: Json) -> Iterator[AgentEvent]:
         content = event["message"].get("content")
@@ -283,7 +295,7 @@ class ClaudeCode(Adapter):
                 yield self._tool_result(block, event)
 
     def _tool_result(self, block: Json, event: Json) -> AgentEvent:
-        tool_id = block["tool_use_id"]
+        tool_id = _string(block["tool_use_id"])
         failed = bool(block.get("is_error"))
         change = None if failed else _file_change(event.get("tool_use_result"))
         if change:
@@ -292,20 +304,16 @@ class ClaudeCode(Adapter):
             tool_id,
             _output(block.get("content")),
             failed,
-            self._tools.get(tool_id, {}).get("name"),
-            event.get("parent_tool_use_id"),
+            _word(self._tools.get(tool_id, {}).get("name")),
+            _parent(event),
             (change,) if change else (),
         )
 
     def _system(self, event: Json) -> Iterator[AgentEvent]:
         match event.get("subtype"):
             case "init":
-                yield Started(
-                    event.get("session_id"),
-                    event.get("model"),
-                    event.get("claude_code_version"),
-                    event.get("permissionMode"),
-                )
+                facts = ("session_id", "model", "claude_code_version", "permissionMode")
+                yield Started(*(_word(event.get(name)) for name in facts))
             case "session_state_changed":
                 self._announces_state = True
                 if event.get("state") == "idle" and self._outcome is not None:
@@ -321,7 +329,7 @@ class ClaudeCode(Adapter):
     # --- the end of a turn ---------------------------------------------------------------------
 
     def _result(self, event: Json) -> Iterator[AgentEvent]:
-        covers = event.get("user_message_uuids")
+        covers = _list(event.get("user_message_uuids"))
         if covers and self._prompt_id not in covers:
             return  # of a turn that the CLI began by itself
         self._outcome = event
@@ -336,43 +344,48 @@ class ClaudeCode(Adapter):
         )
 
     def _usage(self, result: Json) -> Usage:
-        tokens = result.get("usage") or {}
-        total = float(result.get("total_cost_usd") or 0.0)
+        tokens = _dict(result.get("usage"))
+        total = _number(result.get("total_cost_usd"))
         cost, self._cost = total - self._cost, total
         recent = result.get("model_usage_since_last_result")
         if isinstance(recent, dict):  # newer CLIs say it, and count on after --resume
-            cost = sum(model.get("costUSD") or 0.0 for model in recent.values())
-        read = tokens.get("cache_read_input_tokens") or 0
-        created = tokens.get("cache_creation_input_tokens") or 0
-        sent, said = tokens.get("input_tokens") or 0, tokens.get("output_tokens") or 0
+            cost = sum(_number(_dict(model).get("costUSD")) for model in recent.values())
+        read, created, sent, said = (
+            int(_number(tokens.get(f"{kind}_tokens")))
+            for kind in ("cache_read_input", "cache_creation_input", "input", "output")
+        )
         cache = {"cacheReadTokens": read, "cacheCreationTokens": created}
         return Usage(sent, said, sent + said + read + created, round(cost, 6), cache)
 
     def _details(self, result: Json) -> Json:
-        denials = result.get("permission_denials") or []
+        denials = _list(result.get("permission_denials"))
         details = {
             "durationMs": result.get("duration_ms"),
             "turns": result.get("num_turns"),
             "stopReason": result.get("stop_reason"),
             "changedFiles": list(self._changed) or None,
-            "denied": [denial.get("tool_name") for denial in denials] or None,
+            "denied": [_dict(denial).get("tool_name") for denial in denials] or None,
         }
         return {name: value for name, value in details.items() if value is not None}
 
     # --- questions -----------------------------------------------------------------------------
 
     def _control_request(self, event: Json) -> Iterator[AgentEvent]:
-        request_id, request = event["request_id"], event["request"]
+        request_id, request = _string(event["request_id"]), event["request"]
         if request.get("subtype") != "can_use_tool":
-            text = f"The bridge does not serve {request.get('subtype')}."
-            self._send_control({"subtype": "error", "request_id": request_id, "error": text})
+            self._refuse(event, f"The bridge does not serve {request.get('subtype')}.")
             return
-        suggestions = request.get("permission_suggestions") or []
-        pending = _Request(request_id, request.get("input") or {}, suggestions)
-        self._requests[request_id] = pending
+        suggestions = _list(request.get("permission_suggestions"))
+        suggestions = [suggestion for suggestion in suggestions if isinstance(suggestion, dict)]
+        pending = _Request(request_id, _dict(request.get("input")), suggestions)
         questions = list(self._questions(pending, request))
         pending.asks |= {question.id: question.text for question in questions}
+        self._requests[request_id] = pending
         yield from questions
+
+    def _refuse(self, event: Json, text: str) -> None:
+        answer = {"subtype": "error", "request_id": event.get("request_id"), "error": text}
+        self._send_control(answer)
 
     def _questions(self, pending: _Request, request: Json) -> Iterator[Question]:
         tool = request.get("tool_name", "")
@@ -393,7 +406,7 @@ class ClaudeCode(Adapter):
 
     def _tool_input(self, request: Json) -> Json:
         block = self._tools.get(request.get("tool_use_id") or "", {})
-        return block.get("input") or {}
+        return _dict(block.get("input"))
 
     def _control_cancel_request(self, event: Json) -> Iterator[AgentEvent]:
         request = self._requests.pop(event["request_id"], None)
@@ -455,15 +468,26 @@ def _file_change(result: Any) -> FileChange | None:
     if not isinstance(path, str):
         return None
     created = result.get("type") == "create"
-    lines = [f"--- {'/dev/null' if created else path}", f"+++ {path}"]
-    for hunk in result["structuredPatch"]:
-        old = f"{hunk['oldStart']},{hunk['oldLines']}"
-        lines += [f"@@ -{old} +{hunk['newStart']},{hunk['newLines']} @@", *hunk["lines"]]
-    if created and not result["structuredPatch"]:
-        content = str(result.get("content") or "").splitlines()
-        lines += [f"@@ -0,0 +1,{len(content)} @@", *(f"+{line}" for line in content)]
     kind: Literal["create", "update"] = "create" if created else "update"
-    return FileChange(path, kind, "\n".join(lines) + "\n")
+    lines = [f"--- {'/dev/null' if created else path}", f"+++ {path}"]
+    try:
+        for hunk in result["structuredPatch"]:
+            old = f"{hunk['oldStart']},{hunk['oldLines']}"
+            lines += [f"@@ -{old} +{hunk['newStart']},{hunk['newLines']} @@", *hunk["lines"]]
+        if created and not result["structuredPatch"]:
+            lines += _created(str(result.get("content") or ""))
+        return FileChange(path, kind, "\n".join(lines) + "\n")
+    except (LookupError, TypeError):
+        return FileChange(path, kind)
+
+
+def _created(content: str) -> list[str]:
+    """The hunk of a new file. An empty file has none."""
+    if not content:
+        return []
+    lines = content.removesuffix("\n").split("\n")
+    end = [] if content.endswith("\n") else ["\\ No newline at end of file"]
+    return [f"@@ -0,0 +1,{len(lines)} @@", *(f"+{line}" for line in lines), *end]
 
 
 def _plan_entry(todo: Any) -> PlanEntry:
@@ -505,7 +529,8 @@ def _wish(tool: str, request: Json) -> str:
 def _decision(request: _Request, answer: Answer) -> Json:
     option = answer.option
     if option is None or option.kind.startswith("reject"):
-        said = answer.text if option is None or answer.text not in (option.id, option.name) else ""
+        plain = option and (answer.text in (option.id, option.name) or is_word(answer.text))
+        said = "" if plain else answer.text
         return {"behavior": "deny", "message": f"The user said no. {said}".strip()}
     response: dict[str, Any] = {"behavior": "allow", "updatedInput": request.input}
     if option.kind == "allow_always":
@@ -520,7 +545,7 @@ def _decision(request: _Request, answer: Answer) -> Json:
 
 
 def _retry(event: Json) -> Status:
-    delay = float(event.get("retry_delay_ms") or 0) / 1000
+    delay = _number(event.get("retry_delay_ms")) / 1000
     problem = " ".join(str(event[key]) for key in ("error_status", "error") if event.get(key))
     attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
     text = f"The model did not answer ({problem}); retry {attempt} in {delay:.1f} s"
@@ -534,7 +559,7 @@ def _failure(result: Json, api_error: str | None, start: SessionStart) -> Failed
     """What `result` says went wrong, if anything did."""
     if not result.get("is_error"):
         return None
-    problems = [str(problem) for problem in result.get("errors") or ()]
+    problems = [str(problem) for problem in _list(result.get("errors"))]
     text = str(result.get("result") or "; ".join(problems) or result.get("subtype"))
     status = result.get("api_error_status")
     details = {"apiStatus": status, "subtype": result.get("subtype")}
@@ -546,6 +571,42 @@ def _failure(result: Json, api_error: str | None, start: SessionStart) -> Failed
         return Failed(f"{LOGIN} It said: {text}", "auth", details)
     reason = "api-error" if result.get("subtype") == "success" else str(result.get("subtype"))
     return Failed(text, reason.replace("error_", "").replace("_", "-"), details)
+
+
+# --- members of a line, whose types are the CLI's affair ----------------------------------------
+
+
+def _output_status(line: bytes) -> Status:
+    text = line.decode(errors="replace")
+    return Status(text, {"type": "output", "text": text[:2000]})
+
+
+def _string(value: Any) -> str:
+    """What makes no sense unless it is a string. Raises TypeError."""
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"a string was expected, not {type(value).__name__}")
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _parent(event: Json) -> str | None:
+    """The tool call of the sub-agent that speaks."""
+    return _word(event.get("parent_tool_use_id"))
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _dict(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _lost(start: SessionStart) -> str:

@@ -29,6 +29,7 @@ from bridge.events import (
     Usage,
 )
 from bridge.message import Message, Part, TextPart
+from bridge.readable import json_object
 
 Json = Mapping[str, Any]
 PROTOCOL = 1
@@ -46,7 +47,8 @@ class Jsonl(Adapter):
         self._task_id = ""
         self._first = True  # nothing has been said in this turn yet
         self._names: dict[str, str] = {}  # of the turn's tool calls
-        self._handlers: dict[Any, Callable[[Json], Iterable[AgentEvent]]] = {
+        self._nameless = 0  # artifacts of the turn that have neither id nor name
+        self._handlers: dict[str, Callable[[Json], Iterable[AgentEvent]]] = {
             "text": lambda line: [Text(_text(line))],
             "thought": lambda line: [Thought(_text(line))],
             "status": lambda line: [Status(_text(line))],
@@ -56,7 +58,7 @@ class Jsonl(Adapter):
             "question": self._question,
             "auth_required": lambda line: [_auth(line)],
             "usage": lambda line: [_usage(line)],
-            "done": lambda line: [Done(line.get("text"))],
+            "done": lambda line: [Done(_text(line) or None)],
             "failed": lambda line: [Failed(_text(line) or "The agent failed.")],
             "rejected": lambda line: [Rejected(_text(line) or "The agent rejected the task.")],
             "message": self._message,
@@ -67,6 +69,7 @@ class Jsonl(Adapter):
 
     def prompt(self, prompt: Prompt) -> None:
         self._task_id, self._first, self._names = prompt.task_id, True, {}
+        self._nameless = 0
         self._send(
             type="prompt",
             protocol=PROTOCOL,
@@ -96,26 +99,23 @@ class Jsonl(Adapter):
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
         if not line.strip():
             return
-        try:
-            said = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            said = None
-        if not isinstance(said, dict):
+        said = json_object(line)
+        if said is None:
             text = line.decode(errors="replace")
             yield Status(text, {"type": "output", "text": text[:2000]})
             return
-        handler = self._handlers.get(said.get("type"))
+        handler = self._handlers.get(str(said.get("type")))
         if handler:
             yield from handler(said)
             self._first = False
 
     def _tool_call(self, line: Json) -> Iterator[AgentEvent]:
-        call_id, name = str(line.get("id", "")), str(line.get("name", ""))
+        call_id, name = _text(line, "id"), _text(line, "name")
         self._names[call_id] = name
         yield ToolCall(call_id, name, line.get("input"))
 
     def _tool_result(self, line: Json) -> Iterator[AgentEvent]:
-        call_id = str(line.get("id", ""))
+        call_id = _text(line, "id")
         failed = line.get("isError") is True
         yield ToolResult(call_id, line.get("output"), failed, self._names.get(call_id))
 
@@ -124,15 +124,23 @@ class Jsonl(Adapter):
         if not parts:
             yield Status("The agent sent an artifact without valid parts", {"type": "output"})
             return
-        artifact_id = str(line.get("artifactId") or line.get("name") or "artifact")
+        append, name, metadata = (
+            line.get("append") is True,
+            _text(line, "name"),
+            line.get("metadata"),
+        )
+        artifact_id = _text(line, "artifactId") or name
+        if not artifact_id:  # another one each time, unless it goes on
+            self._nameless += not (append and self._nameless)
+            artifact_id = f"artifact-{self._nameless}"
         yield ArtifactChunk(
             artifact_id,
             parts,
-            line.get("name"),
-            line.get("description"),
-            append=line.get("append") is True,
-            last_chunk=line.get("lastChunk", True) is True,
-            metadata=line.get("metadata"),
+            name or None,
+            _text(line, "description") or None,
+            append=append,
+            last_chunk=line.get("lastChunk") is not False,
+            metadata=metadata if isinstance(metadata, dict) else None,
         )
 
     def _question(self, line: Json) -> Iterator[AgentEvent]:
@@ -141,7 +149,7 @@ class Jsonl(Adapter):
         if any(option.kind != "choice" for option in options):
             kind = "permission"
         yield Question(
-            str(line.get("id", "")),
+            _text(line, "id"),
             kind,
             _text(line),
             options,
@@ -167,9 +175,12 @@ def _carried(message: Message | None) -> dict[str, Any]:
     return {"parts": encoded, "metadata": (message.metadata if message else None) or {}}
 
 
-def _text(line: Json) -> str:
-    text = line.get("text")
-    return text if isinstance(text, str) else ""
+def _text(line: Json, name: str = "text") -> str:
+    """A member that is a text; what is not, as JSON, so that nothing is lost."""
+    value = line.get(name)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return orjson.dumps(value).decode()
 
 
 def _parts(line: Json) -> tuple[Part, ...]:
@@ -180,17 +191,18 @@ def _parts(line: Json) -> tuple[Part, ...]:
 
 
 def _options(line: Json) -> Iterator[Option]:
-    kinds = {"allow_once", "allow_always", "reject_once", "reject_always", "choice"}
-    for option in line.get("options") or ():
+    kinds = ("allow_once", "allow_always", "reject_once", "reject_always", "choice")
+    options = line.get("options")
+    for option in options if isinstance(options, list) else ():
         if isinstance(option, dict):
             kind = option.get("kind")
-            option_id = str(option.get("id", ""))
-            name = str(option.get("name") or option_id)
+            option_id = _text(option, "id")
+            name = _text(option, "name") or option_id
             yield Option(option_id, name, kind if kind in kinds else "choice")
 
 
 def _auth(line: Json) -> Question:
-    return Question(str(line.get("id", "")), "auth", _text(line), free_text=True)
+    return Question(_text(line, "id"), "auth", _text(line), free_text=True)
 
 
 def _usage(line: Json) -> Usage:

@@ -58,8 +58,15 @@ def make_app(
     _add_agent(app, "", services[0], public_url, started)
     for service in services:
         _add_agent(app, f"/agents/{service.id}", service, public_url, started)
-    app.router.add_get("/agents", lambda request: _agents(services, _base(request, public_url)))
-    app.router.add_get("/health", lambda request: _health(services))
+
+    async def agents(request: web.Request) -> web.StreamResponse:
+        return await _agents(services, _base(request, public_url))
+
+    async def health(request: web.Request) -> web.StreamResponse:
+        return await _health(services)
+
+    app.router.add_get("/agents", agents)
+    app.router.add_get("/health", health)
     return app
 
 

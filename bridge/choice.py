@@ -17,6 +17,7 @@ from bridge.app import Service
 from bridge.context import Agent, SessionPool
 from bridge.errors import ConfigurationError
 from bridge.manager import TaskManager
+from bridge.push import Push
 from bridge.session import Limits
 from bridge.settings import Loaded, Settings, nearest
 from bridge.store.memory import MemoryStore
@@ -121,7 +122,7 @@ def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice
     return Choice(agent_id, settings, adapter, make, config, f"{path} ({dialect.title})", notes)
 
 
-def make_service(choice: Choice, pool: SessionPool, version: str) -> Service:
+def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) -> Service:
     """The agent ready to be served. `version`: what its CLI says of itself, maybe nothing."""
     settings = choice.settings
     limits = Limits(
@@ -137,6 +138,7 @@ def make_service(choice: Choice, pool: SessionPool, version: str) -> Service:
         settings.workspaces,
         MemoryStore(settings.bridge_max_tasks),
         pool,
+        forgotten=push.forget,
         show_thoughts=settings.bridge_thoughts,
     )
     card = functools.partial(make_card, choice)
@@ -144,6 +146,7 @@ def make_service(choice: Choice, pool: SessionPool, version: str) -> Service:
     extended = functools.partial(make_card, choice, details=details)
     operations = Operations(
         manager,
+        push,
         extended if settings.bridge_token else None,
         settings.bridge_stream_on_question,
     )
@@ -164,6 +167,7 @@ def make_card(choice: Choice, address: str, details: dict[str, object] | None = 
         input_modes=tuple(choice.adapter.input_modes),
         output_modes=("text/plain", "application/json"),
         bearer=settings.bridge_token is not None,
+        push=True,
         extended=settings.bridge_token is not None,
         details=details,
     )

@@ -64,15 +64,17 @@ class SessionPool:
         self._queue: deque[object] = deque()
         self._changed: asyncio.Future[None] | None = None
 
-    async def enter(self, context: Context) -> None:
+    async def enter(self, context: Context, wanted: Callable[[], bool]) -> None:
+        """Wait for a place; come back without one when it is `wanted` no more (see notify)."""
         if context in self._contexts:
             return
         ticket = object()
         self._queue.append(ticket)
         try:
-            while self._queue[0] is not ticket or not await self._make_room():
+            while wanted() and not (self._queue[0] is ticket and await self._make_room()):
                 await self._wait()
-            self._contexts[context] = None
+            if wanted():
+                self._contexts[context] = None
         finally:
             self._queue.remove(ticket)
             self.notify()
@@ -89,6 +91,7 @@ class SessionPool:
         self.notify()
 
     def notify(self) -> None:
+        """Those who wait shall look again."""
         if self._changed and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
@@ -141,6 +144,11 @@ class Context:
         return self._worker is None
 
     @property
+    def only_task(self) -> Record | None:
+        """The task that runs, if no other one waits behind it."""
+        return self._current if not self._queue else None
+
+    @property
     def cold(self) -> bool:
         """Nothing runs or is kept warm: all that would be forgotten is the conversation's id."""
         return self.idle and self._session is None and self._closing is None
@@ -188,6 +196,7 @@ class Context:
         if record is self._current and self._session:
             self._session.begin_stop(interrupt=True)
         self._apply(record, event)
+        self._pool.notify()  # it may have waited for a place
 
     # --- the worker ----------------------------------------------------------------------------
 
@@ -228,7 +237,7 @@ class Context:
         if not (self._session and self._session.healthy):
             await self.close()
         if not record.task.state.terminal:
-            await self._pool.enter(self)
+            await self._pool.enter(self, lambda: not record.task.state.terminal)
         if self._session is None and not record.task.state.terminal:
             session = self._agent.session(self._start)
             await session.open()

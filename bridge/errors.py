@@ -14,6 +14,7 @@ BridgeError
     ├── TaskNotFound            unknown and foreign look the same
     ├── TaskNotCancelable
     ├── UnsupportedOperation
+    ├── PushNotificationNotSupported
     ├── ContentTypeNotSupported
     └── VersionNotSupported
 """
@@ -84,6 +85,10 @@ class TaskNotCancelable(RequestError):
 
 
 class UnsupportedOperation(RequestError):
+    pass
+
+
+class PushNotificationNotSupported(RequestError):
     pass
 
 

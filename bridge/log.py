@@ -45,7 +45,7 @@ class EventLog:
         for update in updates:
             self._entries.append(Entry(len(self._entries) + 1, update))
             if len(self._entries) > RENDERED:
-                self._entries[-RENDERED].rendered.clear()
+                self._entries[-RENDERED - 1].rendered.clear()
         self._wake()
 
     def close(self) -> None:

@@ -4,10 +4,9 @@ which the manager finds or makes."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -45,7 +44,8 @@ class Sent:
 
 
 class TaskManager:
-    """`adapter` says what messages its agents can read and how they may answer."""
+    """`adapter` says what messages its agents can read and how they may answer. `forgotten` is
+    told of each finished task that has been dropped to make room."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class TaskManager:
         store: MemoryStore,
         pool: SessionPool,
         *,
+        forgotten: Callable[[str], Awaitable[None]] | None = None,
         show_thoughts: bool = False,
     ) -> None:
         self._agent = agent
@@ -62,6 +63,8 @@ class TaskManager:
         self._workspaces = workspaces
         self._store = store
         self._pool = pool
+        self._forgotten = forgotten
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._show_thoughts = show_thoughts
         self._contexts: dict[str, Context] = {}
         self._closing = False
@@ -74,6 +77,8 @@ class TaskManager:
         self._check_parts(message)
         if self._closing:
             raise Unavailable("The server is shutting down; try again in a moment.")
+        if params.answers_by_context and message.task_id is None:
+            message = replace(message, task_id=self._waiting_task(message.context_id))
         if message.task_id is not None:
             return self._answer(message)
         context = self._context(message, params.metadata)
@@ -117,11 +122,16 @@ class TaskManager:
                 if isinstance(entry.update, StatusUpdate) and entry.update.state.interrupted:
                     return
 
-    async def begun(self, record: Record) -> None:
-        """Until it is known whether the agent replies with a Message, which only some may do."""
-        if self._adapter.may_reply and not len(record.log):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(record.log.changed(), REPLY_WITHIN)
+    async def begin(self, record: Record, pause: float) -> AsyncIterator[None]:
+        """Until it is known whether the agent replies with a Message, which only some may do; an
+        item each time that `pause` seconds have passed."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + REPLY_WITHIN
+        while self._adapter.may_reply and not len(record.log) and loop.time() < end:
+            try:
+                await asyncio.wait_for(record.log.changed(), min(pause, end - loop.time()))
+            except TimeoutError:
+                yield
         record.shown = record.task.reply is None
 
     async def close(self, drain: float) -> None:
@@ -163,6 +173,12 @@ class TaskManager:
         self._contexts[task.context_id].answer(record, message)
         return sent
 
+    def _waiting_task(self, context_id: str | None) -> str | None:
+        """The one task of a context, where it waits for its client and nothing waits behind it."""
+        context = self._contexts.get(context_id) if context_id else None
+        record = context.only_task if context else None
+        return record.task.id if record and record.task.question else None
+
     def _context(self, message: Message, metadata: Mapping[str, Any] | None) -> Context:
         cwd = _wanted_cwd(message.metadata) or _wanted_cwd(metadata)
         if message.context_id is not None and not CONTEXT_ID.fullmatch(message.context_id):
@@ -196,12 +212,20 @@ class TaskManager:
             self._store.remove(record.task.id)  # a Message was the answer, there is no task
         else:
             record.task.reply = None
-            self._store.finished(record)
+            for task_id in self._store.finished(record):
+                self._forget(task_id)
         while len(self._contexts) > self._store.keep:
             cold = next((key for key, one in self._contexts.items() if one.cold), None)
             if cold is None:
                 return
             del self._contexts[cold]
+
+    def _forget(self, task_id: str) -> None:
+        if self._forgotten is None:
+            return
+        forgetting = asyncio.ensure_future(self._forgotten(task_id))
+        self._forgetting.add(forgetting)  # the loop itself keeps no task alive
+        forgetting.add_done_callback(self._forgetting.discard)
 
     async def _ended(self, record: Record) -> None:
         while not record.log.closed:

@@ -27,9 +27,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from bridge.errors import LaunchError
 
+T = TypeVar("T")
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 READ_BYTES = 256 * 1024  # per read: several pipes full, so that a fast CLI costs few wake-ups
 STDERR_TAIL = 64 * 1024  # kept of stderr: more than any error message, less than a flood
@@ -62,12 +64,12 @@ class LineSplitter:
     def feed(self, data: bytes) -> list[bytes | LongLine]:
         """The lines that `data` completes, in order, without their newlines."""
         *lines, rest = data.split(b"\n")
-        complete: list[bytes | LongLine] = list(lines)
+        complete: list[bytes | LongLine] = []
         if lines and self._length:
-            self._keep(lines[0])
-            complete[0] = self._take()
-        elif lines and len(lines[0]) > self._limit:
-            complete[0] = LongLine(lines[0][: self._limit], len(lines[0]))
+            self._keep(lines.pop(0))
+            complete.append(self._take())
+        limit = self._limit
+        complete += [x if len(x) <= limit else LongLine(x[:limit], len(x)) for x in lines]
         if rest:
             self._keep(rest)
         return complete
@@ -90,7 +92,8 @@ class LineSplitter:
 
 class AgentProcess:
     """One running child. `on_lines` gets each batch of stdout lines, `on_exit` the exit code
-    (negative: the signal that killed it) once, after the last line."""
+    (negative: the signal that killed it) once, after the last line. `on_end` is told if stdout
+    is closed while the child lives."""
 
     def __init__(
         self,
@@ -98,6 +101,7 @@ class AgentProcess:
         marker: str,
         on_lines: Callable[[list[bytes | LongLine]], None],
         on_exit: Callable[[int], None],
+        on_end: Callable[[], None],
         line_limit: int,
     ) -> None:
         self.pid = child.pid  # also the id of its process group, even after it is reaped
@@ -107,6 +111,7 @@ class AgentProcess:
         self._marker = marker
         self._on_lines = on_lines
         self._on_exit = on_exit
+        self._on_end = on_end
         self._splitter = LineSplitter(line_limit)
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
@@ -124,7 +129,7 @@ class AgentProcess:
         return f"<AgentProcess {self.pid} {state}>"
 
     @classmethod
-    async def spawn(
+    async def spawn(  # noqa: PLR0913 - what to start, and whom to tell what of it
         cls,
         argv: Sequence[str],
         env: Mapping[str, str],
@@ -133,6 +138,7 @@ class AgentProcess:
         stdin: bool,
         on_lines: Callable[[list[bytes | LongLine]], None],
         on_exit: Callable[[int], None],
+        on_end: Callable[[], None] = lambda: None,
         line_limit: int,
     ) -> AgentProcess:
         """Start `argv` in a session of its own. Raises LaunchError if it cannot be started."""
@@ -154,13 +160,20 @@ class AgentProcess:
 
         spawned = asyncio.get_running_loop().run_in_executor(_spawners, _register, start)
         try:
-            child = await asyncio.shield(spawned)
+            child = await to_the_end(spawned)
         except asyncio.CancelledError:
-            spawned.add_done_callback(_kill_unwanted)
+            if spawned.exception() is None:
+                unwanted = cls(spawned.result(), marker, _ignore, _ignore, on_end, line_limit)
+                await to_the_end(asyncio.ensure_future(unwanted.stop(grace=0)))
             raise
         except OSError as error:
-            raise LaunchError(f"cannot start {error.filename}: {error.strerror}") from error
-        return cls(child, marker, on_lines, on_exit, line_limit)
+            what = f"in {cwd}" if error.filename == cwd else argv[0]
+            raise LaunchError(f"cannot start {what}: {error.strerror}") from error
+        except ValueError as error:  # such as a null byte
+            raise LaunchError(f"cannot start {argv[0]}: {error}") from error
+        finally:
+            reap_orphans()  # those that ended meanwhile could not be told from the child
+        return cls(child, marker, on_lines, on_exit, on_end, line_limit)
 
     # --- stdin ---------------------------------------------------------------------------------
 
@@ -180,6 +193,8 @@ class AgentProcess:
         lines = self._splitter.feed(data) if data else self._splitter.end()
         if lines:
             self._on_lines(lines)
+        if not data:
+            self._on_end()
 
     def _read_stderr(self) -> None:
         data = _read(self._stderr, READ_BYTES)
@@ -241,7 +256,7 @@ class AgentProcess:
         SIGTERM to the group, `grace` seconds, SIGKILL to the group and to every descendant that
         left it. Returns what it took: "exited", "terminated" or "killed".
         """
-        family = descendants(self.pid)  # while the tree still tells who is whose child
+        family = self._family()  # while the tree still tells who is whose child
         rung = "exited"
         if self.exit_code is None:
             self._signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
@@ -259,7 +274,7 @@ class AgentProcess:
 
     def kill(self) -> None:
         """End it at once and without waiting; for a server that is told to leave now."""
-        for pid in {*descendants(self.pid), *marked(self._marker)}:
+        for pid in {*self._family(), *marked(self._marker)}:
             _kill(pid)
         if self.exit_code is None:
             self._signal(signal.SIGKILL)
@@ -268,20 +283,31 @@ class AgentProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def _family(self) -> Family:
+        """Who stems from the child: by parent links and, since those of orphans lead to us, by
+        the session or process group that the child had of its own."""
+        family = descendants(self.pid)
+        if self.exit_code is None or self.pid not in _ours:  # else somebody else has the pid now
+            for pid, started in descendants(os.getpid()).items():
+                if pid != self.pid and self.pid in _group_and_session(pid):
+                    family[pid] = started
+        return family
+
     async def _sweep(self, family: Family) -> None:
         """SIGKILL what is left of the family until nothing is, and reap it."""
         deadline = self._loop.time() + KILL_GRACE
         pause = 0.002
-        while left := {*alive(family), *await asyncio.to_thread(marked, self._marker)}:
+        while True:
+            family |= self._family()
+            left = {*alive(family), *await asyncio.to_thread(marked, self._marker)}
             for pid in left:
                 family |= descendants(pid)
                 _kill(pid)
             reap_orphans()
-            if self._loop.time() > deadline:
+            if not left or self._loop.time() > deadline:
                 return
             await asyncio.sleep(pause)  # no event tells of the end of somebody else's child
             pause = min(2 * pause, 0.1)
-        reap_orphans()
 
 
 class _Writer:
@@ -323,6 +349,19 @@ class _Writer:
         self._closed = True
 
 
+async def to_the_end(work: asyncio.Future[T]) -> T:
+    """The result of `work`. A cancellation, and any further one, waits until there is one."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        raise cancelled
+    return work.result()
+
+
 # --- the process table -------------------------------------------------------------------------
 
 
@@ -361,9 +400,10 @@ def marked(marker: str) -> set[int]:
 def reap_orphans() -> None:
     """Reap dead descendants that became our children. Those that have an AgentProcess are left
     to it; while a child is being started, all are, since its pid is not known yet."""
-    if _starting:
+    children = _children(os.getpid())
+    if _starting:  # asked after the list was made: whoever is in it is known, or being started
         return
-    for pid in _children(os.getpid()):
+    for pid in children:
         if pid not in _ours:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -383,12 +423,23 @@ def _register(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[
 
 def _start_time(pid: int) -> int:
     """Clock ticks after boot at which the process started; 0 if it is gone or a zombie."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
+
+
+def _group_and_session(pid: int) -> tuple[int, ...]:
+    """Its process group and its session; nothing if it is gone or a zombie."""
+    return tuple(map(int, _stat(pid)[2:4]))
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the state on; none if it is gone or a zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return 0
+        return []
     fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
-    return 0 if fields[0] in "ZX" else int(fields[19])
+    return [] if fields[0] in "ZX" else fields
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -420,13 +471,8 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _kill_unwanted(spawned: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """The caller went away while its child was being started."""
-    if spawned.exception() is None:
-        child = spawned.result()
-        child.kill()
-        child.wait()
-        _ours.discard(child.pid)
+def _ignore(_: object) -> None:
+    pass
 
 
 def _read(fd: int, size: int) -> bytes | None:

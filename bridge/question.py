@@ -8,7 +8,7 @@ them. What is not understood is asked again, never guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge.events import Answer, Option, OptionKind, Question
@@ -33,10 +33,13 @@ def read_answer(question: Question, message: Message) -> Answer | None:
     """The answer in `message`, or None where it cannot be understood."""
     facts = [part.data for part in message.parts if isinstance(part, DataPart)]
     facts = [data for data in facts if isinstance(data, dict)]
-    if any(data.get("questionId", question.id) != question.id for data in facts):
+    if any(data.get("questionId") not in (None, question.id) for data in facts):
         return None  # it answers a question that is no longer open
     text = message.text.strip()
-    chosen = _chosen_by_id(question, facts) or _chosen_by_text(question, text)
+    ids = [one for data in facts for one in _wanted_ids(data)]
+    chosen = _chosen_by_id(question, ids) if ids else _chosen_by_text(question, text)
+    if ids and not chosen:
+        return None  # an id is no guess, and must not be helped with one
     if chosen or (question.free_text and text):
         return Answer(question.id, text, tuple(chosen), message)
     refusal = _REFUSAL.fullmatch(text)
@@ -58,13 +61,19 @@ def hint(question: Question) -> str:
     return "That is none of the possible answers, so nothing was decided."
 
 
-def _chosen_by_id(question: Question, facts: Iterable[Mapping[str, Any]]) -> list[Option]:
-    by_id = {option.id: option for option in question.options}
-    wanted: list[Any] = []
-    for data in facts:
-        several = data.get("optionIds")
-        wanted += several if isinstance(several, list) else [data.get("optionId")]
-    return [by_id[one] for one in wanted if isinstance(one, str) and one in by_id]
+def _wanted_ids(data: Mapping[str, Any]) -> list[Any]:
+    one, several = data.get("optionId"), data.get("optionIds")
+    ids = several if isinstance(several, list) else [one]
+    return [each for each in ids if each is not None]
+
+
+def _chosen_by_id(question: Question, ids: Sequence[Any]) -> list[Option]:
+    """The options with these ids; none where one is unknown, or where they are too many."""
+    chosen = [option for option in question.options if option.id in ids]
+    known = [option.id for option in chosen]
+    if any(one not in known for one in ids) or (len(chosen) > 1 and not question.multiple):
+        return []
+    return chosen
 
 
 def _chosen_by_text(question: Question, text: str) -> list[Option]:
@@ -73,8 +82,8 @@ def _chosen_by_text(question: Question, text: str) -> list[Option]:
         return [one]
     if question.multiple:
         several = [_named(question.options, piece) for piece in re.split(r"[,;\n]", text)]
-        if several and all(several):
-            return [option for option in several if option]
+        if all(several):
+            return [option for option in question.options if option in several]
     if question.kind in ("permission", "plan", "auth"):
         option = _of_kind(question, WORDS.get(_normal(text), ()))
         return [option] if option else []

@@ -72,11 +72,12 @@ def json_object(line: bytes) -> dict[str, Any] | None:
             value = orjson.loads(text.encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return None
-    deep = line.count(b"{") + line.count(b"[") > DEPTH and _is_deep(value)
+    deep = line.count(b"{") + line.count(b"[") >= DEPTH and is_deep(value)
     return value if isinstance(value, dict) and not deep else None
 
 
-def _is_deep(value: Any) -> bool:
+def is_deep(value: Any) -> bool:
+    """Whether `value` has more than DEPTH levels of nested JSON."""
     level = [value]
     for _ in range(DEPTH):
         level = [

@@ -7,8 +7,10 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,9 +18,12 @@ from bridge import __version__
 from bridge.app import Service, make_app
 from bridge.choice import Choice, choose_all, make_service
 from bridge.context import SessionPool
-from bridge.errors import LaunchError
+from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import AgentProcess, LongLine, reap_orphans
+from bridge.push import Push
 from bridge.settings import Loaded, Settings
+from bridge.store.push_queue import SqliteQueue
+from bridge.transports.operation import encode_notification
 
 log = logging.getLogger(__name__)
 
@@ -33,32 +38,64 @@ async def serve(loaded: Loaded) -> int:
     for warning in loaded.warnings:
         log.warning(warning)
     choices = choose_all(loaded)
+    try:
+        sockets = bind(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        text = f"cannot listen on {where}: {error.strerror}; choose another with --port"
+        print(f"coding-agent-bridge: {text}", file=sys.stderr)
+        return 1
     versions = {choice.id: await _version(choice) for choice in choices}
     pool = SessionPool(settings.bridge_max_sessions)
-    services = [make_service(choice, pool, versions[choice.id]) for choice in choices]
+    push = await _start_push(settings)
+    services = [make_service(choice, pool, push, versions[choice.id]) for choice in choices]
     stop = asyncio.Event()
     _handle_signals(stop, services)
     runner = web.AppRunner(_app(settings, services), access_log=None, shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port)
-        try:
+        sites = [web.SockSite(runner, one) for one in sockets]
+        for site in sites:
             await site.start()
-        except OSError as error:
-            where = f"{settings.host}:{settings.port}"
-            text = f"cannot listen on {where}: {error.strerror}; choose another with --port"
-            print(f"coding-agent-bridge: {text}", file=sys.stderr)
-            return 1
         print(banner(settings, choices, versions, _address(runner)), file=sys.stderr, flush=True)
         await stop.wait()
         log.info("stopping")
-        await site.stop()
+        for site in sites:
+            await site.stop()
         drain = settings.bridge_drain_ms / 1000
         await asyncio.gather(*(service.manager.close(drain) for service in services))
         return 0
     finally:
         await runner.cleanup()
+        await push.close()
         reap_orphans()
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets on all addresses of `host`. Raises OSError: before anything is begun, so that a
+    taken port is all that a second server has to say."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
+
+
+async def _start_push(settings: Settings) -> Push:
+    """Push notifications, with a queue that survives a restart where there is a folder for it."""
+    folder = settings.state_folder("push")
+    try:
+        return await _push(settings, folder)
+    except ConfigurationError as error:
+        if settings.bridge_state_dir:
+            raise
+        log.warning("push notifications will not survive a restart", extra={"reason": str(error)})
+        return await _push(settings, None)
+
+
+async def _push(settings: Settings, folder: Path | None) -> Push:
+    allow_private = settings.bridge_push_allow_private
+    push = Push(SqliteQueue(folder), encode_notification, allow_private=allow_private)
+    await push.start()
+    return push
 
 
 def _app(settings: Settings, services: list[Service]) -> web.Application:

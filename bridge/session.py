@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.events import (
     ENDINGS,
+    SESSION_LOST,
     AgentEvent,
     Answer,
     Failed,
@@ -22,11 +23,12 @@ from bridge.events import (
     TimedOut,
     merge_text,
 )
-from bridge.process import TERM_GRACE, AgentProcess, LongLine
+from bridge.process import TERM_GRACE, AgentProcess, LongLine, to_the_end
 
 log = logging.getLogger(__name__)
 
 INTERRUPT_GRACE = 2.0  # seconds for the CLI to end its turn in its own way before SIGTERM
+EXIT_GRACE = 2.0  # seconds for the CLI to exit when its stdout has ended
 Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
 
@@ -71,13 +73,15 @@ class Session:
             stdin=launch.stdin is Stdin.LINES,
             on_lines=self._receive_lines,
             on_exit=self._receive_exit,
+            on_end=self._receive_end,
             line_limit=self._limits.line,
         )
 
     async def run(self, prompt: Prompt, sink: Sink) -> None:
         """One turn: `sink` gets every batch of events, the last of which ends the turn.
 
-        Returns when that has happened, at the latest when the time limits say so.
+        Returns when that has happened, at the latest when the time limits say so. What `sink`
+        raises ends the turn, too, and is raised.
         """
         turn = self._turn = _Turn(sink, self._limits)
         try:
@@ -88,6 +92,8 @@ class Session:
             if late:
                 self._broken = True
                 sink([late])
+            if turn.error:
+                raise turn.error
         finally:
             self._turn = None
 
@@ -111,8 +117,18 @@ class Session:
                     events.extend(self.adapter.receive_line(line))
         except Exception as error:
             events.append(self._adapter_failed(error))
-        self._flush()
         self._deliver(events)
+        self._flush()
+
+    def _receive_end(self) -> None:
+        """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
+        self._broken = True
+        asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
+
+    def _mute(self) -> None:
+        if self._process and self._process.exit_code is None:
+            text = f"{self.adapter.title} closed its output before it had answered, and lives on."
+            self._deliver([Failed(text, "output-closed")])
 
     def _receive_exit(self, code: int) -> None:
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
@@ -124,8 +140,11 @@ class Session:
 
     def _deliver(self, events: Iterable[AgentEvent]) -> None:
         events = merge_text(events)
+        if any(isinstance(event, Failed) and event.reason == SESSION_LOST for event in events):
+            self._broken = True  # the process was to resume what is not there any more
         if self._turn:
             self._turn.receive(events)
+            self._broken = self._broken or self._turn.error is not None
         elif events:
             log.debug("output between turns", extra={"events": len(events)})
 
@@ -145,7 +164,11 @@ class Session:
         return Failed(text + " The server's log has the details.", "adapter-error")
 
     def _flush(self) -> None:
-        data = self.adapter.data_to_send()
+        try:
+            data = self.adapter.data_to_send()
+        except Exception as error:
+            self._deliver([self._adapter_failed(error)])
+            return
         if data and self._process:
             self._process.write(data)
 
@@ -165,14 +188,7 @@ class Session:
         """End the process and everything it started. A cancellation waits for that, too."""
         self.begin_stop()
         assert self._stopping
-        cancelled: asyncio.CancelledError | None = None
-        while not self._stopping.done():
-            try:
-                await asyncio.shield(self._stopping)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled:
-            raise cancelled
+        await to_the_end(self._stopping)
 
     def kill(self) -> None:
         if self._process:
@@ -201,6 +217,7 @@ class _Turn:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
+        self.error: Exception | None = None  # what the sink raised
         self._heard = self._loop.time()
         self._left = limits.turn or float("inf")  # seconds of work, without those of waiting
         self._resumed: float | None = self._heard  # None while it waits for the client
@@ -211,8 +228,11 @@ class _Turn:
         if self._ended.done() or not events:
             return
         ends = next((n for n, event in enumerate(events) if isinstance(event, ENDINGS)), None)
-        self._sink(list(events if ends is None else events[: ends + 1]))
-        if ends is not None:
+        try:
+            self._sink(list(events if ends is None else events[: ends + 1]))
+        except Exception as error:
+            self.error = error
+        if ends is not None or self.error:
             self._ended.set_result(None)
 
     def pause(self, waiting: bool) -> None:

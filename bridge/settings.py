@@ -129,6 +129,14 @@ class Settings(BaseModel):
         "close", description="What the stream of a send does at a question: close or open."
     )
     bridge_thoughts: bool = Field(False, description="Show the model's thoughts to clients.")
+    bridge_push_allow_private: bool = Field(
+        False, description="Let push notifications go to private addresses, for local use."
+    )
+    bridge_state_dir: str | None = Field(
+        None,
+        description="Folder for what must survive a restart. "
+        "Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or memory where PORT is 0.",
+    )
     bridge_replay_file: str | None = Field(
         None, description="Recording for AGENT_ADAPTER=replay. Unset: the one that comes along."
     )
@@ -153,6 +161,16 @@ class Settings(BaseModel):
     @property
     def workspaces(self) -> Workspaces:
         return Workspaces(self.agent_repo_path or os.getcwd(), self.agent_allowed_repo_roots)
+
+    def state_folder(self, name: str) -> Path | None:
+        """A folder of the server's own for `name`; None where there is none. Servers that run
+        side by side differ in their port, so each has its own by default."""
+        if self.bridge_state_dir:
+            return Path(self.bridge_state_dir).expanduser().resolve() / name
+        if self.port == 0:
+            return None
+        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        return Path(state) / "coding-agent-bridge" / str(self.port) / name
 
     def binary(self, specific: str) -> str | None:
         """The CLI's path as the operator gave it: AGENT_BINARY, or the adapter's own setting."""

@@ -73,34 +73,38 @@ Conversation = Question | QuestionWithdrawn | Answered | NotUnderstood
 
 _PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
 _OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
-_ENDINGS: dict[type, TaskState] = {
-    Done: TaskState.COMPLETED,
-    Reply: TaskState.COMPLETED,
-    Failed: TaskState.FAILED,
-    Rejected: TaskState.REJECTED,
-    Canceled: TaskState.CANCELED,
-    TimedOut: TaskState.FAILED,
-    Interrupted: TaskState.FAILED,
+# What an event may lead to; the first is what it does unless its rule says otherwise.
+Targets = tuple[TaskState, ...]
+
+_WAITING: Targets = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+_ENDINGS: dict[type, Targets] = {
+    Done: (TaskState.COMPLETED,),
+    Reply: (TaskState.COMPLETED,),
+    Failed: (TaskState.FAILED,),
+    Rejected: (TaskState.REJECTED,),
+    Canceled: (TaskState.CANCELED,),
+    TimedOut: (TaskState.FAILED,),
+    Interrupted: (TaskState.FAILED,),
 }
-_RUNNING: dict[type, TaskState] = {
-    **dict.fromkeys(_OUTPUT, TaskState.WORKING),
-    QuestionWithdrawn: TaskState.WORKING,
-    Question: TaskState.INPUT_REQUIRED,
+_RUNNING: dict[type, Targets] = {
+    **dict.fromkeys(_OUTPUT, (TaskState.WORKING,)),
+    QuestionWithdrawn: (TaskState.WORKING,),
+    Question: _WAITING,  # by its kind
     **_ENDINGS,
 }
 
 
-def _waiting(state: TaskState) -> dict[type, TaskState]:
-    """Output of the agent does not answer the question that is open."""
+def _waiting(state: TaskState) -> dict[type, Targets]:
+    """Output of the agent does not answer the question that is open; the answer may bring the
+    next question."""
     return {
-        **dict.fromkeys((*_OUTPUT, Question, NotUnderstood), state),
-        Answered: TaskState.WORKING,
-        QuestionWithdrawn: TaskState.WORKING,
+        **dict.fromkeys((*_OUTPUT, Question, NotUnderstood), (state,)),
+        **dict.fromkeys((Answered, QuestionWithdrawn), (TaskState.WORKING, *_WAITING)),
         **_ENDINGS,
     }
 
 
-TRANSITIONS: Mapping[TaskState, Mapping[type, TaskState]] = {
+TRANSITIONS: Mapping[TaskState, Mapping[type, Targets]] = {
     TaskState.SUBMITTED: _RUNNING,
     TaskState.WORKING: _RUNNING,
     TaskState.INPUT_REQUIRED: _waiting(TaskState.INPUT_REQUIRED),
@@ -166,7 +170,8 @@ class Artifact:
     def retract(self, length: int) -> None:
         """Take the last `length` characters of text away again."""
         self._join()
-        while length > 0 and self._parts and isinstance(part := self._parts.pop(), TextPart):
+        while length > 0 and self._parts and isinstance(part := self._parts[-1], TextPart):
+            self._parts.pop()
             if len(part.text) > length:
                 self._parts.append(TextPart(part.text[:-length]))
             length -= len(part.text)
@@ -217,13 +222,16 @@ class Task:
 
         Raises IllegalTransition if the table has no such event in this state.
         """
-        target = TRANSITIONS[self.state].get(type(event))
-        if target is None:
-            raise IllegalTransition(f"{type(event).__name__} in {self.state.value}")
+        before, targets = self.state, TRANSITIONS[self.state].get(type(event))
+        if targets is None:
+            raise IllegalTransition(f"{type(event).__name__} in {before.value}")
         if self.questions and isinstance(event, _PROGRESS):
             self._held.append(event)
             return []
-        return self._apply(event, target, now)
+        updates = self._apply(event, targets[0], now)
+        if self.state not in (before, *targets):
+            raise IllegalTransition(f"{type(event).__name__}: {before} to {self.state}")
+        return updates
 
     # --- one method per kind of event ----------------------------------------------------------
 
@@ -241,7 +249,8 @@ class Task:
             case Done():
                 return self._done(event, target, now)
             case Reply():
-                self.reply = self._message(*event.parts)
+                # Of no task: the client is never shown one.
+                self.reply = replace(self._message(*event.parts), task_id=None)
                 return self._finish(target, now, self.reply)
             case Failed() | Rejected() | Canceled() | TimedOut() | Interrupted():
                 return self._finish(
@@ -294,7 +303,6 @@ class Task:
             "mode": event.mode,
         }
         facts = {name: value for name, value in known.items() if value is not None}
-        self.metadata["bridge"] = {**self.metadata.get("bridge", {}), **facts}
         return self._status(target, now, None, {"bridge": facts} if facts else None)
 
     def _enter(self, target: TaskState, now: datetime) -> list[Update]:
@@ -404,6 +412,8 @@ class Task:
     ) -> Update:
         self._remember(self.status_message)
         self.state, self.status_time, self.status_message = state, now, message
+        for name, facts in (metadata or {}).items():
+            self.metadata[name] = {**self.metadata.get(name, {}), **facts}
         return StatusUpdate(state, now, message, metadata)
 
     def _message(self, *parts: Part) -> Message:

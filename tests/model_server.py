@@ -18,11 +18,13 @@ How the answer goes wrong; these keys combine with those above::
 
     {"ttfb": SECONDS}                                wait before the first byte
     {"stop": "max_tokens"}                           end with this stop reason
-    {"error": STATUS, "times": N, "retry_after": S}  fail N times (always, without "times"), then
-                                                     answer; one count per prompt and step
+    {"error": STATUS, "retry_after": SECONDS}        answer with this status
     {"sse_error": true}                              an error event in the middle of the stream
     {"drop": true}                                   close the connection in the middle
     {"hang": true}                                   accept the request and never answer
+    {"times": N}                                     go wrong in these ways N times (always, without
+                                                     "times"), then well; one count per prompt and
+                                                     step
 
 In a test: ``async with ModelServer() as model`` and point ``ANTHROPIC_BASE_URL`` at ``model.url``.
 By hand: ``python tests/model_server.py --port 8901``.
@@ -37,7 +39,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +50,7 @@ from aiohttp import web
 Json = dict[str, Any]
 
 MAX_REQUEST_BYTES = 256 * 1024 * 1024  # a prompt may carry large images
+FAILURES = ("error", "sse_error", "drop", "hang")
 ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -263,6 +266,10 @@ def drop_connection(request: web.Request) -> None:
         request.transport.close()
 
 
+def without_failures(step: Json) -> Json:
+    return {name: value for name, value in step.items() if name not in FAILURES}
+
+
 def error_body(status: int) -> Json:
     error = {"type": ERROR_TYPES.get(status, "api_error"), "message": f"scripted error {status}"}
     return {"type": "error", "error": error}
@@ -327,11 +334,13 @@ class ModelServer:
         body: Json = await request.json()
         self.requests.append(body)
         turn = find_turn(body["messages"])
+        if not self._fails_again(turn):
+            turn = replace(turn, step=without_failures(turn.step))
         step = turn.step
         await asyncio.sleep(step.get("ttfb", 0))
         if step.get("hang"):
             await asyncio.Event().wait()
-        if "error" in step and self._fails_again(turn):
+        if "error" in step:
             return error_response(step)
         message = answer_message(turn, body["model"])
         if body.get("stream"):

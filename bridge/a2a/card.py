@@ -21,9 +21,12 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """`url` is the JSON-RPC endpoint as clients reach it, `rest_url` the HTTP+JSON one. `bearer`:
-    requests need a token. `extended`: clients that have authenticated themselves may ask for
-    more; `details` is that more, for programs: what runs, and its limits."""
+    """`url` is the JSON-RPC endpoint as clients reach it, `rest_url` the HTTP+JSON one.
+
+    `bearer`: requests need a token. `push`: receivers can be notified of updates. `extended`:
+    clients that have authenticated themselves may ask for more; `details` is that more, for
+    programs: what runs, and its limits.
+    """
 
     name: str
     description: str
@@ -35,5 +38,6 @@ class Card:
     rest_url: str
     documentation_url: str | None = None
     bearer: bool = False
+    push: bool = False
     extended: bool = False
     details: Mapping[str, Any] | None = None

@@ -25,12 +25,14 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
 from bridge import errors
 from bridge.a2a.card import EXTENSION, Card
 from bridge.message import Message, Part, Role, TextPart
+from bridge.readable import is_deep
 from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
 
 ERROR_DOMAIN = "a2a-protocol.org"
@@ -46,17 +48,37 @@ class Operation(Enum):
     CANCEL = "cancel"
     SUBSCRIBE = "subscribe"
     EXTENDED_CARD = "extended-card"
+    PUSH_CREATE = "push-create"
+    PUSH_GET = "push-get"
+    PUSH_LIST = "push-list"
+    PUSH_DELETE = "push-delete"
+
+
+@dataclass(frozen=True, slots=True)
+class PushParams:
+    """A push notification config, or what names one: then there is no url. Without a
+    `config_id`, a new one is called by the server, and any one is got."""
+
+    task_id: str
+    config_id: str | None = None
+    url: str = ""
+    token: str | None = None
+    scheme: str | None = None
+    credentials: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SendParams:
-    """`blocking`: answer when the task has ended or waits for the client, not at once."""
+    """`blocking`: answer when the task has ended or waits for the client, not at once.
+    `answers_by_context`: a message that names only a context may answer the task there."""
 
     message: Message
     blocking: bool
     history_length: int | None = None
     accepted_output_modes: tuple[str, ...] = ()
     metadata: Mapping[str, Any] | None = None
+    push: PushParams | None = None
+    answers_by_context: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +114,7 @@ class ListParams:
 ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
     errors.TaskNotFound: (-32001, "TASK_NOT_FOUND"),
     errors.TaskNotCancelable: (-32002, "TASK_NOT_CANCELABLE"),
+    errors.PushNotificationNotSupported: (-32003, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
     errors.UnsupportedOperation: (-32004, "UNSUPPORTED_OPERATION"),
     errors.ContentTypeNotSupported: (-32005, "CONTENT_TYPE_NOT_SUPPORTED"),
     errors.VersionNotSupported: (-32009, "VERSION_NOT_SUPPORTED"),
@@ -107,11 +130,21 @@ INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
 
 
 class Params(BaseModel):
-    """Base of the request shapes: camelCase on the wire, snake_case accepted, more ignored."""
+    """Base of the request shapes: camelCase on the wire, snake_case accepted, more ignored, and
+    null the same as absent (ProtoJSON), but for members that may hold any JSON."""
+
+    ANY_JSON: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, params: Any) -> Any:
+        if not isinstance(params, dict):
+            return params
+        return {k: v for k, v in params.items() if v is not None or k in cls.ANY_JSON}
 
 
 P = TypeVar("P", bound=Params)
@@ -166,6 +199,21 @@ class Codec(ABC):
             decoded.history_length,
             decoded.include_artifacts,
         )
+
+    @abstractmethod
+    def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
+        """Of the four operations on push notification configs."""
+
+    @abstractmethod
+    def encode_push(self, config: PushParams) -> dict[str, Any]:
+        """A config, without its credentials: they are never shown again."""
+
+    @abstractmethod
+    def encode_pushes(self, configs: Sequence[PushParams]) -> Any: ...
+
+    @abstractmethod
+    def encode_notification(self, task: Task, update: Update) -> dict[str, Any] | None:
+        """What the receiver is told of an update; None for nothing."""
 
     @abstractmethod
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
@@ -248,7 +296,11 @@ class Codec(ABC):
             "taskId": task.id,
             "contextId": task.context_id,
             "artifact": self._artifact(
-                update.artifact_id, update.name, update.description, update.parts, update.metadata
+                update.artifact_id,
+                update.name,
+                update.description,
+                update.parts or (TextPart(""),),
+                update.metadata,
             ),
             "append": update.append,
             "lastChunk": update.last_chunk,
@@ -312,6 +364,9 @@ class Codec(ABC):
 
 def parse(model: type[P], params: Mapping[str, Any]) -> P:
     """`params` as `model`. Raises InvalidParams that names every field that is wrong."""
+    if is_deep(params):  # what cannot be written again must not be taken in
+        problem = "nested too deeply"
+        raise errors.InvalidParams(f"The params are {problem}.", [("params", problem)])
     try:
         return model.model_validate(params)
     except ValidationError as invalid:

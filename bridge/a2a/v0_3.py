@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field, StrictBool, model_validator
@@ -13,6 +13,7 @@ from bridge.a2a.codec import (
     HistoryLength,
     Operation,
     Params,
+    PushParams,
     SendParams,
     checked_base64,
     encode_extensions,
@@ -20,8 +21,11 @@ from bridge.a2a.codec import (
     parse,
     without_none,
 )
+from bridge.errors import InvalidParams
 from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task import StatusUpdate, Task, TaskState, Update
+
+_KINDS = {"text": "text", "content": "text", "file": "file", "data": "data"}
 
 
 class _File(Params):
@@ -45,6 +49,15 @@ class _Part(Params):
     file: _File | None = None
     data: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_kind(cls, part: Any) -> Any:
+        """Some clients leave the kind to be guessed from the one content member that is there."""
+        if not isinstance(part, dict) or "kind" in part or "type" in part:
+            return part
+        kinds = {_KINDS[name] for name in _KINDS if part.get(name) is not None}
+        return {**part, "kind": kinds.pop()} if len(kinds) == 1 else part
 
     @model_validator(mode="after")
     def _has_its_content(self) -> _Part:
@@ -87,7 +100,40 @@ class _Message(Params):
         )
 
 
+class _Authentication(Params):
+    schemes: list[str] = Field(min_length=1)
+    credentials: str | None = None
+
+
+class _PushConfig(Params):
+    id: str | None = None
+    url: str = Field(min_length=1)
+    token: str | None = None
+    authentication: _Authentication | None = None
+
+    def decoded(self, task_id: str) -> PushParams:
+        return PushParams(
+            task_id,
+            self.id or None,
+            self.url,
+            self.token or None,
+            self.authentication.schemes[0] if self.authentication else None,
+            self.authentication.credentials if self.authentication else None,
+        )
+
+
+class _TaskPushConfig(Params):
+    task_id: str = Field(min_length=1)
+    push_notification_config: _PushConfig
+
+
+class _PushName(Params):
+    id: str = Field(min_length=1)
+    push_notification_config_id: str | None = None
+
+
 class _Configuration(Params):
+    push_notification_config: _PushConfig | None = None
     accepted_output_modes: list[str] | None = None
     history_length: HistoryLength | None = None
     blocking: StrictBool | None = None
@@ -109,6 +155,10 @@ class V0_3(Codec):
         "tasks/list": Operation.LIST,
         "tasks/cancel": Operation.CANCEL,
         "tasks/resubscribe": Operation.SUBSCRIBE,
+        "tasks/pushNotificationConfig/set": Operation.PUSH_CREATE,
+        "tasks/pushNotificationConfig/get": Operation.PUSH_GET,
+        "tasks/pushNotificationConfig/list": Operation.PUSH_LIST,
+        "tasks/pushNotificationConfig/delete": Operation.PUSH_DELETE,
         "agent/getAuthenticatedExtendedCard": Operation.EXTENDED_CARD,
     }
     states: ClassVar[Mapping[TaskState, str]] = {state: state.value for state in TaskState}
@@ -120,6 +170,7 @@ class V0_3(Codec):
     def decode_send(self, params: Mapping[str, Any]) -> SendParams:
         decoded = parse(_SendParams, params)
         configuration = decoded.configuration or _Configuration()
+        push = configuration.push_notification_config
         return SendParams(
             decoded.message.decoded(),
             # 0.3 has no default; its SDKs' servers block unless told otherwise.
@@ -127,7 +178,20 @@ class V0_3(Codec):
             history_length=configuration.history_length,
             accepted_output_modes=tuple(configuration.accepted_output_modes or ()),
             metadata=decoded.metadata,
+            answers_by_context=True,
+            push=push.decoded("") if push else None,
         )
+
+    def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
+        if operation is Operation.PUSH_CREATE:
+            created = parse(_TaskPushConfig, params)
+            return created.push_notification_config.decoded(created.task_id)
+        named = parse(_PushName, params)
+        if operation is Operation.PUSH_DELETE and named.push_notification_config_id is None:
+            problem = "Field required"
+            field = "pushNotificationConfigId"
+            raise InvalidParams(f"Invalid params: {field}: {problem}", [(field, problem)])
+        return PushParams(named.id, named.push_notification_config_id)
 
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
         if task.reply:
@@ -158,6 +222,24 @@ class V0_3(Codec):
             encoded["metadata"] = part.metadata
         return encoded
 
+    def encode_push(self, config: PushParams) -> dict[str, Any]:
+        inner = without_none(
+            id=config.config_id,
+            url=config.url,
+            authentication={"schemes": [config.scheme]} if config.scheme else None,
+        )
+        return {"taskId": config.task_id, "pushNotificationConfig": inner}
+
+    def encode_pushes(self, configs: Sequence[PushParams]) -> Any:
+        return [self.encode_push(config) for config in configs]
+
+    def encode_notification(self, task: Task, update: Update) -> dict[str, Any] | None:
+        """The whole task each time (0.3 §9.5). A piece that is only appended is not worth it:
+        the next status tells of it, too."""
+        if isinstance(update, StatusUpdate) or not update.append:
+            return self.encode_task(task)
+        return None
+
     def encode_card(self, card: Card) -> dict[str, Any]:
         security: dict[str, Any] = {}
         if card.bearer:
@@ -175,7 +257,7 @@ class V0_3(Codec):
             "additionalInterfaces": [{"url": card.url, "transport": "JSONRPC"}],
             "capabilities": {
                 "streaming": True,
-                "pushNotifications": False,
+                "pushNotifications": card.push,
                 "stateTransitionHistory": False,
                 "extensions": encode_extensions(card),
             },

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, model_validator
@@ -13,6 +14,7 @@ from bridge.a2a.codec import (
     HistoryLength,
     Operation,
     Params,
+    PushParams,
     SendParams,
     checked_base64,
     encode_extensions,
@@ -36,6 +38,8 @@ _CONTENT = ("text", "raw", "url", "data")
 
 
 class _Part(Params):
+    ANY_JSON: ClassVar[frozenset[str]] = frozenset({"data"})
+
     text: str | None = None
     raw: Annotated[str, AfterValidator(checked_base64)] | None = None
     url: str | None = None
@@ -93,7 +97,42 @@ class _Parts(Params):
     parts: list[_Part] = Field(min_length=1)
 
 
+class _Authentication(Params):
+    scheme: str
+    credentials: str | None = None
+
+
+class _PushConfig(Params):
+    """Flat in 1.0: TaskPushNotificationConfig."""
+
+    id: str | None = None
+    task_id: str | None = None
+    url: str = Field(min_length=1)
+    token: str | None = None
+    authentication: _Authentication | None = None
+
+    def decoded(self) -> PushParams:
+        return PushParams(
+            self.task_id or "",
+            self.id or None,
+            self.url,
+            self.token or None,
+            self.authentication.scheme if self.authentication else None,
+            self.authentication.credentials if self.authentication else None,
+        )
+
+
+class _PushName(Params):
+    task_id: str = Field(min_length=1)
+    id: str = Field(min_length=1)
+
+
+class _PushTask(Params):
+    task_id: str = Field(min_length=1)
+
+
 class _Configuration(Params):
+    task_push_notification_config: _PushConfig | None = None
     accepted_output_modes: tuple[str, ...] = ()
     history_length: HistoryLength | None = None
     return_immediately: StrictBool = False
@@ -114,6 +153,10 @@ class V1_0(Codec):
         "ListTasks": Operation.LIST,
         "CancelTask": Operation.CANCEL,
         "SubscribeToTask": Operation.SUBSCRIBE,
+        "CreateTaskPushNotificationConfig": Operation.PUSH_CREATE,
+        "GetTaskPushNotificationConfig": Operation.PUSH_GET,
+        "ListTaskPushNotificationConfigs": Operation.PUSH_LIST,
+        "DeleteTaskPushNotificationConfig": Operation.PUSH_DELETE,
         "GetExtendedAgentCard": Operation.EXTENDED_CARD,
     }
     states: ClassVar[Mapping[TaskState, str]] = {
@@ -134,13 +177,24 @@ class V1_0(Codec):
     def decode_send(self, params: Mapping[str, Any]) -> SendParams:
         decoded = parse(_SendParams, params)
         configuration = decoded.configuration or _Configuration()
+        push = configuration.task_push_notification_config
         return SendParams(
             decoded.message.decoded(),
             blocking=not configuration.return_immediately,
             history_length=configuration.history_length,
             accepted_output_modes=configuration.accepted_output_modes,
             metadata=decoded.metadata,
+            push=push.decoded() if push else None,
         )
+
+    def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
+        if operation is Operation.PUSH_CREATE:
+            created = parse(_PushConfig, params).decoded()
+            return replace(created, task_id=parse(_PushTask, params).task_id)
+        if operation is Operation.PUSH_LIST:
+            return PushParams(parse(_PushTask, params).task_id)
+        named = parse(_PushName, params)
+        return PushParams(named.task_id, named.id)
 
     def decode_parts(self, parts: Any) -> tuple[Part, ...]:
         """Parts that stand alone, as in the `jsonl` protocol. Raises InvalidParams."""
@@ -172,6 +226,20 @@ class V1_0(Codec):
             )
         return encoded
 
+    def encode_push(self, config: PushParams) -> dict[str, Any]:
+        return without_none(
+            taskId=config.task_id,
+            id=config.config_id,
+            url=config.url,
+            authentication={"scheme": config.scheme} if config.scheme else None,
+        )
+
+    def encode_pushes(self, configs: Sequence[PushParams]) -> Any:
+        return {"configs": [self.encode_push(config) for config in configs], "nextPageToken": ""}
+
+    def encode_notification(self, task: Task, update: Update) -> dict[str, Any] | None:
+        return self.encode_update(task, update, final=False)
+
     def encode_card(self, card: Card) -> dict[str, Any]:
         modes = {
             "defaultInputModes": list(card.input_modes),
@@ -193,7 +261,7 @@ class V1_0(Codec):
             ],
             "capabilities": {
                 "streaming": True,
-                "pushNotifications": False,
+                "pushNotifications": card.push,
                 "extendedAgentCard": card.extended,
                 "extensions": encode_extensions(card),
             },

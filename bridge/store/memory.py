@@ -36,12 +36,13 @@ class MemoryStore:
     def unfinished(self) -> list[Record]:
         return [r for r in self._records.values() if not r.task.state.terminal]
 
-    def finished(self, record: Record) -> None:
-        """`record` will not change any more, so that it may be forgotten one day."""
+    def finished(self, record: Record) -> list[str]:
+        """`record` will not change any more. Returns the ids of those that had to go for it."""
         self._finished[record.task.id] = None
-        while len(self._finished) > self.keep:
-            oldest = next(iter(self._finished))
-            self.remove(oldest)
+        gone = list(self._finished)[: max(0, len(self._finished) - self.keep)]
+        for task_id in gone:
+            self.remove(task_id)
+        return gone
 
     def remove(self, task_id: str) -> None:
         self._finished.pop(task_id, None)

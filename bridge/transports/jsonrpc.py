@@ -50,8 +50,8 @@ class JsonRpc:
         try:
             envelope = _envelope(await read_json_body(request))
             request_id = envelope.get("id")
-            call = _call(envelope, request)
-            codec = call.codec
+            method, codec = _method(envelope, request)
+            call = Call(request_id, codec, codec.methods[method], _params(envelope))
             return await self._answer(request, call)
         except errors.InvalidRequest as error:
             return await _respond_error(request, codec, None, error)
@@ -88,21 +88,24 @@ def _envelope(body: bytes) -> dict[str, Any]:
     return envelope
 
 
-def _call(envelope: Mapping[str, Any], request: web.Request) -> Call:
-    """Raises, in this order: envelope, method, version, params (checklist of 1.0 §9.5)."""
+def _method(envelope: Mapping[str, Any], request: web.Request) -> tuple[str, Codec]:
+    """Raises, in this order: envelope, method, version; the params come last (1.0 §9.5)."""
     method = envelope.get("method")
     if not isinstance(method, str):
         raise errors.InvalidRequest("method must be a string.")
     codecs = tuple(codec for codec in CODECS if method in codec.methods)
     if not codecs:
         raise errors.MethodNotFound(f"There is no method {method[:100]!r}.")
-    codec = codec_for(request, method, codecs)
+    return method, codec_for(request, method, codecs)
+
+
+def _params(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
     params = envelope.get("params")
     if params is None:
         params = {}
     if not isinstance(params, dict):
         raise errors.InvalidParams("params must be an object.", [("params", "not an object")])
-    return Call(envelope.get("id"), codec, codec.methods[method], params)
+    return params
 
 
 def _respond(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from bridge import errors
 from bridge.a2a import CODECS, Codec
@@ -51,3 +52,5 @@ async def read_json_body(request: web.Request) -> bytes:
     except web.HTTPRequestEntityTooLarge as error:
         text = "The body is larger than this server takes (BRIDGE_MAX_BODY_BYTES)."
         raise errors.BodyTooLarge(text) from error
+    except (RequestPayloadError, ConnectionError) as error:  # badly packed, or cut short
+        raise errors.ParseError("The body could not be read to its end.") from error

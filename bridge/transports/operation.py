@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from bridge.a2a import Codec, Operation
+from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card
-from bridge.errors import UnsupportedOperation
+from bridge.a2a.codec import PushParams, SendParams
+from bridge.errors import TaskNotFound, UnsupportedOperation
 from bridge.log import Entry
 from bridge.manager import TaskManager
+from bridge.push import Push
 from bridge.store.memory import Record
-from bridge.task import StatusUpdate, TaskState
+from bridge.store.push_queue import PushConfig
+from bridge.task import StatusUpdate, Task, TaskState
 
 Json = Mapping[str, Any]
-Call = Callable[[Codec, Json, "Caller"], Awaitable[Json]]
+Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 
 HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of silence
 
@@ -43,9 +46,16 @@ class Stream:
     after: int
     ends_on_question: bool
     over: bool = False  # there is nothing to add to `first`
+    beginning: AsyncIterator[None] | None = None  # as long as a Message may take its place
 
     async def items(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
         """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent."""
+        if self.beginning:
+            async for _ in self.beginning:
+                yield None
+        if self.record.task.reply and not self.record.shown:
+            yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
+            return
         yield [(self.after, self.first)]
         if self.over:
             return
@@ -80,17 +90,20 @@ class Stream:
 class Operations:
     """The table of what clients may ask for; the bindings only carry it.
 
-    `extended_card` makes the card for clients that have authenticated themselves; None where
-    clients cannot. `stream_on_question`: "close" or "open", what a send's stream does then.
+    `push` notifies receivers. `extended_card` makes the card for clients that have authenticated
+    themselves; None where clients cannot. `stream_on_question`: "close" or "open", what a send's
+    stream does then.
     """
 
     def __init__(
         self,
         manager: TaskManager,
+        push: Push,
         extended_card: Callable[[str], Card] | None,
         stream_on_question: str,
     ) -> None:
         self._manager = manager
+        self._push = push
         self._extended_card = extended_card
         self._ends_on_question = stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
@@ -98,10 +111,14 @@ class Operations:
             Operation.GET: self._get,
             Operation.LIST: self._list,
             Operation.CANCEL: self._cancel,
+            Operation.PUSH_CREATE: self._create_push,
+            Operation.PUSH_GET: self._get_push,
+            Operation.PUSH_LIST: self._list_pushes,
+            Operation.PUSH_DELETE: self._delete_push,
             Operation.EXTENDED_CARD: self._card,
         }
 
-    async def call(self, codec: Codec, operation: Operation, params: Json, caller: Caller) -> Json:
+    async def call(self, codec: Codec, operation: Operation, params: Json, caller: Caller) -> Any:
         """The JSON result of an operation that has one. Raises RequestError."""
         return await self._calls[operation](codec, params, caller)
 
@@ -111,37 +128,71 @@ class Operations:
             record = self._manager.subscribe(codec.decode_task(params).task_id)
             return self._stream(codec, record, None, ends_on_question=False)
         asked = codec.decode_send(params)
+        config = self._checked_push(codec, asked)
         record = self._manager.send(asked).record
         stream = self._stream(codec, record, asked.history_length, self._ends_on_question)
-        await self._manager.begun(record)
-        if record.task.reply:
-            first = orjson.dumps(codec.encode_sent(record.task))
-            return replace(stream, first=first, over=True)
-        return stream
+        if config:
+            await self._push.create(config, record)
+        return replace(stream, beginning=self._manager.begin(record, HEARTBEAT))
 
-    async def _send(self, codec: Codec, params: Json, caller: Caller) -> Json:
+    async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_send(params)
+        config = self._checked_push(codec, asked)
         sent = self._manager.send(asked)
+        if config:
+            await self._push.create(config, sent.record)
         if asked.blocking:
             await self._manager.settled(sent)
         else:
             sent.record.shown = True
         return codec.encode_sent(sent.record.task, asked.history_length)
 
-    async def _get(self, codec: Codec, params: Json, caller: Caller) -> Json:
+    def _checked_push(self, codec: Codec, asked: SendParams) -> PushConfig | None:
+        """Whom a send wants to be notified, found to be right before anything is begun."""
+        config = _config(codec, asked.push) if asked.push else None
+        if config:
+            self._push.check(config)
+        return config
+
+    async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         return codec.encode_task(self._manager.get(asked.task_id).task, asked.history_length)
 
-    async def _list(self, codec: Codec, params: Json, caller: Caller) -> Json:
+    async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
         tasks, page = self._manager.list(asked)
         return codec.encode_page(tasks, asked, page)
 
-    async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Json:
+    async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         return codec.encode_task(self._manager.cancel(asked.task_id).task, asked.history_length)
 
-    async def _card(self, codec: Codec, params: Json, caller: Caller) -> Json:
+    async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
+        asked = codec.decode_push(Operation.PUSH_CREATE, params)
+        record = self._manager.get(asked.task_id)
+        return codec.encode_push(_shown(await self._push.create(_config(codec, asked), record)))
+
+    async def _get_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
+        asked = codec.decode_push(Operation.PUSH_GET, params)
+        self._manager.get(asked.task_id)
+        configs = await self._push.list(asked.task_id)
+        for config in configs:
+            if asked.config_id in (None, config.id):
+                return codec.encode_push(_shown(config))
+        raise TaskNotFound("The task has no such push notification config.")
+
+    async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
+        asked = codec.decode_push(Operation.PUSH_LIST, params)
+        self._manager.get(asked.task_id)
+        configs = await self._push.list(asked.task_id)
+        return codec.encode_pushes([_shown(config) for config in configs])
+
+    async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
+        asked = codec.decode_push(Operation.PUSH_DELETE, params)
+        self._manager.get(asked.task_id)
+        await self._push.delete(asked.task_id, asked.config_id or "")
+
+    async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
             raise UnsupportedOperation("This agent has no extended card.")
         return codec.encode_card(self._extended_card(caller.address))
@@ -156,3 +207,20 @@ class Operations:
 
 
 STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
+
+
+def _config(codec: Codec, asked: PushParams) -> PushConfig:
+    version: Literal["1.0", "0.3"] = "0.3" if codec.version == "0.3" else "1.0"
+    secrets = (asked.token, asked.scheme, asked.credentials)
+    return PushConfig(asked.config_id or "", asked.task_id, asked.url, *secrets, version)
+
+
+def _shown(config: PushConfig) -> PushParams:
+    return PushParams(config.task_id, config.id, config.url, scheme=config.scheme)
+
+
+def encode_notification(config: PushConfig, task: Task, entry: Entry) -> bytes | None:
+    """What a receiver is told, in the version that its config was created with."""
+    codec = next(codec for codec in CODECS if codec.version == config.version)
+    item = codec.encode_notification(task, entry.update)
+    return None if item is None else orjson.dumps(item)

@@ -29,6 +29,7 @@ from bridge.transports.operation import STREAMING, Caller, Operations
 log = logging.getLogger(__name__)
 
 _TASK = "/tasks/{id:[^/:]+}"
+_PUSH = "/tasks/{taskId:[^/:]+}/pushNotificationConfigs"
 # Subscribe is GET in the proto and POST in the text of the specification (§5.3, §11.3.2).
 ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "/message:send", Operation.SEND),
@@ -38,12 +39,17 @@ ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _TASK + ":cancel", Operation.CANCEL),
     ("GET", _TASK + ":subscribe", Operation.SUBSCRIBE),
     ("POST", _TASK + ":subscribe", Operation.SUBSCRIBE),
+    ("POST", _PUSH, Operation.PUSH_CREATE),
+    ("GET", _PUSH, Operation.PUSH_LIST),
+    ("GET", _PUSH + "/{id:[^/]+}", Operation.PUSH_GET),
+    ("DELETE", _PUSH + "/{id:[^/]+}", Operation.PUSH_DELETE),
     ("GET", "/extendedAgentCard", Operation.EXTENDED_CARD),
 )
 # HTTP status and google.rpc code of each error (1.0.1 §5.4).
 STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.TaskNotFound: (404, "NOT_FOUND"),
     errors.TaskNotCancelable: (400, "FAILED_PRECONDITION"),
+    errors.PushNotificationNotSupported: (400, "FAILED_PRECONDITION"),
     errors.UnsupportedOperation: (400, "FAILED_PRECONDITION"),
     errors.ContentTypeNotSupported: (400, "INVALID_ARGUMENT"),
     errors.VersionNotSupported: (400, "FAILED_PRECONDITION"),
@@ -141,7 +147,7 @@ def _media_type(request: web.Request) -> str:
 
 def _respond(request: web.Request, body: Any, status: int = 200) -> web.Response:
     return web.Response(
-        body=orjson.dumps(body),
+        body=orjson.dumps({} if body is None else body),
         status=status,
         headers=activated_extensions(request),
         content_type=_media_type(request),

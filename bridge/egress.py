@@ -1,0 +1,297 @@
+"""Requests to addresses that clients name. They must not reach what only this machine can reach.
+
+The address is checked where it is dialled, in the connector's socket factory. Whatever a check
+before that has seen may be another address by then: a name resolves anew, a resolver is not asked
+for literals, a redirect goes elsewhere. `check_url` only tells the client early what would fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from bridge.errors import InvalidParams
+
+TIMEOUT = 15.0  # seconds for one request with all that belongs to it; A2A 1.0 §13.2 says 10 to 30
+MAX_URL = 2048
+MAX_RESPONSE = 64 * 1024  # bytes of a response's body that are read, only to be discarded
+LOOKUPS_AT_ONCE = 8  # threads: a name server that does not answer holds one for many seconds
+
+REFUSED = "refused address"
+UNREACHABLE = "connection failed"
+LATE = "timeout"
+
+# Written out, because `is_global` of the standard library changes between patch releases.
+_CLOSED_V4 = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",  # unspecified, "this network"
+            "10.0.0.0/8",
+            "100.64.0.0/10",  # carrier NAT; a cloud's metadata at 100.100.100.200
+            "127.0.0.0/8",
+            "168.63.129.16/32",  # a cloud's metadata, at an address that is public otherwise
+            "169.254.0.0/16",  # link-local; clouds' metadata at 169.254.169.254
+            "172.16.0.0/12",
+            "192.0.0.0/24",  # protocol assignments; a cloud's metadata at 192.0.0.192
+            "192.0.2.0/24",  # documentation, as are 198.51.100 and 203.0.113
+            "192.88.99.0/24",  # 6to4 relays
+            "192.168.0.0/16",
+            "198.18.0.0/15",  # benchmarks
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, broadcast
+        ),
+    )
+)
+_OPEN_V6 = IPv6Network("2000::/3")  # all else is no global unicast: ::1, fc00::/7, fe80::/10 …
+_CLOSED_V6 = tuple(
+    map(
+        IPv6Network,
+        (
+            "2001::/23",  # protocol assignments; Teredo, which embeds an IPv4 address
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4, which embeds an IPv4 address
+            "3fff::/20",  # documentation
+        ),
+    )
+)
+_NAT64 = IPv6Network("64:ff9b::/96")  # how a network that has only IPv6 reaches IPv4
+_ISATAP = (0x00005EFE, 0x02005EFE)  # upper half of an interface id that embeds an IPv4 address
+_NAME = re.compile(r"[a-z0-9_.-]+")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+class RequestFailed(Exception):
+    """There was no answer. `str(error)` is a class of errors and tells nothing about the network:
+    refused address, connection failed or timeout."""
+
+
+class RefusedAddress(OSError):
+    """The address must not be dialled. An OSError, so that a name's other addresses are tried."""
+
+    def __init__(self) -> None:
+        super().__init__(REFUSED)
+
+
+# --- addresses ---------------------------------------------------------------------------------
+
+
+def forbidden(address: str) -> bool:
+    """Whether a numeric address is not on the public internet, or leads to one that is not."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return True
+    if isinstance(ip, IPv4Address):
+        return _closed_v4(ip)
+    if embedded := ip.ipv4_mapped:
+        return _closed_v4(embedded)
+    if ip in _NAT64:
+        return _closed_v4(_low_bits(ip))
+    if (int(ip) >> 32) & 0xFFFFFFFF in _ISATAP and _closed_v4(_low_bits(ip)):
+        return True
+    return ip not in _OPEN_V6 or any(ip in network for network in _CLOSED_V6)
+
+
+def _closed_v4(ip: IPv4Address) -> bool:
+    return any(ip in network for network in _CLOSED_V4)
+
+
+def _low_bits(ip: IPv6Address) -> IPv4Address:
+    return IPv4Address(int(ip) & 0xFFFFFFFF)
+
+
+# --- urls --------------------------------------------------------------------------------------
+
+
+def check_url(url: str, allow_private: bool = False) -> None:
+    """Raise InvalidParams if `url` cannot be a receiver: not http(s), or not plainly written.
+
+    http is allowed: the receiver decides what its notifications are worth. Names are not looked
+    up here, since what they resolve to only counts when it is dialled.
+    """
+    problem = _problem(url, allow_private)
+    if problem:
+        raise InvalidParams(f"The callback URL {problem}.", [("url", problem)])
+
+
+def host_of(url: str) -> str:
+    """The host of a URL that has passed check_url, as it is dialled."""
+    return URL(url).raw_host or ""
+
+
+def _problem(url: str, allow_private: bool) -> str:
+    """What is wrong with it; empty if nothing is."""
+    if len(url) > MAX_URL:
+        return f"is longer than {MAX_URL} characters"
+    if any(ord(character) <= 0x20 or character in "\x7f\\" for character in url):
+        return "contains a space, a control character or a backslash"
+    try:
+        parsed = URL(url)  # the parser of the client that will dial
+        authority = urlsplit(url).netloc
+    except ValueError:
+        return "is not a URL"
+    if parsed.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    if "@" in authority or parsed.user is not None:
+        return "must not contain a user name or password"
+    if "[" in authority and not _is_address(parsed.raw_host or ""):
+        return "has brackets around what is no IPv6 address"
+    if "#" in url:
+        return "must not have a fragment"
+    if not parsed.port:
+        return "must not name port 0"
+    return _host_problem(parsed.raw_host or "", allow_private)
+
+
+def _host_problem(host: str, allow_private: bool) -> str:
+    name = host.removesuffix(".")
+    if _is_address(host):
+        closed = forbidden(host)
+    elif not _NAME.fullmatch(name):
+        return "has a host that is neither a name nor an address"
+    elif _NUMBER.fullmatch(name.rpartition(".")[2]):
+        # 127.1, 0x7f.1 and 2130706433 are names for some and addresses for others.
+        return "has a host that is no address; write four decimal numbers, or [IPv6]"
+    else:
+        closed = name == "localhost" or name.endswith(".localhost")
+    return "leads to an address that is not public" if closed and not allow_private else ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+def open_session(
+    *,
+    allow_private: bool = False,
+    timeout: float = TIMEOUT,
+    resolver: AbstractResolver | None = None,
+    open_socket: Callable[..., socket.socket] = socket.socket,
+) -> aiohttp.ClientSession:
+    """A session that dials public addresses only, unless `allow_private`.
+
+    It uses no proxy and no credentials of the environment, keeps no cookies and unpacks nothing.
+    The session closes `resolver`; the caller closes the session.
+    """
+
+    def dial(info: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if not allow_private and forbidden(address[0]):
+            raise RefusedAddress
+        return open_socket(family=family, type=kind, proto=protocol)
+
+    connector = _Connector(
+        resolver=resolver or _Resolver(),
+        use_dns_cache=False,  # a receiver that moves is found at the next attempt
+        socket_factory=dial,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=timeout),
+        trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        read_bufsize=MAX_RESPONSE // 4,
+        headers={"User-Agent": "coding-agent-bridge", "Accept-Encoding": "identity"},
+    )
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
+) -> int:
+    """Send `body` and return the status of the answer, whose content nobody looks at.
+
+    Redirects are not followed: theirs is the status. Raises RequestFailed if there is no answer.
+    """
+    try:
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            await _discard(response)
+            return response.status
+    except TimeoutError:
+        raise RequestFailed(LATE) from None
+    except aiohttp.ClientConnectorError as error:
+        refused = isinstance(error.os_error, RefusedAddress)
+        raise RequestFailed(REFUSED if refused else UNREACHABLE) from None
+    except aiohttp.InvalidURL:  # such as an address in an odd spelling
+        raise RequestFailed(REFUSED) from None
+    except (aiohttp.ClientError, OSError, ValueError):  # ValueError: a name that DNS cannot have
+        raise RequestFailed(UNREACHABLE) from None
+
+
+async def _discard(response: aiohttp.ClientResponse) -> None:
+    """Read a short body, so that the connection can be used again; a long one is not worth it.
+
+    The status has come, whatever becomes of the body.
+    """
+    left = MAX_RESPONSE
+    with contextlib.suppress(aiohttp.ClientError, OSError):  # a TimeoutError is an OSError
+        while left > 0 and (data := await response.content.read(left)):
+            left -= len(data)
+        if left > 0:
+            return
+    response.close()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Closes a resolver that was passed in as well, which TCPConnector leaves to others."""
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        await self._resolver.close()
+
+
+class _Resolver(AbstractResolver):
+    """Look-ups in threads of their own: clients choose the names, and those that take long must
+    not keep the event loop's threads from others."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="resolve")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        look_up = partial(
+            socket.getaddrinfo,
+            host,
+            port,
+            family=family,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_ADDRCONFIG,
+        )
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=family,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for family, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

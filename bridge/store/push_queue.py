@@ -1,0 +1,497 @@
+"""Push notifications that wait for their receivers, on disk: they outlive a crash, of the machine
+too. `PushQueue` is what others rely on; a queue that several servers share can take its place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import orjson
+from cryptography.fernet import Fernet, InvalidToken
+
+from bridge.errors import BridgeError, ConfigurationError, InvalidParams
+
+T = TypeVar("T")
+Version = Literal["1.0", "0.3"]
+CONFIGS_PER_TASK = 10
+MAX_BACKLOG = 64 * 1024 * 1024  # bytes that wait for one receiver, dead letters included
+BACKLOG_FULL = "backlog full"
+DATABASE, KEY = "push.db", "push.key"
+
+# Each brings a database from the version that is its index to the next. Only ever append.
+MIGRATIONS = (
+    """
+    CREATE TABLE seal (proof BLOB NOT NULL);
+    CREATE TABLE config (
+        task TEXT NOT NULL,
+        id TEXT NOT NULL,
+        version TEXT NOT NULL,
+        sealed BLOB NOT NULL,      -- url, token, scheme and credentials
+        cursor INTEGER NOT NULL,   -- number of the newest update that was put down, or passed over
+        held INTEGER NOT NULL,     -- bytes of the payloads that are kept
+        position INTEGER NOT NULL, -- order in which a task got its configs
+        PRIMARY KEY (task, id)
+    );
+    CREATE TABLE delivery (
+        task TEXT NOT NULL,
+        config TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        version TEXT NOT NULL,     -- that the payload is written in
+        payload BLOB NOT NULL,
+        attempts INTEGER NOT NULL,
+        due REAL NOT NULL,
+        state TEXT NOT NULL,       -- pending or dead; what was delivered is deleted
+        error TEXT NOT NULL,
+        time REAL NOT NULL,        -- of the last change
+        PRIMARY KEY (task, config, number),
+        FOREIGN KEY (task, config) REFERENCES config (task, id) ON DELETE CASCADE
+    );
+    CREATE INDEX pending ON delivery (task, config, number) WHERE state = 'pending';
+    """,
+)
+
+
+class QueueUnavailable(BridgeError):
+    """The queue cannot be read or written now, such as when the disk is full. Try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A config, anywhere: clients choose its id, which is unique within its task only."""
+
+    task_id: str
+    config_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PushConfig:
+    """Where a task's updates are sent. `version` is the protocol's that it was created with."""
+
+    id: str
+    task_id: str
+    url: str = field(repr=False)  # of many receivers, it is the secret itself
+    token: str | None = field(default=None, repr=False)
+    scheme: str | None = None
+    credentials: str | None = field(default=None, repr=False)
+    version: Version = "1.0"
+
+    @property
+    def key(self) -> Key:
+        return Key(self.task_id, self.id)
+
+    def shown(self) -> PushConfig:
+        """What clients may see of it: its secrets are write-only."""
+        return replace(self, token=None, credentials=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A notification to put down. One with an `error` is a dead letter from the beginning."""
+
+    number: int
+    payload: bytes = field(repr=False)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A notification that waits. `due` is the time (as time.time) of its next attempt."""
+
+    key: Key
+    number: int
+    version: Version
+    payload: bytes = field(repr=False)
+    attempts: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A notification that is not attempted any more; `error` is the class of the last failure."""
+
+    config_id: str
+    number: int
+    attempts: int
+    error: str
+    time: float
+
+
+class PushQueue(Protocol):
+    """Configs, and the deliveries that wait for them. What a method has returned from is durable.
+
+    All methods raise QueueUnavailable if that cannot be had; then nothing has changed.
+    """
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def put(self, config: PushConfig, cursor: int) -> None:
+        """Keep `config`, for updates after number `cursor`. One with its id is replaced: what
+        waits goes to the new address, at once, and the old cursor holds. Raises InvalidParams if
+        the task has as many configs as it may."""
+        ...
+
+    async def get(self, key: Key) -> tuple[PushConfig, int] | None:
+        """The config with its secrets, and its cursor."""
+        ...
+
+    async def configs(self, task_id: str) -> list[PushConfig]:
+        """With their secrets, in the order in which they were created."""
+        ...
+
+    async def tasks(self) -> set[str]:
+        """Ids of all tasks that have configs."""
+        ...
+
+    async def remove(self, key: Key) -> None:
+        """Forget the config and all its deliveries, if there is one."""
+        ...
+
+    async def forget(self, task_id: str) -> None:
+        """Forget all that belongs to the task."""
+        ...
+
+    async def add(self, key: Key, outgoing: Sequence[Outgoing], cursor: int) -> None:
+        """Put down all of `outgoing` or nothing, and move the cursor. What is not beyond the
+        cursor is there already; for a config that is gone, nothing is kept."""
+        ...
+
+    async def pending(self) -> set[Key]:
+        """Configs with deliveries that wait."""
+        ...
+
+    async def first(self, key: Key) -> tuple[PushConfig, Delivery] | None:
+        """The delivery that is next for a config."""
+        ...
+
+    async def delivered(self, delivery: Delivery) -> None: ...
+
+    async def postpone(self, delivery: Delivery, due: float, error: str) -> None:
+        """An attempt has failed, the next one is at `due`."""
+        ...
+
+    async def bury(self, delivery: Delivery, error: str) -> None:
+        """An attempt has failed and was the last."""
+        ...
+
+    async def dead(self, task_id: str) -> list[DeadLetter]: ...
+
+
+class SqliteQueue:
+    """The queue in a directory of its own, or in memory where there is none (for tests).
+
+    One thread has the database. Each write is one transaction that is on the disk when the method
+    returns (synchronous=FULL: with less, a power loss takes what was promised). The database is
+    locked as long as it is open, since two servers would deliver everything twice.
+    """
+
+    def __init__(
+        self, directory: Path | None, *, backlog: int = MAX_BACKLOG, lock_wait: float = 5.0
+    ) -> None:
+        self._directory = directory
+        self._backlog = backlog
+        self._lock_wait = lock_wait
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="push-queue")
+        self._database: sqlite3.Connection
+        self._fernet: Fernet
+
+    async def open(self) -> None:
+        """Raises ConfigurationError if the directory cannot be used."""
+        await self._run(self._open)
+
+    async def close(self) -> None:
+        await self._run(self._close)
+        self._thread.shutdown()
+
+    async def put(self, config: PushConfig, cursor: int) -> None:
+        await self._run(lambda: self._put(config, cursor))
+
+    async def get(self, key: Key) -> tuple[PushConfig, int] | None:
+        query = "SELECT task, id, version, sealed, cursor FROM config WHERE task = ? AND id = ?"
+        rows = await self._run(lambda: self._rows(query, key.task_id, key.config_id))
+        return (self._config(rows[0][:4]), rows[0][4]) if rows else None
+
+    async def configs(self, task_id: str) -> list[PushConfig]:
+        query = "SELECT task, id, version, sealed FROM config WHERE task = ? ORDER BY position"
+        return [self._config(row) for row in await self._run(lambda: self._rows(query, task_id))]
+
+    async def tasks(self) -> set[str]:
+        rows = await self._run(lambda: self._rows("SELECT DISTINCT task FROM config"))
+        return {task for (task,) in rows}
+
+    async def remove(self, key: Key) -> None:
+        statement = "DELETE FROM config WHERE task = ? AND id = ?"
+        await self._run(lambda: self._write(statement, key.task_id, key.config_id))
+
+    async def forget(self, task_id: str) -> None:
+        await self._run(lambda: self._write("DELETE FROM config WHERE task = ?", task_id))
+
+    async def add(self, key: Key, outgoing: Sequence[Outgoing], cursor: int) -> None:
+        await self._run(lambda: self._add(key, outgoing, cursor))
+
+    async def pending(self) -> set[Key]:
+        query = "SELECT DISTINCT task, config FROM delivery WHERE state = 'pending'"
+        return {Key(*row) for row in await self._run(lambda: self._rows(query))}
+
+    async def first(self, key: Key) -> tuple[PushConfig, Delivery] | None:
+        query = """
+            SELECT config.task, id, config.version, sealed,
+                   number, delivery.version, payload, attempts, due
+            FROM delivery JOIN config ON config.task = delivery.task AND id = config
+            WHERE delivery.task = ? AND config = ? AND state = 'pending'
+            ORDER BY number LIMIT 1"""
+        rows = await self._run(lambda: self._rows(query, key.task_id, key.config_id))
+        return (self._config(rows[0][:4]), Delivery(key, *rows[0][4:])) if rows else None
+
+    async def delivered(self, delivery: Delivery) -> None:
+        await self._run(lambda: self._delivered(delivery))
+
+    async def postpone(self, delivery: Delivery, due: float, error: str) -> None:
+        await self._run(lambda: self._failed(delivery, "pending", due, error))
+
+    async def bury(self, delivery: Delivery, error: str) -> None:
+        await self._run(lambda: self._failed(delivery, "dead", delivery.due, error))
+
+    async def dead(self, task_id: str) -> list[DeadLetter]:
+        query = """
+            SELECT config, number, attempts, error, time FROM delivery
+            WHERE task = ? AND state = 'dead' ORDER BY config, number"""
+        rows = await self._run(lambda: self._rows(query, task_id))
+        return [DeadLetter(*row) for row in rows]
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Do `work` in the database's thread. A caller that is cancelled does not wait for it."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise QueueUnavailable(f"the push queue does not work: {error}") from error
+
+    # --- in the database's thread: opening -----------------------------------------------------
+
+    def _open(self) -> None:
+        try:
+            name = self._files()
+        except OSError as error:
+            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+        self._database = sqlite3.connect(name, timeout=self._lock_wait, isolation_level=None)
+        try:
+            self._prepare()
+        except sqlite3.Error as error:  # such as locked by another server, or no database
+            self._database.close()
+            raise ConfigurationError(f"cannot open {name}: {error}") from error
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _files(self) -> str:
+        """See to the key, and return the name of the database."""
+        if self._directory is None:
+            self._fernet = Fernet(Fernet.generate_key())
+            return ":memory:"
+        _private_directory(self._directory)
+        self._fernet = Fernet(_key(self._directory / KEY))
+        return str(_private_file(self._directory / DATABASE))
+
+    def _prepare(self) -> None:
+        self._database.executescript(
+            """
+            PRAGMA locking_mode = EXCLUSIVE;
+            PRAGMA journal_mode = WAL;
+            PRAGMA synchronous = FULL;
+            PRAGMA foreign_keys = ON;
+            """
+        )
+        ((version,),) = self._rows("PRAGMA user_version")
+        if version > len(MIGRATIONS):
+            raise ConfigurationError("the push queue was written by a newer version of the bridge")
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            self._database.executescript(
+                f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;"
+            )
+        self._prove_key()
+
+    def _prove_key(self) -> None:
+        """With another key, every config would be unreadable: better to know before the start."""
+        proofs = self._rows("SELECT proof FROM seal")
+        if not proofs:
+            self._write("INSERT INTO seal VALUES (?)", self._fernet.encrypt(b"bridge"))
+            return
+        try:
+            self._fernet.decrypt(proofs[0][0])
+        except InvalidToken:
+            raise ConfigurationError(
+                f"{KEY} is not the key that {DATABASE} was written with; remove both to begin anew"
+            ) from None
+
+    def _close(self) -> None:
+        self._database.close()
+
+    # --- in the database's thread: queries -----------------------------------------------------
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def _write(self, statement: str, *values: object) -> int:
+        """Returns the number of rows that were changed."""
+        return self._database.execute(statement, values).rowcount
+
+    def _put(self, config: PushConfig, cursor: int) -> None:
+        names = (config.task_id, config.id)
+        with self._transaction():
+            replaced = self._write(
+                "UPDATE config SET version = ?, sealed = ? WHERE task = ? AND id = ?",
+                config.version,
+                self._seal(config),
+                *names,
+            )
+            if replaced:
+                again = "UPDATE delivery SET due = 0 WHERE task = ? AND config = ?"
+                self._write(again, *names)
+                return
+            ((count, position),) = self._rows(
+                "SELECT count(*), coalesce(max(position), 0) FROM config WHERE task = ?", names[0]
+            )
+            if count >= CONFIGS_PER_TASK:
+                text = f"A task has at most {CONFIGS_PER_TASK} push notification configs."
+                raise InvalidParams(text)
+            self._write(
+                "INSERT INTO config VALUES (?, ?, ?, ?, ?, 0, ?)",
+                *names,
+                config.version,
+                self._seal(config),
+                cursor,
+                position + 1,
+            )
+
+    def _add(self, key: Key, outgoing: Sequence[Outgoing], cursor: int) -> None:
+        names = (key.task_id, key.config_id)
+        with self._transaction():
+            query = "SELECT version, cursor, held FROM config WHERE task = ? AND id = ?"
+            rows = self._rows(query, *names)
+            if not rows:
+                return
+            version, known, held = rows[0]
+            for one in outgoing:
+                if one.number > known:
+                    held += self._insert(names, version, one, room=self._backlog - held)
+            statement = "UPDATE config SET cursor = ?, held = ? WHERE task = ? AND id = ?"
+            self._write(statement, max(cursor, known), held, *names)
+
+    def _insert(self, names: tuple[str, str], version: str, one: Outgoing, room: int) -> int:
+        """Returns the bytes that are kept. Where there is no room, what is left is a dead letter
+        that says so: a receiver that is never there must not fill the disk."""
+        if len(one.payload) > room:
+            one = Outgoing(one.number, b"", BACKLOG_FULL)
+        state = "dead" if one.error else "pending"
+        self._write(
+            "INSERT INTO delivery VALUES (?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
+            *names,
+            one.number,
+            version,
+            one.payload,
+            state,
+            one.error,
+            time.time(),
+        )
+        return len(one.payload)
+
+    def _delivered(self, delivery: Delivery) -> None:
+        names = (delivery.key.task_id, delivery.key.config_id)
+        with self._transaction():
+            statement = "DELETE FROM delivery WHERE task = ? AND config = ? AND number = ?"
+            if self._write(statement, *names, delivery.number):
+                statement = "UPDATE config SET held = held - ? WHERE task = ? AND id = ?"
+                self._write(statement, len(delivery.payload), *names)
+
+    def _failed(self, delivery: Delivery, state: str, due: float, error: str) -> None:
+        self._write(
+            """UPDATE delivery SET attempts = ?, state = ?, due = ?, error = ?, time = ?
+               WHERE task = ? AND config = ? AND number = ?""",
+            delivery.attempts + 1,
+            state,
+            due,
+            error,
+            time.time(),
+            delivery.key.task_id,
+            delivery.key.config_id,
+            delivery.number,
+        )
+
+    # --- what is kept secret -------------------------------------------------------------------
+
+    def _seal(self, config: PushConfig) -> bytes:
+        """Everything that a client said, encrypted: URLs may be secrets, too."""
+        words = (config.url, config.token, config.scheme, config.credentials)
+        return self._fernet.encrypt(orjson.dumps(words))
+
+    def _config(self, row: tuple[Any, ...]) -> PushConfig:
+        task, identity, version, sealed = row
+        url, token, scheme, credentials = orjson.loads(self._fernet.decrypt(sealed))
+        return PushConfig(identity, task, url, token, scheme, credentials, version)
+
+
+# --- private files -----------------------------------------------------------------------------
+
+
+def _private_directory(path: Path) -> None:
+    """Make it, or see that it is ours alone. What exists is not changed: it may be anybody's."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        raise ConfigurationError(f"others can look into {path}, which will hold secrets: chmod 700")
+
+
+def _private_file(path: Path) -> Path:
+    """Make it before SQLite does, whose other files get the same mode."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
+    return path
+
+
+def _key(path: Path) -> bytes:
+    """The key in `path`, made on first use. It appears whole or not at all, whatever happens."""
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, Fernet.generate_key())
+            os.fsync(fd)
+            os.link(draft, path)
+        except FileExistsError:  # another server was faster
+            pass
+        finally:
+            os.close(fd)
+            draft.unlink()
+        _sync_directory(path.parent)
+    return path.read_bytes()
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,74 @@
+"""The whole server in this process on a socket of its own, with tests/agent.py as its CLI."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from aiohttp import ClientSession, ClientTimeout, web
+
+from bridge.app import make_app
+from bridge.choice import choose_all, make_service
+from bridge.context import SessionPool
+from bridge.manager import TaskManager
+from bridge.push import Push
+from bridge.settings import Loaded, Settings
+from bridge.store.push_queue import SqliteQueue
+from bridge.transports.operation import encode_notification
+from tests.agent import PROGRAM
+from tests.client import Client
+
+
+class Server:
+    def __init__(self, http: ClientSession, url: str, managers: list[TaskManager]) -> None:
+        self.http = http
+        self.url = url
+        self.managers = managers
+
+    def client(self, version: str = "1.0") -> Client:
+        return Client(self.http, self.url, version)
+
+
+@asynccontextmanager
+async def serving(
+    workspace: Path, program: str = PROGRAM, **settings: Any
+) -> AsyncIterator[Server]:
+    """A server with these settings. Afterwards no process of its agents is left."""
+    defaults = {
+        "agent_adapter": "jsonl",
+        "agent_binary": sys.executable,
+        "agent_args": ("-I", "-S", program),
+        "agent_repo_path": str(workspace),
+        "bridge_stop_grace_ms": 1000,
+    }
+    chosen = Settings(**{**defaults, **settings})
+    pool = SessionPool(chosen.bridge_max_sessions)
+    push = Push(SqliteQueue(None), encode_notification, allow_private=True)
+    await push.start()
+    services = [make_service(one, pool, push, "") for one in choose_all(Loaded(chosen, {}, []))]
+    app = make_app(
+        services,
+        started=0.0,
+        public_url=chosen.public_url,
+        token=chosen.bridge_token,
+        max_body_bytes=chosen.bridge_max_body_bytes,
+    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    managers = [service.manager for service in services]
+    try:
+        async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
+            yield Server(http, f"http://{host}:{port}", managers)
+    finally:
+        for manager in managers:
+            await manager.close(drain=0)
+        await runner.cleanup()
+        await push.close()
+    assert psutil.Process().children(recursive=True) == []

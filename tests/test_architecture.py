@@ -1,0 +1,330 @@
+"""Imports point one way. ALLOWED is the layer diagram of docs/design.md as a table: a new edge
+between modules fails here until it is entered, which is the moment to think about it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+
+# What each module may import of ours. The layers, from the bottom:
+PURE: dict[str, set[str]] = {
+    "errors": set(),
+    "message": set(),
+    "readable": set(),
+    "events": {"message"},
+    "question": {"events", "message"},
+    "wording": {"events", "message", "readable"},
+    "task": {"events", "message", "wording"},
+    "adapter": {"events", "message"},
+    "a2a.card": set(),
+    "a2a.codec": {"a2a.card", "errors", "message", "readable", "task"},
+    "a2a.v0_3": {"a2a.card", "a2a.codec", "errors", "message", "task"},
+    "a2a.v1_0": {"a2a.card", "a2a.codec", "message", "task"},
+    "a2a": {"a2a.codec", "a2a.v0_3", "a2a.v1_0"},
+    "page": {"a2a.codec", "errors", "task"},
+}
+ASYNCIO: dict[str, set[str]] = {
+    "process": {"errors"},
+    "session": {"adapter", "events", "process"},
+    "log": {"task"},
+    "store": set(),
+    "store.memory": {"log", "task"},
+    "store.push_queue": {"errors"},
+    "workspace": {"errors"},
+    "context": {
+        "adapter",
+        "errors",
+        "events",
+        "message",
+        "question",
+        "session",
+        "store.memory",
+    },
+    "manager": {
+        "a2a.codec",
+        "adapter",
+        "context",
+        "errors",
+        "message",
+        "page",
+        "store.memory",
+        "task",
+        "workspace",
+    },
+    "egress": {"errors"},
+    "push": {"egress", "errors", "log", "store.memory", "store.push_queue", "task"},
+    "registry": {"adapter", "errors"},
+    "recording": {"errors"},
+    "player": set(),  # a program of its own
+}
+SHELL: dict[str, set[str]] = {
+    "settings": {"a2a.card", "errors", "workspace"},
+    "transports": set(),
+    "transports.negotiation": {"a2a", "a2a.card", "errors"},
+    "transports.operation": {
+        "a2a",
+        "a2a.card",
+        "a2a.codec",
+        "errors",
+        "log",
+        "manager",
+        "push",
+        "store.memory",
+        "store.push_queue",
+        "task",
+    },
+    "transports.sse": {"transports.negotiation", "transports.operation"},
+    "transports.jsonrpc": {
+        "a2a",
+        "errors",
+        "transports.negotiation",
+        "transports.operation",
+        "transports.sse",
+    },
+    "transports.rest": {
+        "a2a",
+        "a2a.codec",
+        "errors",
+        "transports.negotiation",
+        "transports.operation",
+        "transports.sse",
+    },
+    "app": {
+        "a2a",
+        "a2a.card",
+        "manager",
+        "transports.jsonrpc",
+        "transports.operation",
+        "transports.rest",
+    },
+    "choice": {
+        "a2a.card",
+        "adapter",
+        "app",
+        "context",
+        "errors",
+        "manager",
+        "player",
+        "push",
+        "recording",
+        "registry",
+        "session",
+        "settings",
+        "store.memory",
+        "transports.operation",
+    },
+    "server": {
+        "app",
+        "choice",
+        "context",
+        "errors",
+        "process",
+        "push",
+        "settings",
+        "store.push_queue",
+        "transports.operation",
+    },
+    "__main__": {"errors", "recording", "server", "settings"},
+}
+LAYERS = (PURE, ASYNCIO, SHELL)
+ALLOWED = {name: edges for layer in LAYERS for name, edges in layer.items()}
+HTTP = {*SHELL, "egress", "push"}  # who may speak it: the shell in, the push notifications out
+
+# Standard library that neither waits nor reads or writes anything.
+CALM = {
+    "__future__",
+    "abc",
+    "base64",
+    "binascii",
+    "bisect",
+    "collections",
+    "collections.abc",
+    "copy",
+    "dataclasses",
+    "datetime",
+    "difflib",
+    "enum",
+    "fnmatch",
+    "functools",
+    "hashlib",
+    "html",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "re",
+    "shlex",
+    "string",
+    "textwrap",
+    "typing",
+    "uuid",
+}
+ACTS = {"open", "print", "input", "exec", "eval", "breakpoint", "__import__"}
+CLOCKS = {"now", "utcnow", "today"}
+
+
+def name_of(path: Path) -> str:
+    """bridge/a2a/codec.py is a2a.codec, bridge/a2a/__init__.py is a2a."""
+    parts = path.relative_to(CHECKOUT / "bridge").with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+FILES = {name_of(path): path for path in sorted(CHECKOUT.glob("bridge/**/*.py"))}
+ADAPTERS = sorted(CHECKOUT.glob("adapters/*.py"))
+PURE_FILES = [*(FILES[name] for name in PURE), *ADAPTERS]
+ALL_FILES = [*FILES.values(), *ADAPTERS]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules that are imported, wherever in the file."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner.removeprefix("bridge.") in FILES else node.module
+
+
+def ours(path: Path) -> set[str]:
+    """The modules of ours that are imported; the package itself has only its version."""
+    found = {name for name in imported(path) if name.partition(".")[0] == "bridge"}
+    return {name.removeprefix("bridge.") for name in found - {"bridge"}}
+
+
+def others(path: Path) -> set[str]:
+    return {name for name in imported(path) if name.partition(".")[0] != "bridge"}
+
+
+def label(path: Path) -> str:
+    return str(path.relative_to(CHECKOUT))
+
+
+def test_every_module_is_in_the_table() -> None:
+    assert set(FILES) - {""} == set(ALLOWED)
+
+
+def test_layers_import_only_from_their_own_or_from_below() -> None:
+    below: set[str] = set()
+    for layer in LAYERS:
+        below |= set(layer)
+        for name, edges in layer.items():
+            assert edges <= below, name
+
+
+def test_the_table_has_no_cycle() -> None:
+    left = {name: set(edges) for name, edges in ALLOWED.items()}
+    while left:
+        free = {name for name, edges in left.items() if not edges}
+        assert free, f"a cycle in {sorted(left)}"
+        left = {name: edges - free for name, edges in left.items() if name not in free}
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED))
+def test_a_module_imports_what_the_table_says(name: str) -> None:
+    assert ours(FILES[name]) == ALLOWED[name]
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    assert not list(imported(FILES[""]))
+
+
+@pytest.mark.parametrize("path", ADAPTERS, ids=label)
+def test_adapters_import_only_pure_modules(path: Path) -> None:
+    assert ours(path) <= set(PURE)
+
+
+@pytest.mark.parametrize("path", PURE_FILES, ids=label)
+def test_pure_modules_do_no_input_or_output(path: Path) -> None:
+    third_party = (
+        {"orjson"} if path in ADAPTERS else {"orjson", "pydantic", "pydantic.alias_generators"}
+    )
+    assert others(path) <= CALM | third_party
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            called = node.func
+            assert not (isinstance(called, ast.Name) and called.id in ACTS), label(path)
+            assert not (isinstance(called, ast.Attribute) and called.attr in CLOCKS), label(path)
+        assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), label(path)
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=label)
+def test_only_the_shell_and_the_push_notifications_speak_http(path: Path) -> None:
+    speaks = {name.partition(".")[0] for name in others(path)} & {"aiohttp", "yarl"}
+    assert not speaks or (path not in ADAPTERS and name_of(path) in HTTP)
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=label)
+def test_only_the_settings_read_the_environment(path: Path) -> None:
+    if path == FILES["settings"]:
+        return
+    for node in ast.walk(tree(path)):
+        read = isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
+        assert not read, f"{label(path)}:{getattr(node, 'lineno', 0)}"
+    assert not others(path) & {"dotenv"}
+
+
+def test_only_the_registry_imports_by_name() -> None:
+    users = {
+        name for name, path in FILES.items() if any("importlib" in one for one in others(path))
+    }
+    assert users == {"registry"}
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=label)
+def test_no_import_hides_in_a_function(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for inner in ast.walk(node):
+                hidden = isinstance(inner, ast.Import | ast.ImportFrom)
+                assert not hidden, f"{label(path)}:{getattr(inner, 'lineno', 0)}"
+
+
+@pytest.mark.parametrize(
+    "path", [*ALL_FILES, *sorted((CHECKOUT / "tests").rglob("*.py"))], ids=label
+)
+def test_nobody_imports_the_name_that_belongs_to_somebody_else(path: Path) -> None:
+    if "node_modules" in path.parts:
+        return
+    tops = {
+        name.partition(".")[0]
+        for node in ast.walk(tree(path))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "adapters" not in tops
+
+
+# Import names that are not the names of their distributions.
+BROUGHT_BY = {"dotenv": "python-dotenv", "yarl": "aiohttp"}
+
+
+def test_what_is_imported_is_declared_as_a_dependency() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    optional = [one for group in project["optional-dependencies"].values() for one in group]
+    lines = [*project["dependencies"], *optional]
+    declared = {re.split(r"[^\w-]", line)[0] for line in lines}
+    tops = {name.partition(".")[0] for path in ALL_FILES for name in others(path)}
+    needed = {BROUGHT_BY.get(name, name) for name in tops - sys.stdlib_module_names}
+    assert needed <= declared

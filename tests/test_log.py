@@ -1,0 +1,173 @@
+"""The log of a task: everybody reads everything, each at a pace of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from bridge.log import BATCH, RENDERED, Entry, EventLog
+from bridge.task import StatusUpdate, TaskState
+
+NEVER = 3600.0  # seconds of a pause that no test waits for
+SOON = 5.0  # seconds within which what must happen has happened
+UPDATE = StatusUpdate(TaskState.WORKING, datetime(2026, 1, 2, tzinfo=UTC))
+Batches = AsyncIterator[Sequence[Entry]]
+
+
+def log(length: int) -> EventLog:
+    made = EventLog()
+    made.append([UPDATE] * length)
+    return made
+
+
+async def numbers(batches: Batches) -> list[int]:
+    """The numbers of the next batch."""
+    batch = await asyncio.wait_for(anext(batches), SOON)
+    return [entry.number for entry in batch]
+
+
+async def rest(batches: Batches) -> list[int]:
+    """All numbers up to the end of the log, which must come."""
+    async with asyncio.timeout(SOON):
+        return [entry.number async for batch in batches for entry in batch]
+
+
+async def waiting(reader: asyncio.Task[list[int]]) -> None:
+    """Until the reader has run as far as it can: it waits for the log."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not reader.done()
+
+
+async def test_entries_count_from_one() -> None:
+    assert EventLog().last == 0
+    three = log(3)
+    assert (three.last, len(three)) == (3, 3)
+    assert await numbers(three.follow(0, NEVER)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("after", "seen"), [(0, [1, 2, 3]), (2, [3]), (3, []), (99, [])])
+async def test_a_reader_sees_what_comes_after_its_number(after: int, seen: list[int]) -> None:
+    three = log(3)
+    three.close()
+    assert await rest(three.follow(after, NEVER)) == seen
+
+
+async def test_a_waiting_reader_gets_what_is_appended() -> None:
+    one = log(1)
+    batches = one.follow(1, NEVER)
+    reader = asyncio.create_task(numbers(batches))
+    await waiting(reader)
+    one.append([UPDATE, UPDATE])
+    assert await reader == [2, 3]
+    one.append([UPDATE])
+    assert await numbers(batches) == [4]
+
+
+async def test_appending_nothing_does_not_end_the_wait_with_an_entry() -> None:
+    one = log(0)
+    reader = asyncio.create_task(numbers(one.follow(0, NEVER)))
+    await waiting(reader)
+    one.append([])
+    await waiting(reader)
+    one.append([UPDATE])
+    assert await reader == [1]
+
+
+async def test_a_pause_without_entries_gives_an_empty_batch_each_time() -> None:
+    one = log(1)
+    batches = one.follow(1, 0.001)
+    assert await numbers(batches) == []
+    assert await numbers(batches) == []
+    one.append([UPDATE])
+    assert await numbers(batches) == [2]
+
+
+async def test_closing_ends_all_readers_after_they_have_read_everything() -> None:
+    one = log(2)
+    readers = [asyncio.create_task(rest(one.follow(after, NEVER))) for after in (0, 1, 2)]
+    await asyncio.gather(*(waiting(reader) for reader in readers))
+    one.append([UPDATE])
+    one.close()
+    assert [await reader for reader in readers] == [[1, 2, 3], [2, 3], [3]]
+    assert await rest(one.follow(1, NEVER)) == [2, 3]  # it can be read for ever
+
+
+async def test_nothing_is_added_after_the_end() -> None:
+    one = log(1)
+    one.close()
+    one.close()
+    with pytest.raises(RuntimeError):
+        one.append([UPDATE])
+    assert one.last == 1
+
+
+async def test_readers_do_not_depend_on_each_other() -> None:
+    one = log(2)
+    slow, fast = one.follow(0, NEVER), one.follow(0, NEVER)
+    assert await numbers(fast) == [1, 2]
+    one.append([UPDATE])
+    assert await numbers(fast) == [3]
+    assert await numbers(slow) == [1, 2, 3]
+
+
+async def test_a_reader_that_goes_away_leaves_the_others_their_entries() -> None:
+    one = log(0)
+    gone = asyncio.create_task(numbers(one.follow(0, NEVER)))
+    stays = asyncio.create_task(numbers(one.follow(0, NEVER)))
+    await asyncio.gather(waiting(gone), waiting(stays))
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    one.append([UPDATE])
+    assert await stays == [1]
+
+
+async def test_a_long_backlog_is_read_in_pieces_and_in_order() -> None:
+    long = log(2 * BATCH + 1)
+    batches = long.follow(0, NEVER)
+    sizes = [len(await numbers(batches)) for _ in range(3)]
+    assert sizes == [BATCH, BATCH, 1]
+    long.close()
+    assert await rest(long.follow(0, NEVER)) == list(range(1, 2 * BATCH + 2))
+
+
+async def test_everybody_is_given_the_same_entries() -> None:
+    one = log(1)
+    (first,) = await anext(one.follow(0, NEVER))
+    (second,) = await anext(one.follow(0, NEVER))
+    assert first is second
+    assert first.update is UPDATE
+
+
+async def test_only_the_newest_entries_keep_their_bytes() -> None:
+    one = log(0)
+    for _ in range(RENDERED + 10):
+        one.append([UPDATE])
+        batch = await anext(one.follow(one.last - 1, NEVER))
+        batch[-1].rendered["form"] = b"x"
+    entries = [entry async for batch in _closed(one) for entry in batch]
+    kept = [entry.number for entry in entries if entry.rendered]
+    assert kept[-1] == one.last
+    assert len(kept) <= RENDERED
+    assert len(entries) == RENDERED + 10
+
+
+def _closed(one: EventLog) -> Batches:
+    one.close()
+    return one.follow(0, NEVER)
+
+
+async def test_a_change_can_be_waited_for() -> None:
+    one = log(0)
+    changes: tuple[Callable[[], None], ...] = (lambda: one.append([UPDATE]), one.close)
+    for change in changes:
+        waiter = asyncio.create_task(one.changed())
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        change()
+        await asyncio.wait_for(waiter, SOON)
+    await asyncio.wait_for(one.changed(), SOON)  # it is closed: there is nothing to wait for

@@ -1,0 +1,268 @@
+"""What a client's message means as the answer to a question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.events import Option, OptionKind, Question, QuestionKind
+from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart
+from bridge.question import hint, is_word, read_answer
+
+ALLOW = Option("allow", "Allow", "allow_once")
+ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
+DENY = Option("deny", "Deny", "reject_once")
+NEVER = Option("deny_always", "Never again", "reject_always")
+RED, BLUE, DARK = Option("r", "Red"), Option("b", "Blue"), Option("d", "Dark blue.")
+
+PERMISSION = Question("q", "permission", "May I?", (ALLOW, ALWAYS, DENY))
+CHOICE = Question("q", "choice", "Which?", (RED, BLUE, DARK))
+SEVERAL = Question("q", "choice", "Which?", (RED, BLUE, DARK), multiple=True)
+PLAN = Question("q", "plan", "Good?", (ALLOW, DENY), free_text=True)
+WORDS = Question("q", "text", "Your name?", free_text=True)
+
+
+def message(*parts: Part | str) -> Message:
+    made = tuple(TextPart(part) if isinstance(part, str) else part for part in parts)
+    return Message("m", Role.USER, made)
+
+
+def chosen(question: Question, *parts: Part | str) -> list[str] | None:
+    """The ids of the options in the answer; None where it was not understood."""
+    answer = read_answer(question, message(*parts))
+    return None if answer is None else [option.id for option in answer.options]
+
+
+def data(**members: Any) -> DataPart:
+    return DataPart(members)
+
+
+# --- by id ---------------------------------------------------------------------------------------
+
+
+def test_an_option_may_be_chosen_by_its_id_in_data() -> None:
+    assert chosen(PERMISSION, data(optionId="allow_always")) == ["allow_always"]
+    assert chosen(PERMISSION, data(optionIds=["deny"])) == ["deny"]
+
+
+def test_an_id_counts_more_than_words() -> None:
+    assert chosen(PERMISSION, "yes", data(optionId="deny")) == ["deny"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"optionId": "nonsense"},
+        {"optionId": 5},
+        {"optionId": ["allow"]},
+        {"optionIds": ["allow", "nonsense"]},
+        {"optionIds": [{}]},
+    ],
+)
+def test_an_unknown_id_is_not_helped_with_a_guess(members: dict[str, Any]) -> None:
+    assert chosen(PERMISSION, "yes", DataPart(members)) is None
+    assert chosen(PLAN, "yes", DataPart(members)) is None
+
+
+def test_several_ids_answer_only_a_question_that_takes_several() -> None:
+    both = data(optionIds=["b", "r", "b"])
+    assert chosen(SEVERAL, both) == ["r", "b"]  # each once, in the order of the options
+    assert chosen(CHOICE, both) is None
+    assert chosen(CHOICE, data(optionId="r"), data(optionId="b")) is None
+    assert chosen(SEVERAL, data(optionId="r"), data(optionId="b")) == ["r", "b"]
+
+
+@pytest.mark.parametrize(
+    "members", [{}, {"optionId": None}, {"optionIds": []}, {"questionId": "q"}, {"more": 1}]
+)
+def test_data_without_an_id_leaves_it_to_the_words(members: dict[str, Any]) -> None:
+    assert chosen(PERMISSION, "yes", DataPart(members)) == ["allow"]
+
+
+@pytest.mark.parametrize("value", [[1], "allow", None, 5])
+def test_data_that_is_no_object_is_passed_over(value: Any) -> None:
+    assert chosen(PERMISSION, DataPart(value), "no") == ["deny"]
+
+
+def test_an_answer_to_another_question_is_not_an_answer_to_this_one() -> None:
+    assert chosen(PERMISSION, data(questionId="old", optionId="allow")) is None
+    assert chosen(PERMISSION, "yes", data(questionId="old")) is None
+    assert chosen(WORDS, "Ann", data(questionId="old")) is None
+    assert chosen(PERMISSION, data(questionId="q", optionId="allow")) == ["allow"]
+    assert chosen(PERMISSION, data(questionId=None, optionId="allow")) == ["allow"]
+
+
+# --- by name -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("r", "r"),
+        ("Red", "r"),
+        ("  red \n", "r"),
+        ("RED!", "r"),
+        ('"Blue"', "b"),
+        ("dark   blue", "d"),
+        ("Dark blue.", "d"),
+    ],
+)
+def test_an_option_may_be_chosen_by_id_or_name_however_it_is_spelled(
+    text: str, option: str
+) -> None:
+    assert chosen(CHOICE, text) == [option]
+
+
+def test_an_id_is_preferred_to_a_name_that_is_the_same() -> None:
+    first, second = Option("x", "y"), Option("y", "x")
+    assert chosen(Question("q", "choice", "?", (first, second)), "y") == ["y"]
+
+
+@pytest.mark.parametrize("text", ["Red, Blue", "r;b", "Blue\nred", "red , blue, red"])
+def test_several_options_may_be_named_where_several_are_taken(text: str) -> None:
+    assert chosen(SEVERAL, text) == ["r", "b"]
+    assert chosen(CHOICE, text) is None
+
+
+@pytest.mark.parametrize("text", ["Red, Green", "Red,", "Red and Blue"])
+def test_of_several_names_all_must_be_known(text: str) -> None:
+    assert chosen(SEVERAL, text) is None
+
+
+# --- by word -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["yes", "Y", "ok", "Okay.", "allow", "Allow once", "approve", "accept", "Sure!"]
+)
+def test_words_for_yes_allow_once(text: str) -> None:
+    assert chosen(PERMISSION, text) == ["allow"]
+
+
+@pytest.mark.parametrize("text", ["always", "Always allow", "yes always", "allow all"])
+def test_words_for_always_allow_always(text: str) -> None:
+    assert chosen(PERMISSION, text) == ["allow_always"]
+
+
+@pytest.mark.parametrize("text", ["no", "N", "deny", "Reject", "cancel", "stop"])
+def test_words_for_no_reject(text: str) -> None:
+    assert chosen(PERMISSION, text) == ["deny"]
+
+
+def of_kinds(*kinds: OptionKind) -> Question:
+    options = tuple(Option(f"o{number}", f"O{number}", kind) for number, kind in enumerate(kinds))
+    return Question("q", "permission", "?", options)
+
+
+def test_yes_never_means_always() -> None:
+    assert chosen(of_kinds("allow_always", "reject_once"), "yes") is None
+    assert chosen(of_kinds("allow_always", "allow_once"), "yes") == ["o1"]
+
+
+def test_always_is_never_narrowed_to_once() -> None:
+    assert chosen(of_kinds("allow_once", "reject_once"), "always") is None
+
+
+def test_a_refusal_takes_what_refusals_there_are() -> None:
+    assert chosen(of_kinds("reject_always"), "no") == ["o0"]
+    assert chosen(of_kinds("reject_always", "reject_once"), "no") == ["o1"]
+    assert chosen(of_kinds("reject_once", "reject_always"), "never") == ["o1"]
+    assert chosen(of_kinds("allow_once"), "no") is None
+
+
+@pytest.mark.parametrize("kind", ["permission", "plan", "auth"])
+def test_words_decide_where_something_is_to_be_decided(kind: QuestionKind) -> None:
+    assert chosen(Question("q", kind, "?", (ALLOW, DENY)), "yes") == ["allow"]
+
+
+def test_words_do_not_decide_a_choice() -> None:
+    assert chosen(Question("q", "choice", "?", (ALLOW, DENY)), "yes") is None
+
+
+def test_a_name_counts_more_than_a_word() -> None:
+    tricky = Question("q", "permission", "?", (Option("a", "No", "allow_once"), DENY))
+    assert chosen(tricky, "no") == ["a"]
+
+
+# --- refusals with a reason ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no, use pytest", "use pytest"),
+        ("No. Use pytest.", "Use pytest."),
+        ("deny: too dangerous", "too dangerous"),
+        ("reject - wrong file", "wrong file"),
+        ("NO!\nfirst line\nsecond line", "first line\nsecond line"),
+    ],
+)
+def test_a_refusal_may_carry_its_reason(text: str, reason: str) -> None:
+    answer = read_answer(PERMISSION, message(text))
+    assert answer
+    assert (answer.options, answer.text) == ((DENY,), reason)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yes, but only once",
+        "yes if it is safe",
+        "no problem, go ahead",
+        "nobody minds",
+        "notify me",
+        "I would rather say no, thanks",
+    ],
+)
+def test_an_approval_may_not_carry_conditions_and_nothing_is_guessed(text: str) -> None:
+    assert chosen(PERMISSION, text) is None
+
+
+def test_there_is_no_refusal_where_nothing_can_be_refused() -> None:
+    assert chosen(CHOICE, "no, none of them") is None
+
+
+# --- free text -----------------------------------------------------------------------------------
+
+
+def test_words_of_ones_own_are_an_answer_where_they_are_allowed() -> None:
+    answer = read_answer(WORDS, message("  Ann \n"))
+    assert answer
+    assert (answer.question_id, answer.text, answer.options) == ("q", "Ann", ())
+    assert answer.message == message("  Ann \n")
+    assert chosen(PLAN, "more tests, please") == []
+
+
+def test_options_count_more_than_free_text() -> None:
+    assert chosen(PLAN, "Allow") == chosen(PLAN, "yes") == ["allow"]
+
+
+@pytest.mark.parametrize("parts", [[""], ["  \n"], [RawPart("aGk=")], [data(more=1)]])
+def test_nothing_is_no_answer(parts: list[Part | str]) -> None:
+    for question in (WORDS, PERMISSION, CHOICE, SEVERAL, PLAN):
+        assert chosen(question, *parts) is None
+
+
+def test_text_in_several_parts_is_one_text() -> None:
+    answer = read_answer(WORDS, message("a", data(more=1), "b"))
+    assert answer
+    assert answer.text == "a\n\nb"
+
+
+@pytest.mark.parametrize("text", ["perhaps", "1", "allowed", "yesno", "deny allow", "☃"])
+def test_nonsense_is_not_understood(text: str) -> None:
+    assert chosen(PERMISSION, text) is None
+
+
+# --- hints and words -----------------------------------------------------------------------------
+
+
+def test_a_hint_says_what_was_wrong() -> None:
+    assert "none of the possible answers" in hint(PERMISSION)
+    assert "no text" in hint(WORDS)
+
+
+def test_a_word_is_told_from_a_sentence() -> None:
+    assert all(is_word(text) for text in ("no", "No.", " YES ", "allow   once", "never"))
+    assert not any(is_word(text) for text in ("", "no way", "noo", "no, use pytest"))

@@ -1,0 +1,185 @@
+"""Text of the agent made fit for people, and its JSON made fit for the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from bridge.readable import (
+    DATA_BYTES,
+    DEPTH,
+    MESSAGE_CHARS,
+    STATUS_CHARS,
+    capped,
+    exact,
+    is_deep,
+    json_object,
+    one_line,
+    readable,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\n\ttext", "plain\n\ttext"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;https://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("a\x1bcb", "ab"),
+        ("bell\x07 null\x00 del\x7f csi\x9b", "bell null del csi"),
+        ("line\r\nend\r", "line\nend"),
+        ("safe\u202efoo\u2066", "safefoo"),
+        ("é 😀 日本 \u2028", "é 😀 日本 \u2028"),
+        ("", ""),
+    ],
+)
+def test_a_text_is_shown_as_a_terminal_would(text: str, shown: str) -> None:
+    assert readable(text) == shown
+
+
+def test_a_long_text_is_cut_and_says_so() -> None:
+    assert readable("x" * MESSAGE_CHARS) == "x" * MESSAGE_CHARS
+    cut = readable("x" * (MESSAGE_CHARS + 1))
+    assert len(cut) == MESSAGE_CHARS
+    assert cut.endswith("x…")
+    assert readable("abcdef", 3) == "ab…"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("make\n\ttest", "make\n\ttest"),
+        ("\x1b[8mhidden\x1b[0m", "�[8mhidden�[0m"),
+        ("\x1b]0;rm -rf /\x07", "�]0;rm -rf /�"),
+        ("a\rb", "a�b"),
+        ("\u202eback\u200f", "�back�"),
+    ],
+)
+def test_nothing_is_hidden_from_somebody_who_decides(text: str, shown: str) -> None:
+    assert exact(text) == shown
+
+
+def test_what_is_cut_for_somebody_who_decides_is_counted() -> None:
+    assert exact("abcdef", 6) == "abcdef"
+    assert exact("abcdef", 4) == "abcd… (2 more characters are not shown)"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\n b\t c ", "a b c"),
+        ("\x1b[31ma\x1b[0m\nb", "a b"),
+        ("x" * STATUS_CHARS, "x" * STATUS_CHARS),
+        ("x" * (STATUS_CHARS + 1), "x" * (STATUS_CHARS - 1) + "…"),
+        ("y" * 10**6, "y" * (STATUS_CHARS - 1) + "…"),
+        ("", ""),
+    ],
+)
+def test_a_status_is_one_short_line(text: str, line: str) -> None:
+    assert one_line(text) == line
+
+
+# --- data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value", [None, 5, "text", [1, {"a": None}], {}, "x" * 4000, ["y" * 10000]]
+)
+def test_what_is_small_enough_is_left_alone(value: Any) -> None:
+    assert capped(value) == (value, None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 20_000,
+        {"path": "/a", "content": "x" * 20_000},
+        {"edits": [{"old": "x" * 9_000, "new": "y" * 9_000}]},
+        ["z" * 100] * 1_000,
+        {str(number): number for number in range(10_000)},
+        ("é" * 20_000,),
+    ],
+)
+def test_what_is_too_large_is_cut_and_its_size_told(value: Any) -> None:
+    short, size = capped(value)
+    assert size == len(orjson.dumps(value))
+    assert len(orjson.dumps(short)) <= DATA_BYTES
+
+
+def test_a_cut_keeps_the_small_members() -> None:
+    short, _ = capped({"path": "/a", "content": "x" * 20_000, "number": 5})
+    assert (short["path"], short["number"]) == ("/a", 5)
+    assert short["content"] == "x" * 4000 + "…"
+
+
+def nested(levels: int) -> Any:
+    value: Any = 5
+    for level in range(levels):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(400), {1, 2}, {"a": object()}, "\ud83d" * 9000])
+def test_what_cannot_be_written_as_json_does_not_break_the_task(value: Any) -> None:
+    shown, _ = capped(value)
+    assert orjson.dumps(shown)
+
+
+# --- lines of JSON -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (b'{"a": 1}', {"a": 1}),
+        (b"  {}\r", {}),
+        ('{"a": "é\u2028"}'.encode(), {"a": "é\u2028"}),
+        (b'{"a": "\\ud83d\\ude00"}', {"a": "😀"}),
+        (b'{"a": "\\ud83d"}', {"a": "?"}),
+        (b'{"\\udcff": ["\\ude00x"]}', {"?": ["?x"]}),
+        (b'{"a": "caf\xe9"}', {"a": "caf\ufffd"}),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+    ],
+)
+def test_an_object_is_read_even_where_a_character_is_broken(line: bytes, value: Any) -> None:
+    assert json_object(line) == value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"text",
+        b"5",
+        b"null",
+        b'"x"',
+        b"[{}]",
+        b'{"a": 1',
+        b'{"a": 1} {"b": 2}',
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b"{'a': 1}",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_object_is_told_from_one(line: bytes) -> None:
+    assert json_object(line) is None
+
+
+def test_what_is_nested_too_deeply_to_be_written_again_is_refused() -> None:
+    assert json_object(json.dumps({"b": nested(DEPTH - 1)}).encode()) is None
+    at_the_limit = json.dumps({"b": nested(DEPTH - 2)}).encode()
+    assert json_object(at_the_limit) is not None
+    wide = json.dumps({"a": [{}] * 1000}).encode()
+    assert json_object(wide) is not None
+
+
+def test_depth_is_counted_in_levels() -> None:
+    assert not is_deep(nested(DEPTH - 1))
+    assert is_deep(nested(DEPTH))
+    assert not is_deep([[]] * 1000)
