@@ -79,6 +79,8 @@ class ClaudeCode(Adapter):
     binary: ClassVar[str] = "claude"
     binary_setting: ClassVar[str] = "CLAUDE_CODE_PATH"
     environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
+    modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
+    takes_budget: ClassVar[bool] = True
     input_modes: ClassVar[tuple[str, ...]] = (
         "text/*",
         "application/json",
@@ -133,8 +135,13 @@ class ClaudeCode(Adapter):
         argv += ["--permission-prompt-tool", "stdio"]
         # One argument each, so that no value can be read as a flag.
         argv.append(f"--{'resume' if start.resume else 'session-id'}={start.session_id}")
-        if config.model:
-            argv.append(f"--model={config.model}")
+        model = start.options.model or config.model
+        if model:
+            argv.append(f"--model={model}")
+        if start.options.mode:
+            argv.append(f"--permission-mode={start.options.mode}")
+        if start.options.budget_usd is not None:
+            argv.append(f"--max-budget-usd={start.options.budget_usd:g}")
         if config.force:
             argv.append("--dangerously-skip-permissions")
         defaults = {
@@ -456,8 +463,8 @@ def _output(content: Any) -> Any:
     """A tool's output as text where it is text."""
     if not isinstance(content, list):
         return content
-    texts = [block.get("text") for block in content if isinstance(block, dict)]
-    return "\n".join(text if isinstance(text, str) else "[not text]" for text in texts)
+    blocks = [block for block in content if isinstance(block, dict)]
+    return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
 
 
 def _file_change(result: Any) -> FileChange | None:

@@ -60,12 +60,22 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a client chose for its context, among what it may. None: as the operator has it."""
+
+    model: str | None = None
+    mode: str | None = None
+    budget_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionStart:
     """Where a session runs, and the conversation it is: a new one, or one to resume."""
 
     cwd: str
     session_id: str
     resume: bool = False
+    options: SessionOptions = field(default_factory=SessionOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,12 @@ class Adapter(ABC):
 
     input_modes: ClassVar[tuple[str, ...]] = ("text/plain",)
     """Media types of message parts that prompt() can carry; `image/*` is a pattern."""
+
+    modes: ClassVar[tuple[str, ...]] = ()
+    """Permission modes that a client may choose; none of them may switch permissions off."""
+
+    takes_budget: ClassVar[bool] = False
+    """Whether a client may set a limit to what a session costs."""
 
     takes_urls: ClassVar[bool] = False
     """Whether a file may be given by its address. The bridge itself never fetches one."""

@@ -16,7 +16,7 @@ from bridge.adapter import Adapter, AgentConfig, SessionStart
 from bridge.app import Service
 from bridge.context import Agent, SessionPool
 from bridge.errors import ConfigurationError
-from bridge.manager import TaskManager
+from bridge.manager import Policy, TaskManager
 from bridge.push import Push
 from bridge.session import Limits
 from bridge.settings import Loaded, Settings, nearest
@@ -139,7 +139,12 @@ def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) ->
         MemoryStore(settings.bridge_max_tasks),
         pool,
         forgotten=push.forget,
-        show_thoughts=settings.bridge_thoughts,
+        policy=Policy(
+            settings.bridge_thoughts,
+            settings.agent_models,
+            settings.bridge_when_busy,
+            settings.bridge_max_tasks_per_context,
+        ),
     )
     card = functools.partial(make_card, choice)
     details = _details(choice, version)
@@ -180,6 +185,8 @@ def _details(choice: Choice, version: str) -> dict[str, object]:
         "adapter": choice.adapter.name,
         "cliVersion": version,
         "model": settings.agent_model or "the CLI's own choice",
+        "models": list(settings.agent_models),
+        "modes": list(choice.adapter.modes),
         "asksForPermission": not settings.agent_force,
         "limits": {
             "turnMs": settings.agent_timeout_ms,

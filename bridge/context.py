@@ -11,9 +11,10 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from bridge.adapter import Adapter, AgentConfig, Prompt, SessionStart
+from bridge.adapter import Adapter, AgentConfig, Prompt, SessionOptions, SessionStart
 from bridge.errors import LaunchError
 from bridge.events import (
     SESSION_LOST,
@@ -119,19 +120,21 @@ class Context:
         self,
         context_id: str,
         cwd: str,
+        options: SessionOptions,
         agent: Agent,
         pool: SessionPool,
         finished: Callable[[Record], None],
     ) -> None:
         self.id = context_id
         self.cwd = cwd
+        self.options = options
         self._agent = agent
         self._pool = pool
         self._finished = finished
         self._queue: deque[tuple[Record, Message]] = deque()
         self._current: Record | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._start = SessionStart(cwd, str(uuid.uuid4()))
+        self._start = SessionStart(cwd, str(uuid.uuid4()), options=options)
         self._session: Session | None = None
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -147,6 +150,11 @@ class Context:
     def only_task(self) -> Record | None:
         """The task that runs, if no other one waits behind it."""
         return self._current if not self._queue else None
+
+    @property
+    def queued(self) -> int:
+        """How many tasks wait behind the one that runs."""
+        return len(self._queue)
 
     @property
     def cold(self) -> bool:
@@ -249,9 +257,9 @@ class Context:
     def _receive(self, record: Record, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Started) and event.session_id:
-                self._start = SessionStart(self.cwd, event.session_id, resume=True)
+                self._start = replace(self._start, session_id=event.session_id, resume=True)
             elif isinstance(event, Failed) and event.reason == SESSION_LOST:
-                self._start = SessionStart(self.cwd, str(uuid.uuid4()))
+                self._start = replace(self._start, session_id=str(uuid.uuid4()), resume=False)
         self._apply(record, *events)
 
     def _apply(self, record: Record, *events: Event) -> None:
@@ -302,6 +310,6 @@ class Context:
             await session.stop()
         finally:
             if not self._start.resume:  # an id that was tried once may be taken
-                self._start = SessionStart(self.cwd, str(uuid.uuid4()))
+                self._start = replace(self._start, session_id=str(uuid.uuid4()), resume=False)
             self._closing = None
             self._pool.leave(self)

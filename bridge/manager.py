@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from typing import Any
+from typing import Literal
 
 from bridge.a2a.codec import ListParams, Page, SendParams
 from bridge.adapter import Adapter
@@ -24,6 +24,7 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.message import Message, UrlPart, media_type
+from bridge.options import Options, read_options
 from bridge.page import page
 from bridge.store.memory import MemoryStore, Record
 from bridge.task import StatusUpdate, Task
@@ -43,6 +44,21 @@ class Sent:
     after: int
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What clients of an agent may do. `models`: those that they may choose from. `when_busy`:
+    whether a message to a context that works waits its turn, or is refused. `queue`: how many
+    tasks of one context may wait."""
+
+    show_thoughts: bool = False
+    models: tuple[str, ...] = ()
+    when_busy: Literal["queue", "reject"] = "queue"
+    queue: int = 100
+
+
+DEFAULT_POLICY = Policy()
+
+
 class TaskManager:
     """`adapter` says what messages its agents can read and how they may answer. `forgotten` is
     told of each finished task that has been dropped to make room."""
@@ -55,8 +71,8 @@ class TaskManager:
         store: MemoryStore,
         pool: SessionPool,
         *,
+        policy: Policy = DEFAULT_POLICY,
         forgotten: Callable[[str], Awaitable[None]] | None = None,
-        show_thoughts: bool = False,
     ) -> None:
         self._agent = agent
         self._adapter = adapter
@@ -65,7 +81,7 @@ class TaskManager:
         self._pool = pool
         self._forgotten = forgotten
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._show_thoughts = show_thoughts
+        self._policy = policy
         self._contexts: dict[str, Context] = {}
         self._closing = False
 
@@ -81,10 +97,13 @@ class TaskManager:
             message = replace(message, task_id=self._waiting_task(message.context_id))
         if message.task_id is not None:
             return self._answer(message)
-        context = self._context(message, params.metadata)
-        task = Task(
-            str(uuid.uuid4()), context.id, datetime.now(UTC), show_thoughts=self._show_thoughts
+        options = read_options(
+            message.metadata, params.metadata, adapter=self._adapter, models=self._policy.models
         )
+        context = self._context(message, options)
+        self._check_queue(context)
+        thoughts = self._policy.show_thoughts if options.thoughts is None else options.thoughts
+        task = Task(str(uuid.uuid4()), context.id, datetime.now(UTC), show_thoughts=thoughts)
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
         record = Record(task)
@@ -179,23 +198,38 @@ class TaskManager:
         record = context.only_task if context else None
         return record.task.id if record and record.task.question else None
 
-    def _context(self, message: Message, metadata: Mapping[str, Any] | None) -> Context:
-        cwd = _wanted_cwd(message.metadata) or _wanted_cwd(metadata)
+    def _context(self, message: Message, options: Options) -> Context:
         if message.context_id is not None and not CONTEXT_ID.fullmatch(message.context_id):
             text = "contextId may have up to 128 letters, digits and _ . : -"
             raise InvalidParams(text, [("message.contextId", text)])
         known = self._contexts.get(message.context_id) if message.context_id else None
         if known:
-            if cwd is not None and self._workspaces.resolve(cwd) != known.cwd:
-                text = "this context works in another directory; begin a new context"
-                raise InvalidParams(text, [("metadata.bridge.cwd", text)])
+            self._check_same(known, options)
             return known
         context_id = message.context_id or str(uuid.uuid4())
-        context = Context(
-            context_id, self._workspaces.resolve(cwd), self._agent, self._pool, self._finished
-        )
+        cwd = self._workspaces.resolve(options.cwd)
+        context = Context(context_id, cwd, options.session, self._agent, self._pool, self._finished)
         self._contexts[context_id] = context
         return context
+
+    def _check_queue(self, context: Context) -> None:
+        """Raises UnsupportedOperation if the context does not take another task now."""
+        if self._policy.when_busy == "reject" and not context.idle:
+            raise UnsupportedOperation("Task is already working.")
+        if context.queued >= self._policy.queue:
+            text = f"{context.queued} tasks of this context are waiting already"
+            raise UnsupportedOperation(f"{text} (BRIDGE_MAX_TASKS_PER_CONTEXT).")
+
+    def _check_same(self, context: Context, options: Options) -> None:
+        """What a conversation began with stays as it is. Raises InvalidParams."""
+        if options.cwd is not None and self._workspaces.resolve(options.cwd) != context.cwd:
+            text = "this context works in another directory; begin a new context"
+            raise InvalidParams(text, [("metadata.bridge.cwd", text)])
+        for name in ("model", "mode", "budget_usd"):
+            wanted = getattr(options.session, name)
+            if wanted is not None and wanted != getattr(context.options, name):
+                text = f"this context began with another {name}; begin a new context"
+                raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
     def _check_parts(self, message: Message) -> None:
         for part in message.parts:
@@ -230,10 +264,3 @@ class TaskManager:
     async def _ended(self, record: Record) -> None:
         while not record.log.closed:
             await record.log.changed()
-
-
-def _wanted_cwd(metadata: Mapping[str, Any] | None) -> Any:
-    if not metadata:
-        return None
-    ours = metadata.get("bridge")
-    return (ours.get("cwd") if isinstance(ours, dict) else None) or metadata.get("cwd")

@@ -69,6 +69,9 @@ class Settings(BaseModel):
     agent_model: str | None = Field(
         None, pattern=r"^[^-\s]\S*$", description="Model that the CLI is told to use."
     )
+    agent_models: Names = Field(
+        (), description="Models that a client may choose for its context, separated by commas."
+    )
     agent_timeout_ms: Milliseconds = Field(
         3_600_000, description="Longest working time of a turn; 0 for none."
     )
@@ -104,6 +107,12 @@ class Settings(BaseModel):
         600_000, description="How long an idle CLI is kept warm for the next message."
     )
     bridge_max_tasks: int = Field(1000, ge=1, description="Finished tasks that are remembered.")
+    bridge_max_tasks_per_context: int = Field(
+        100, ge=1, description="Tasks of one context that may wait behind the one that runs."
+    )
+    bridge_when_busy: Literal["queue", "reject"] = Field(
+        "queue", description="A message to a context that works: queue it, or reject it."
+    )
     bridge_max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body."
     )

@@ -1,4 +1,5 @@
-"""The parts of the documents that follow from the code. `python -m tests.documents` rewrites them."""
+"""The parts of the documents that follow from the code; `python -m tests.documents` rewrites
+them."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ PURE: dict[str, set[str]] = {
     "a2a.v1_0": {"a2a.card", "a2a.codec", "message", "task"},
     "a2a": {"a2a.codec", "a2a.v0_3", "a2a.v1_0"},
     "page": {"a2a.codec", "errors", "task"},
+    "options": {"a2a.codec", "adapter", "errors"},
 }
 ASYNCIO: dict[str, set[str]] = {
     "process": {"errors"},
@@ -55,6 +56,7 @@ ASYNCIO: dict[str, set[str]] = {
         "context",
         "errors",
         "message",
+        "options",
         "page",
         "store.memory",
         "task",

@@ -392,7 +392,7 @@ def test_the_output_of_a_tool_is_text_where_it_is_text() -> None:
     one = running()
     assistant(one, "m1", {"type": "tool_use", "id": "t1", "name": "Read", "input": {}})
     blocks = [text_block("a"), {"type": "image", "source": {}}, text_block("b")]
-    assert tool_result(one, blocks) == ToolResult("t1", "a\n[not text]\nb", name="Read")
+    assert tool_result(one, blocks) == ToolResult("t1", "a\n[image]\nb", name="Read")
     assert tool_result(one, "x", block={"is_error": True}).is_error
 
 

@@ -681,6 +681,7 @@ def test_base64_may_be_of_either_alphabet_and_unpadded(sent: str, stored: str) -
         ({"type": "text", "text": "x"}, TextPart("x")),  # before 0.3
         ({"kind": "text", "content": "x"}, TextPart("x")),
         ({"type": "text", "content": "x"}, TextPart("x")),
+        ({"text": "x"}, TextPart("x")),  # the kind left to be guessed
         ({"kind": "data", "data": {"a": None}}, DataPart({"a": None})),
         (
             {"kind": "file", "file": {"bytes": "aGk=", "mimeType": "image/png", "name": "n"}},

@@ -133,9 +133,10 @@ async def test_cancel_while_a_permission_is_open(real: RealClaudeCode, version: 
 
 async def test_cancel_before_the_cli_is_started(real: RealClaudeCode) -> None:
     client = real.client()
-    task = await client.send_now(script("Go.", "Done."))
+    task = await client.send_now(script("never sent", "Done."))
     assert state(task) == "submitted"
     await cancel(client, task)
+    await real.nothing_left()
     assert real.requests("never sent") == []
 
 
@@ -172,9 +173,10 @@ async def test_cancel_while_the_model_is_silent(real: RealClaudeCode) -> None:
 
 
 async def test_cancel_of_a_queued_task_leaves_the_running_one_alone(real: RealClaudeCode) -> None:
-    client = real.client("0.3")
+    client = real.client()
     first = await ask(client, script("Run it.", bash("python3 -c 'print(1)'"), "It ran."))
     second = await client.send_now(script("never sent", "No."), contextId=context_id(first))
+    assert state(second) == "submitted"
     await cancel(client, second)
     assert artifact_text(await answer(client, first, "allow")) == "It ran."
     assert real.requests("never sent") == []
