@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -395,6 +396,16 @@ def marked(marker: str) -> set[int]:
     """All living processes whose environment carries `marker`."""
     wanted = f"{MARKER}={marker}".encode()
     return {pid for pid in _processes() if wanted in _environment(pid)}
+
+
+def kill_descendants() -> None:
+    """SIGKILL to all that stems from this process, at once; for a server that ends. It finds even
+    what gave up its environment, its session and its parents, and what is just being started."""
+    deadline = time.monotonic() + KILL_GRACE
+    while (_starting or descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in descendants(os.getpid()):
+            _kill(pid)
+        time.sleep(0.002)  # what is killed may have forked meanwhile
 
 
 def reap_orphans() -> None:

@@ -6,6 +6,7 @@ parsed JSON of a line, or its text. The first line is the note `spawn` with argv
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 from bridge.errors import ConfigurationError
 
+DRAIN = 5.0  # seconds for what is left in the pipes; a grandchild may hold them open for ever
 EXAMPLE = Path(__file__).parent / "example.jsonl"
 
 
@@ -41,35 +43,56 @@ def record(path: str, argv: Sequence[str], adapter: str | None = None) -> int:
     """Run `argv` with our own stdin, stdout and stderr, and write down all that passes.
 
     Stands in for the CLI itself, so that a bridge can be pointed at it (CLAUDE_CODE_PATH).
-    Returns the exit status as a shell gives it.
+    Returns the exit status as a shell gives it. Raises ConfigurationError.
     """
+    pipe = subprocess.PIPE
     try:
-        child = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
     except OSError as error:
         raise ConfigurationError(f"cannot start {argv[0]}: {error.strerror}") from None
+    passed_on: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        passed_on.append(number)
+        child.send_signal(number)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _: child.send_signal(received))
-    with open(path, "w", encoding="utf-8") as file:
+        signal.signal(number, pass_on)
+    with child, _tape_file(path, child) as file:
         tape = _Tape(file)
         note = {"note": "spawn", "argv": list(argv), "cwd": os.getcwd()}
         tape.write("note", {**note, "adapter": adapter or _guess(argv)})
-        assert child.stdin and child.stdout and child.stderr
-        copies = [
-            threading.Thread(target=tape.copy, args=("out", child.stdout, sys.stdout.buffer)),
-            threading.Thread(target=tape.copy, args=("err", child.stderr, sys.stderr.buffer)),
-        ]
-        copy_in = threading.Thread(
-            target=tape.copy, args=("in", sys.stdin.buffer, child.stdin), daemon=True
-        )
-        for thread in (copy_in, *copies):
-            thread.start()
-        code = child.wait()
-        for thread in copies:
-            thread.join(timeout=5)
-        tape.write("note", {"note": "exit", "rc": code})
+        code = _pass_through(tape, child)
+        # An end that came from outside is not the CLI's own, and not to be played.
+        end = {"note": "stopped"} if passed_on else {"note": "exit", "rc": code}
+        tape.write("note", end)
     return code if code >= 0 else 128 - code
+
+
+def _tape_file(path: str, child: subprocess.Popen[bytes]) -> IO[str]:
+    try:
+        return open(path, "w", encoding="utf-8")
+    except OSError as error:
+        child.kill()
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _pass_through(tape: _Tape, child: subprocess.Popen[bytes]) -> int:
+    """Copy all three streams until the child has ended. Returns its exit code."""
+    assert child.stdin and child.stdout and child.stderr
+    # Our stdin may stay open for ever: that thread is left behind.
+    threading.Thread(target=tape.copy, args=("in", 0, child.stdin), daemon=True).start()
+    streams = (("out", child.stdout, sys.stdout), ("err", child.stderr, sys.stderr))
+    outputs = [
+        threading.Thread(target=tape.copy, args=(name, source.fileno(), target), daemon=True)
+        for name, source, target in streams
+    ]
+    for thread in outputs:
+        thread.start()
+    code = child.wait()
+    for thread in outputs:
+        thread.join(timeout=DRAIN)
+    return code
 
 
 class _Tape:
@@ -78,15 +101,19 @@ class _Tape:
         self._start = time.monotonic()
         self._lock = threading.Lock()
 
-    def copy(self, direction: str, source: IO[bytes], target: IO[bytes]) -> None:
-        """Pass lines on, each of them written down first."""
-        try:
-            for line in source:
-                self.write(direction, _parsed(line))
-                target.write(line)
-                target.flush()
-        except (BrokenPipeError, ValueError):
-            pass
+    def copy(self, direction: str, source: int, target: IO[Any]) -> None:
+        """Pass bytes on; each complete line is written down first. Descriptors, because a thread
+        that waits in a buffered stdin keeps the interpreter from ending."""
+        rest = b""
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(source, 65536):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self.write(direction, _parsed(line))
+                while data:
+                    data = data[os.write(target.fileno(), data) :]
+        if rest:
+            self.write(direction, _parsed(rest))
         if direction == "in":
             target.close()
 
@@ -99,7 +126,7 @@ class _Tape:
 
 
 def _parsed(line: bytes) -> Any:
-    text = line.decode(errors="replace").rstrip("\n")
+    text = line.decode(errors="replace")
     try:
         return json.loads(text)
     except ValueError:

@@ -66,6 +66,8 @@ def _package_path() -> str:
 
 def _from_path(name: str) -> type[Adapter]:
     module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ConfigurationError(f"{name!r} is not of the form pkg.mod:Class.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ from bridge.app import Service, make_app
 from bridge.choice import Choice, choose_all, make_service
 from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.process import AgentProcess, LongLine, reap_orphans
+from bridge.process import AgentProcess, LongLine, kill_descendants, reap_orphans
 from bridge.push import Push
 from bridge.settings import Loaded, Settings
 from bridge.store.push_queue import SqliteQueue
@@ -68,6 +68,7 @@ async def serve(loaded: Loaded) -> int:
     finally:
         await runner.cleanup()
         await push.close()
+        kill_descendants()
         reap_orphans()
 
 
@@ -119,6 +120,7 @@ def _handle_signals(stop: asyncio.Event, services: list[Service]) -> None:
         if stop.is_set():
             for service in services:
                 service.manager.kill()
+            kill_descendants()
             os._exit(128 + number)
         stop.set()
 

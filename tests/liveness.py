@@ -27,12 +27,13 @@ class Liveness:
     def __init__(self, path: str) -> None:
         self.path = path
         self._connections: dict[str, Connection] = {}
+        self._writers: list[asyncio.StreamWriter] = []
         self._arrived = asyncio.Condition()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         words = (await reader.readline()).decode().split()
         if not words:  # killed on its way
-            writer.close()
             return
         async with self._arrived:
             self._connections[words[0]] = Connection(int(words[1]), reader, writer)
@@ -69,9 +70,11 @@ class Liveness:
             await self._arrived.wait_for(lambda: name in self._connections)
             return self._connections[name]
 
-    def close(self) -> None:
-        for connection in self._connections.values():
-            connection.writer.close()
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 @asynccontextmanager
@@ -82,7 +85,7 @@ async def listening() -> AsyncIterator[Liveness]:
     try:
         yield live
     finally:
-        live.close()
         server.close()
+        await live.close()
         await server.wait_closed()
         shutil.rmtree(directory)

@@ -115,6 +115,13 @@ def leaves_a_cleared_orphan() -> None:
     os._exit(0)
 
 
+def hides() -> None:
+    """Leaves a process that has no session, parent or environment of its origin."""
+    if os.fork() == 0:
+        cleared()
+    os._exit(0)
+
+
 def leaves_an_orphan_that_ends() -> None:
     """Ends first; its orphan ends when it is told to."""
     if os.fork() == 0:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from bridge import __version__
+from tests import misbehaving
 from tests.agent import PROGRAM
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
 from tests.client import Client, artifact_text, said, state
@@ -96,7 +97,7 @@ def test_an_unknown_adapter_is_told_which_are_known(tmp_path: Path) -> None:
     "name",
     [
         *("nowhere.mod:Class", "json:loads", "json:nothing", "json:"),
-        pytest.param(":x", marks=pytest.mark.xfail(reason="registry: ValueError of import_module")),
+        ":x",
     ],
 )
 def test_an_adapter_class_that_is_none_is_told_so(tmp_path: Path, name: str) -> None:
@@ -311,11 +312,33 @@ async def test_a_second_signal_ends_everything_at_once(
         await asyncio.gather(sending, return_exceptions=True)
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_the_end_of_the_server_finds_even_those_that_hide_where_they_come_from(
+    workspace: Path, tmp_path: Path, live: Liveness, signals: int
+) -> None:
+    script = tmp_path / "cli"
+    hider = f"{sys.executable} -I -S {misbehaving.PROGRAM} hides {live.path}"
+    script.write_text(f"#!/bin/sh\n{hider}\nexec {sys.executable} -I -S {PROGRAM}\n")
+    script.chmod(0o755)
+    env: Any = {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": str(script)}
+    async with bridge(workspace, **env) as server, client_of(server.url) as client:
+        await client.send("text a", contextId="c")
+        pid = await live.pid("cleared-environment")
+        if signals == 2:
+            await client.send("ask q-1 x", contextId="c")
+            server.process.send_signal(signal.SIGTERM)
+            await logged(server, "stopping")
+        await server.stop()
+        try:
+            assert not psutil.pid_exists(pid)
+        finally:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
 async def test_the_server_leaves_no_zombie_of_an_orphan_that_ended_by_itself(
     workspace: Path, tmp_path: Path, live: Liveness
 ) -> None:
-    from tests import misbehaving
-
     program = agent(tmp_path, "orphan", misbehaving.PROGRAM)
     script = tmp_path / "cli"
     script.write_text(
@@ -340,7 +363,6 @@ async def test_the_server_leaves_no_zombie_of_an_orphan_that_ended_by_itself(
 # --- recordings --------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(reason="recording: replays the SIGTERM that ended it, after its last turn")
 async def test_what_was_recorded_through_the_bridge_can_be_replayed(
     workspace: Path, tmp_path: Path
 ) -> None:
@@ -392,7 +414,6 @@ def lines_of(tape: Path, direction: str) -> list[object]:
     return [line["data"] for line in lines if line["dir"] == direction]
 
 
-@pytest.mark.xfail(reason="recording: the pipes of the child are not closed: ResourceWarning")
 def test_a_recorder_is_the_cli_to_both_sides(tmp_path: Path) -> None:
     tape = tmp_path / "tape"
     program = 'read a; echo "got $a"; echo \'{"b": [1]}\'; echo oops >&2; printf end; exit 7'
@@ -417,10 +438,6 @@ def test_a_recorder_without_its_cli_says_so(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-ABORTS = "recording: a daemon thread in sys.stdin aborts the interpreter at its end"
-
-
-@pytest.mark.xfail(reason=ABORTS)
 def test_a_recorder_ends_with_its_cli_while_stdin_stays_open(tmp_path: Path) -> None:
     tape = tmp_path / "tape"
     process = subprocess.Popen(
@@ -436,7 +453,6 @@ def test_a_recorder_ends_with_its_cli_while_stdin_stays_open(tmp_path: Path) -> 
         assert process.stderr.read() == b""
 
 
-@pytest.mark.xfail(reason=ABORTS)
 def test_a_recorder_passes_signals_on(tmp_path: Path) -> None:
     tape = tmp_path / "tape"
     program = "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.05; done"

@@ -25,6 +25,7 @@ from bridge.process import (
     AgentProcess,
     LineSplitter,
     LongLine,
+    kill_descendants,
     reap_orphans,
 )
 from tests.liveness import Liveness, listening
@@ -205,7 +206,7 @@ async def test_what_was_written_right_before_the_exit_is_read_to_the_last_byte(
     program = "import os\nos.write(1, b'123456789\\n' * 6000); os.write(2, b'e' * 60_000)"
     child = await spawn.python(f"import subprocess\nsubprocess.Popen(['sleep', '99'])\n{program}")
     # The loop stands still: the exit and the output become known to it at once.
-    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
     assert await child.ended() == 0
     assert child.lines == [b"123456789"] * 6000
     assert child.process.stderr == b"e" * 60_000
@@ -504,6 +505,23 @@ async def test_the_families_of_other_children_are_left_alone(
         assert await child.stop(grace=0.1) == "killed"
         assert [psutil.Process(pid).is_running() for pid in pids] == [True] * len(pids)
         await other.stop(grace=0.1)
+
+
+async def test_at_the_end_even_those_are_found_that_hide_where_they_come_from(
+    spawn: Spawner, live: Liveness
+) -> None:
+    hidden = await spawn.misbehaving("hides", live)
+    await hidden.ended()
+    await live.pid("cleared-environment")
+    assert await hidden.stop() == "exited"
+    assert live.alive("cleared-environment")  # it could be anybody's
+    starting = asyncio.create_task(spawn("/bin/sleep", "1000"))
+    await asyncio.sleep(0)
+    assert not starting.done()
+    kill_descendants()
+    await live.gone("cleared-environment")
+    assert await (await starting).ended() == -signal.SIGKILL
+    reap_orphans()
 
 
 async def test_an_orphan_that_ends_by_itself_is_no_zombie(spawn: Spawner, live: Liveness) -> None:
