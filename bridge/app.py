@@ -17,6 +17,7 @@ from bridge import __version__
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.manager import TaskManager
+from bridge.monitor import Monitor
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.operation import Caller, Operations
 from bridge.transports.rest import Rest
@@ -46,6 +47,7 @@ def make_app(
     services: Sequence[Service],
     *,
     started: float,
+    monitor: Monitor | None = None,
     public_url: str | None = None,
     token: str | None = None,
     max_body_bytes: int = 32 * 1024 * 1024,
@@ -65,6 +67,8 @@ def make_app(
     async def health(request: web.Request) -> web.StreamResponse:
         return await _health(services)
 
+    if monitor:
+        app.add_routes(monitor.routes())
     app.router.add_get("/agents", agents)
     app.router.add_get("/health", health)
     return app

@@ -30,6 +30,7 @@ from bridge.message import Message
 from bridge.question import hint, read_answer
 from bridge.session import Limits, Session
 from bridge.store.memory import Record
+from bridge.task import Update
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class SessionPool:
 class Context:
     """`cwd` never changes, the CLI's conversation goes on; the process that serves it may change.
 
-    `finished` is told of each task that has come to its end.
+    `finished` is told of each task that has come to its end, `changed` of every update.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Context:
         agent: Agent,
         pool: SessionPool,
         finished: Callable[[Record], None],
+        changed: Callable[[Record, Sequence[Update]], None] = lambda record, updates: None,
     ) -> None:
         self.id = context_id
         self.cwd = cwd
@@ -131,6 +133,7 @@ class Context:
         self._agent = agent
         self._pool = pool
         self._finished = finished
+        self._changed = changed
         self._queue: deque[tuple[Record, Message]] = deque()
         self._current: Record | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -270,7 +273,9 @@ class Context:
             return
         now = datetime.now(UTC)
         for event in events:
-            record.log.append(task.apply(event, now))
+            updates = task.apply(event, now)
+            record.log.append(updates)
+            self._changed(record, updates)
             if task.state.terminal:
                 record.log.close()
                 self._finished(record)

@@ -1,33 +1,42 @@
-"""An append-only log of a task's updates, each with its number. Every reader has its own cursor,
-so that a first stream, a second one, a resumed one and a slow one are the same thing."""
+"""An append-only log of numbered entries: a task's updates, or the server's feed. Every reader has
+its own cursor, so that a first stream, a second one, a resumed one and a slow one are the same
+thing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-
-from bridge.task import Update
+from typing import Generic, TypeVar
 
 RENDERED = 1024  # newest entries whose bytes are kept: live subscribers are hardly further apart
 BATCH = 512  # entries that a reader is given at once, so that a long backlog is sent in pieces
 
 
-class Entry:
+T = TypeVar("T")
+
+
+class Entry(Generic[T]):
     """One update. `rendered` keeps its bytes per wire form, shared by all subscribers."""
 
     __slots__ = ("number", "rendered", "update")
 
-    def __init__(self, number: int, update: Update) -> None:
+    def __init__(self, number: int, update: T) -> None:
         self.number = number
         self.update = update
         self.rendered: dict[object, bytes] = {}
 
 
-class EventLog:
-    """Numbers count from 1. After close() nothing is added and every reader comes to an end."""
+class EventLog(Generic[T]):
+    """Numbers count from 1. After close() nothing is added and every reader comes to an end.
 
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
+    `keep`: how many entries are kept at least; None for all. A reader that comes for older ones
+    is given what is there.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
+        self._keep = keep
+        self._dropped = 0
+        self._entries: list[Entry[T]] = []
         self._waiting: set[asyncio.Future[None]] = set()
         self.closed = False
 
@@ -37,26 +46,30 @@ class EventLog:
     @property
     def last(self) -> int:
         """The number of the newest entry; 0 before the first."""
-        return len(self._entries)
+        return self._dropped + len(self._entries)
 
-    def append(self, updates: Iterable[Update]) -> None:
+    def append(self, updates: Iterable[T]) -> None:
         if self.closed:
             raise RuntimeError("the log is closed")
         for update in updates:
-            self._entries.append(Entry(len(self._entries) + 1, update))
+            self._entries.append(Entry(self.last + 1, update))
             if len(self._entries) > RENDERED:
                 self._entries[-RENDERED - 1].rendered.clear()
+        if self._keep is not None and len(self._entries) > 2 * self._keep:
+            self._dropped += len(self._entries) - self._keep
+            del self._entries[: -self._keep]
         self._wake()
 
     def close(self) -> None:
         self.closed = True
         self._wake()
 
-    async def follow(self, after: int, pause: float) -> AsyncIterator[Sequence[Entry]]:
+    async def follow(self, after: int, pause: float) -> AsyncIterator[Sequence[Entry[T]]]:
         """The entries after number `after`, in order, as they come; an empty batch each time
         that `pause` seconds have passed without one. Ends when the log is closed."""
         while True:
-            batch = self._entries[after : after + BATCH]
+            start = max(after - self._dropped, 0)
+            batch = self._entries[start : start + BATCH]
             if batch:
                 after = batch[-1].number
                 yield batch

@@ -27,7 +27,7 @@ from bridge.message import Message, UrlPart, media_type
 from bridge.options import Options, read_options
 from bridge.page import page
 from bridge.store.memory import MemoryStore, Record
-from bridge.task import StatusUpdate, Task
+from bridge.task import StatusUpdate, Task, Update
 from bridge.workspace import Workspaces
 
 CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -57,6 +57,7 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+Watcher = Callable[[Record, Sequence[Update]], None]
 
 
 class TaskManager:
@@ -82,6 +83,7 @@ class TaskManager:
         self._forgotten = forgotten
         self._forgetting: set[asyncio.Task[None]] = set()
         self._policy = policy
+        self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
         self._closing = False
 
@@ -164,6 +166,13 @@ class TaskManager:
             waiter.cancel()
         await asyncio.gather(*(context.shut_down() for context in self._contexts.values()))
 
+    def records(self) -> Sequence[Record]:
+        return self._store.all()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told of every update of every task, from now on."""
+        self._watchers.append(watcher)
+
     def figures(self) -> dict[str, int]:
         """For GET /health: tasks that have not ended, and contexts that are known."""
         return {"tasks": len(self._store.unfinished()), "contexts": len(self._contexts)}
@@ -208,7 +217,15 @@ class TaskManager:
             return known
         context_id = message.context_id or str(uuid.uuid4())
         cwd = self._workspaces.resolve(options.cwd)
-        context = Context(context_id, cwd, options.session, self._agent, self._pool, self._finished)
+        context = Context(
+            context_id,
+            cwd,
+            options.session,
+            self._agent,
+            self._pool,
+            self._finished,
+            self._changed,
+        )
         self._contexts[context_id] = context
         return context
 
@@ -240,6 +257,10 @@ class TaskManager:
             if not any(fnmatch(kind, pattern) for pattern in self._adapter.input_modes):
                 modes = ", ".join(self._adapter.input_modes)
                 raise ContentTypeNotSupported(f"This agent cannot read {kind}, only {modes}.")
+
+    def _changed(self, record: Record, updates: Sequence[Update]) -> None:
+        for watcher in self._watchers:
+            watcher(record, updates)
 
     def _finished(self, record: Record) -> None:
         if record.task.reply and not record.shown:

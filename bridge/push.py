@@ -51,12 +51,12 @@ from bridge.store.push_queue import (
     QueueUnavailable,
     Version,
 )
-from bridge.task import Task
+from bridge.task import Task, Update
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Encode = Callable[[PushConfig, Task, Entry], bytes | None]
+Encode = Callable[[PushConfig, Task, Entry[Update]], bytes | None]
 """The body that tells the receiver of an entry; None where it is told nothing."""
 
 CONTENT_TYPES: dict[Version, str] = {"1.0": "application/a2a+json", "0.3": "application/json"}
@@ -112,7 +112,7 @@ class Push:
         self._places = _Places(limits.per_host, limits.overall)
         self._changing = asyncio.Lock()  # one change of configs at a time
         self._followers: dict[Key, asyncio.Task[None]] = {}
-        self._logs: dict[asyncio.Task[None], EventLog] = {}  # by follower
+        self._logs: dict[asyncio.Task[None], EventLog[Update]] = {}  # by follower
         self._lanes: dict[Key, asyncio.Task[None]] = {}
         self._again: set[Key] = set()  # lanes that have to look into the queue once more
         self._leaving: set[str] = set()  # tasks of an earlier run, until all is delivered
@@ -234,7 +234,7 @@ class Push:
                 self._kick(key)
 
     def _outgoing(
-        self, config: PushConfig, task: Task, entries: Iterable[Entry]
+        self, config: PushConfig, task: Task, entries: Iterable[Entry[Update]]
     ) -> Iterable[tuple[Sequence[Outgoing], int]]:
         """The bodies of `entries`, in portions, each with the number of its last entry."""
         portion: list[Outgoing] = []
@@ -250,7 +250,7 @@ class Push:
         if portion:
             yield portion, last
 
-    def _body(self, config: PushConfig, task: Task, entry: Entry) -> Outgoing | None:
+    def _body(self, config: PushConfig, task: Task, entry: Entry[Update]) -> Outgoing | None:
         """A bug in the encoding costs one notification, which is seen, and not those after it."""
         try:
             body = self._encode(config, task, entry)

@@ -19,6 +19,7 @@ from bridge.app import Service, make_app
 from bridge.choice import Choice, choose_all, make_service
 from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
+from bridge.monitor import Monitor
 from bridge.process import AgentProcess, LongLine, kill_descendants, reap_orphans
 from bridge.push import Push
 from bridge.settings import Loaded, Settings
@@ -49,9 +50,14 @@ async def serve(loaded: Loaded) -> int:
     pool = SessionPool(settings.bridge_max_sessions)
     push = await _start_push(settings)
     services = [make_service(choice, pool, push, versions[choice.id]) for choice in choices]
+    monitor = Monitor()
+    for service in services:
+        monitor.add(service.id, service.manager)
     stop = asyncio.Event()
     _handle_signals(stop, services)
-    runner = web.AppRunner(_app(settings, services), access_log=None, shutdown_timeout=CLOSE_WITHIN)
+    runner = web.AppRunner(
+        _app(settings, services, monitor), access_log=None, shutdown_timeout=CLOSE_WITHIN
+    )
     await runner.setup()
     try:
         sites = [web.SockSite(runner, one) for one in sockets]
@@ -64,6 +70,7 @@ async def serve(loaded: Loaded) -> int:
             await site.stop()
         drain = settings.bridge_drain_ms / 1000
         await asyncio.gather(*(service.manager.close(drain) for service in services))
+        monitor.close()
         return 0
     finally:
         await runner.cleanup()
@@ -99,10 +106,11 @@ async def _push(settings: Settings, folder: Path | None) -> Push:
     return push
 
 
-def _app(settings: Settings, services: list[Service]) -> web.Application:
+def _app(settings: Settings, services: list[Service], monitor: Monitor) -> web.Application:
     return make_app(
         services,
         started=time.time(),
+        monitor=monitor,
         public_url=settings.public_url,
         token=settings.bridge_token,
         max_body_bytes=settings.bridge_max_body_bytes,

@@ -36,7 +36,7 @@ PURE: dict[str, set[str]] = {
 ASYNCIO: dict[str, set[str]] = {
     "process": {"errors"},
     "session": {"adapter", "events", "process"},
-    "log": {"task"},
+    "log": set(),
     "store": set(),
     "store.memory": {"log", "task"},
     "store.push_queue": {"errors"},
@@ -49,6 +49,7 @@ ASYNCIO: dict[str, set[str]] = {
         "question",
         "session",
         "store.memory",
+        "task",
     },
     "manager": {
         "a2a.codec",
@@ -84,7 +85,7 @@ SHELL: dict[str, set[str]] = {
         "store.push_queue",
         "task",
     },
-    "transports.sse": {"transports.negotiation", "transports.operation"},
+    "transports.sse": {"log", "transports.negotiation", "transports.operation"},
     "transports.jsonrpc": {
         "a2a",
         "errors",
@@ -100,10 +101,12 @@ SHELL: dict[str, set[str]] = {
         "transports.operation",
         "transports.sse",
     },
+    "monitor": {"a2a.codec", "log", "manager", "store.memory", "task", "transports.sse"},
     "app": {
         "a2a",
         "a2a.card",
         "manager",
+        "monitor",
         "transports.jsonrpc",
         "transports.operation",
         "transports.rest",
@@ -129,6 +132,7 @@ SHELL: dict[str, set[str]] = {
         "choice",
         "context",
         "errors",
+        "monitor",
         "process",
         "push",
         "settings",

@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 import pytest
 
 from bridge.log import BATCH, RENDERED, Entry, EventLog
-from bridge.task import StatusUpdate, TaskState
+from bridge.task import StatusUpdate, TaskState, Update
 
 NEVER = 3600.0  # seconds of a pause that no test waits for
 SOON = 5.0  # seconds within which what must happen has happened
 UPDATE = StatusUpdate(TaskState.WORKING, datetime(2026, 1, 2, tzinfo=UTC))
-Batches = AsyncIterator[Sequence[Entry]]
+Batches = AsyncIterator[Sequence[Entry[Update]]]
 
 
-def log(length: int) -> EventLog:
-    made = EventLog()
+def log(length: int) -> EventLog[Update]:
+    made: EventLog[Update] = EventLog()
     made.append([UPDATE] * length)
     return made
 
@@ -156,7 +156,7 @@ async def test_only_the_newest_entries_keep_their_bytes() -> None:
     assert len(entries) == RENDERED + 10
 
 
-def _closed(one: EventLog) -> Batches:
+def _closed(one: EventLog[Update]) -> Batches:
     one.close()
     return one.follow(0, NEVER)
 

@@ -36,7 +36,7 @@ from bridge.store.push_queue import (
     QueueUnavailable,
     SqliteQueue,
 )
-from bridge.task import StatusUpdate, Task, TaskState
+from bridge.task import StatusUpdate, Task, TaskState, Update
 
 WITHIN = 10.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -151,7 +151,7 @@ async def pushing(queue: SqliteQueue, **options: Any) -> AsyncIterator[Push]:
             await push.close()
 
 
-def encode(config: PushConfig, task: Task, entry: Entry) -> bytes:
+def encode(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes:
     return f"{task.id}/{entry.number}".encode()
 
 
@@ -252,7 +252,7 @@ async def test_what_happens_while_a_config_is_being_created_is_not_missed() -> N
 
 
 async def test_the_encoding_may_leave_out_updates_and_its_bugs_are_dead_letters() -> None:
-    def some(config: PushConfig, task: Task, entry: Entry) -> bytes | None:
+    def some(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes | None:
         if entry.number == 3:
             raise ValueError("a bug")
         return None if entry.number == 2 else encode(config, task, entry)
@@ -269,7 +269,7 @@ async def test_large_bodies_are_put_down_in_portions() -> None:
     size = BATCH_BYTES // 2 + 1
     receiver, record = Receiver(), new_record()
 
-    def large(config: PushConfig, task: Task, entry: Entry) -> bytes:
+    def large(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes:
         return bytes([entry.number]) * size
 
     queue = SqliteQueue(None)
@@ -839,7 +839,7 @@ async def test_a_receiver_that_is_never_there_does_not_fill_the_disk() -> None:
 async def test_a_full_disk_delays_notifications_and_loses_none() -> None:
     receiver, record, queue = Receiver(), new_record(), SqliteQueue(None)
 
-    def large(config: PushConfig, task: Task, entry: Entry) -> bytes:
+    def large(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes:
         return encode(config, task, entry) + b" " * 100_000
 
     async def pages(limit: int) -> None:

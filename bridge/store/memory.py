@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bridge.log import EventLog
-from bridge.task import Task
+from bridge.task import Task, Update
 
 
 @dataclass(slots=True, eq=False)
@@ -14,7 +14,7 @@ class Record:
     reply of the agent can no longer stand for it."""
 
     task: Task
-    log: EventLog = field(default_factory=EventLog)
+    log: EventLog[Update] = field(default_factory=EventLog)
     shown: bool = False
 
 

@@ -17,7 +17,7 @@ from bridge.manager import TaskManager
 from bridge.push import Push
 from bridge.store.memory import Record
 from bridge.store.push_queue import PushConfig
-from bridge.task import StatusUpdate, Task, TaskState
+from bridge.task import StatusUpdate, Task, TaskState, Update
 
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
@@ -77,7 +77,7 @@ class Stream:
         asks = state is TaskState.INPUT_REQUIRED and self.ends_on_question
         return state.terminal or asks
 
-    def _render(self, entry: Entry, last: bool) -> bytes:
+    def _render(self, entry: Entry[Update], last: bool) -> bytes:
         """The entry's JSON, made once per version for all who follow the task."""
         key = (self.codec.version, last)
         data = entry.rendered.get(key)
@@ -219,7 +219,7 @@ def _shown(config: PushConfig) -> PushParams:
     return PushParams(config.task_id, config.id, config.url, scheme=config.scheme)
 
 
-def encode_notification(config: PushConfig, task: Task, entry: Entry) -> bytes | None:
+def encode_notification(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes | None:
     """What a receiver is told, in the version that its config was created with."""
     codec = next(codec for codec in CODECS if codec.version == config.version)
     item = codec.encode_notification(task, entry.update)

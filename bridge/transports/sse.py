@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from typing import Any
 
+import orjson
 from aiohttp import web
 
+from bridge.log import EventLog
 from bridge.transports.negotiation import activated_extensions
-from bridge.transports.operation import Stream
+from bridge.transports.operation import HEARTBEAT, Stream
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +23,7 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 _PING = b": ping\n\n"
+Items = AsyncIterator[list[tuple[int, bytes]] | None]
 
 
 async def respond(
@@ -29,10 +34,28 @@ async def respond(
     All that is ready goes out in one write. A client that goes away or stops reading ends only
     its own stream.
     """
+    return await _respond(request, stream.items(), before, after)
+
+
+async def respond_feed(
+    request: web.Request, feed: EventLog[dict[str, Any]], after: int
+) -> web.StreamResponse:
+    """Answer `request` with a log of JSON objects from number `after` on."""
+
+    async def items() -> Items:
+        async for batch in feed.follow(after, HEARTBEAT):
+            yield [(entry.number, orjson.dumps(entry.update)) for entry in batch] or None
+
+    return await _respond(request, items())
+
+
+async def _respond(
+    request: web.Request, items: Items, before: bytes = b"", after: bytes = b""
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, **activated_extensions(request)})
     await response.prepare(request)
     try:
-        async for batch in stream.items():
+        async for batch in items:
             frames = [
                 b"id: %d\ndata: %b%b%b\n\n" % (number, before, data, after)
                 for number, data in batch or ()

@@ -1,0 +1,90 @@
+"""What goes on in the server, for operators: read-only JSON, and a feed of state changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from bridge.a2a.codec import timestamp
+from bridge.log import EventLog
+from bridge.manager import TaskManager
+from bridge.store.memory import Record
+from bridge.task import StatusUpdate, Task, TaskState, Update
+from bridge.transports import sse
+
+FEED = 1000  # state changes that a reader who comes back can still be told
+Change = dict[str, Any]
+
+
+class Monitor:
+    """`managers` are the agents' by their ids."""
+
+    def __init__(self) -> None:
+        self._managers: dict[str, TaskManager] = {}
+        self._feed: EventLog[Change] = EventLog(keep=FEED)
+
+    def add(self, agent_id: str, manager: TaskManager) -> None:
+        """Watch an agent from now on."""
+        self._managers[agent_id] = manager
+        manager.watch(lambda record, updates: self._changed(agent_id, record, updates))
+
+    def close(self) -> None:
+        """End the feed, and with it the responses that tell it."""
+        self._feed.close()
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        return (
+            web.get("/monitor/agents", self._agents),
+            web.get("/monitor/tasks", self._tasks),
+            web.get("/monitor/events", self._events),
+        )
+
+    async def _agents(self, request: web.Request) -> web.Response:
+        listed = []
+        for agent_id, manager in self._managers.items():
+            states = Counter(record.task.state.value for record in manager.records())
+            listed.append({"id": agent_id, **manager.figures(), "tasks": dict(states)})
+        return web.json_response({"agents": listed})
+
+    async def _tasks(self, request: web.Request) -> web.Response:
+        """Filters: `agent`, `state` (as 0.3 spells it), `contextId`."""
+        wanted = request.query
+        states = {state.value for state in TaskState}
+        if wanted.get("state") and wanted["state"] not in states:
+            text = f"state must be one of {', '.join(sorted(states))}"
+            return web.json_response({"error": text}, status=400)
+        listed = [
+            {"agent": agent_id, **_summary(record.task)}
+            for agent_id, manager in self._managers.items()
+            if wanted.get("agent") in (None, agent_id)
+            for record in manager.records()
+            if wanted.get("state") in (None, record.task.state.value)
+            if wanted.get("contextId") in (None, record.task.context_id)
+        ]
+        return web.json_response({"tasks": listed})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events, from now on, or from `Last-Event-ID` on."""
+        given = request.headers.get("Last-Event-ID", "")
+        after = int(given) if given.isascii() and given.isdigit() else self._feed.last
+        return await sse.respond_feed(request, self._feed, after)
+
+    def _changed(self, agent_id: str, record: Record, updates: Sequence[Update]) -> None:
+        states = [update.state for update in updates if isinstance(update, StatusUpdate)]
+        if states:
+            self._feed.append([{"agent": agent_id, **_summary(record.task)}])
+
+
+def _summary(task: Task) -> Change:
+    """A task in a line: no content, which is the client's."""
+    return {
+        "id": task.id,
+        "contextId": task.context_id,
+        "state": task.state.value,
+        "created": timestamp(task.created),
+        "changed": timestamp(task.status_time),
+        "waitsFor": task.question.kind if task.question else None,
+    }
