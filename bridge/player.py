@@ -42,7 +42,7 @@ def play(lines: list[dict[str, Any]], speed: float, given: Iterator[dict[str, An
     for line in lines:
         pause, before = line["t"] - before, line["t"]
         kind, data = line["dir"], line["data"]
-        if kind == "in" and isinstance(data, dict) and data.get("type") in AWAITED:
+        if awaited(line):
             names |= wait_for(data, given)
         elif kind in ("out", "err"):
             if speed > 0 and pause > 0:
@@ -54,8 +54,14 @@ def play(lines: list[dict[str, Any]], speed: float, given: Iterator[dict[str, An
         elif kind == "note" and isinstance(data, dict) and data.get("rc"):
             sys.exit(data["rc"] if data["rc"] > 0 else 128 - data["rc"])
     # A recording that was not told anything would play for ever.
-    if not any(line["dir"] == "in" for line in lines):
-        next(given, None)
+    if not any(map(awaited, lines)) and next(given, None) is None:
+        sys.exit(0)
+
+
+def awaited(line: dict[str, Any]) -> bool:
+    """Whether the CLI waited for this line of its input."""
+    data = line["data"]
+    return line["dir"] == "in" and isinstance(data, dict) and data.get("type") in AWAITED
 
 
 def wait_for(recorded: dict[str, Any], given: Iterator[dict[str, Any]]) -> dict[str, str]:

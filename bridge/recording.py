@@ -31,7 +31,7 @@ def dialect(path: str) -> str:
             first = json.loads(next(file, "{}"))
         note = first["data"]
         return str(note.get("adapter") or _guess(note["argv"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{path} is not a recording: {error!r}") from None
 
 

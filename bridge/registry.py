@@ -66,7 +66,7 @@ def _package_path() -> str:
 
 def _from_path(name: str) -> type[Adapter]:
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
+    if not module_name:
         raise ConfigurationError(f"{name!r} is not of the form pkg.mod:Class.")
     try:
         module = importlib.import_module(module_name)

@@ -6,6 +6,7 @@ Precedence: command line, environment, `.env`, CONFIG_FILE (TOML), default.
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import shlex
 import tomllib
@@ -165,6 +166,11 @@ class Settings(BaseModel):
         }
         return _validated({**self.model_dump(), "agent_skills": self.agent_skills, **own})
 
+    @property
+    def each(self) -> list[Settings]:
+        """These settings, and those of every agent."""
+        return [self, *map(self.for_agent, self.agents)]
+
     # --- what follows from them ----------------------------------------------------------------
 
     @property
@@ -200,6 +206,10 @@ class Settings(BaseModel):
         return {**named, **inherited}
 
 
+NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills"}
+"""The settings that a variable can hold; the others are tables of CONFIG_FILE."""
+
+
 class Loaded:
     """The settings, the values of the `.env` that was read, and what the operator should know."""
 
@@ -211,29 +221,23 @@ class Loaded:
 
 def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     """Put flags, environment, `.env` and CONFIG_FILE together. Raises ConfigurationError."""
-    environment = {
-        name.lower(): value
-        for name, value in os.environ.items()
-        if name.lower() in Settings.model_fields and value
-    }
-    given = {**environment, **{name: value for name, value in flags.items() if value is not None}}
+    chosen = {name: value for name, value in flags.items() if value is not None}
+    given = {**_known(os.environ), **chosen}
     warnings: list[str] = []
     dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
-    from_dotenv = {
-        name.lower(): value
-        for name, value in dotenv.items()
-        if name.lower() in Settings.model_fields and value
-    }
-    given = {**from_dotenv, **given}
-    given = {**_config_file(given.get("config_file")), **given}
-    settings = _validated(given)
-    each = [settings, *map(settings.for_agent, settings.agents)]
-    folder = os.path.dirname(os.path.abspath(env_file)) if env_file else None
-    if env_file and folder and any(one.workspaces.contains(folder) for one in each):
+    given = {**_known(dotenv), **given}
+    settings = _validated({**_config_file(given.get("config_file")), **given})
+    if env_file and _inside_a_workspace(env_file, settings):
         raise ConfigurationError(_refusal(env_file))
-    for one in each:
+    for one in settings.each:
         _check(one)
     return Loaded(settings, dotenv, warnings)
+
+
+def _known(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of `variables` that are settings and not empty, by the settings' names."""
+    lower = {name.lower(): value for name, value in variables.items() if value}
+    return {name: value for name, value in lower.items() if name in NAMES}
 
 
 def _validated(given: Mapping[str, Any]) -> Settings:
@@ -269,17 +273,21 @@ def _check(settings: Settings) -> None:
 
 
 def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
-    """`.env` of the directory the server was started in, unless it lies in the workspace as it is
+    """`.env` of the directory the server was started in, unless it lies in a workspace as they are
     known without that file: a repository must not configure the server that runs agents in it."""
-    path = Path.cwd() / ".env"
-    if not path.is_file():
+    if not os.path.isfile(".env"):
         return {}
-    default = given.get("agent_repo_path") or os.getcwd()
-    workspaces = Workspaces(default, _paths(given.get("agent_allowed_repo_roots") or ""))
-    if workspaces.contains(str(path.parent)):
+    settings = _validated({**_config_file(given.get("config_file")), **given})
+    if _inside_a_workspace(".env", settings):
         warnings.append(_refusal(".env"))
         return {}
-    return _read_env_file(str(path))
+    return _read_env_file(".env")
+
+
+def _inside_a_workspace(path: str, settings: Settings) -> bool:
+    """Whether agents could write the file, under its name or where that leads."""
+    places = (os.path.dirname(os.path.abspath(path)), os.path.realpath(path))
+    return any(one.workspaces.contains(place) for one in settings.each for place in places)
 
 
 def _refusal(path: str) -> str:
@@ -292,7 +300,8 @@ def _refusal(path: str) -> str:
 
 def _read_env_file(path: str) -> dict[str, str]:
     try:
-        values = dotenv_values(path, interpolate=False) if Path(path).stat() else {}
+        text = Path(path).read_text("utf-8")
+        values = dotenv_values(stream=io.StringIO(text), interpolate=False)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from None
     return {name: value for name, value in values.items() if value is not None}

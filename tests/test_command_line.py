@@ -122,7 +122,7 @@ def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in text and "in use" in text and "--port" in text
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "example.org"])
 def test_without_a_token_only_this_machine_may_be_served(tmp_path: Path, host: str) -> None:
     env = {"AGENT_BINARY": agent(tmp_path), "AGENT_ADAPTER": "jsonl"}
     text = refusal(run("--host", host, cwd=tmp_path, **env))

@@ -943,16 +943,18 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class Kill:
-    """Kills the child at its nth request: before it is answered, or when the answer is sent."""
+    """Kills the child at its nth request: before it is answered, or when the answer is sent. Not
+    before `other` has got something, for then all that it is to get has been put down."""
 
-    def __init__(self, at: int, answer: bool) -> None:
-        self.left, self.answer = at, answer
+    def __init__(self, at: int, answer: bool, other: Receiver) -> None:
+        self.left, self.answer, self.other = at, answer, other
         self.pid: int | None = None
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.left -= 1
         if self.left > 0:
             return web.Response()
+        await self.other.got(1)
         response = web.StreamResponse(headers={"Content-Length": "0"})
         if self.answer:
             await response.prepare(request)
@@ -967,7 +969,8 @@ async def test_a_crash_in_the_middle_of_deliveries_loses_nothing_and_keeps_the_o
     directory: Path, at: int, answer: bool
 ) -> None:
     count = 100
-    kill, other = Kill(at, answer), Receiver()
+    other = Receiver()
+    kill = Kill(at, answer, other)
     receiver = Receiver(kill)
     async with receiving(receiver, other):
         arguments = ("-c", CHILD, str(directory), str(count), receiver.url, other.url)

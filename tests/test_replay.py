@@ -150,7 +150,6 @@ async def test_a_replay_can_be_canceled(workspace: Path, tmp_path: Path) -> None
         *("", "{}", "[]", "nonsense", '{"data": 5}', "\xff"),
         pytest.param(
             '{"data": {"argv": []}}',
-            marks=pytest.mark.xfail(reason="recording: an empty argv is an IndexError"),
         ),
     ],
 )
@@ -211,7 +210,6 @@ def test_the_player_keeps_the_time(tmp_path: Path, speed: float, least: float, m
     assert least <= float(done.stdout) < most
 
 
-@pytest.mark.xfail(reason="player: a recording that waits for nothing is played without an end")
 def test_a_recording_that_waits_for_nothing_is_not_played_for_ever(tmp_path: Path) -> None:
     lines: list[Line] = [("in", {"type": "control_request"}), ("out", {"type": "done"})]
     argv = [sys.executable, "-I", player.__file__, write(tmp_path / "tape", lines), "0"]

@@ -199,16 +199,15 @@ def inside(start: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
             monkeypatch.setenv("CONFIG_FILE", str(config))
 
 
-UNSAFE = pytest.mark.xfail(reason="settings: the implicit .env is read although it lies inside")
 WAYS = [
     "it is the workspace",
     "no workspace is set",
     "it is below the workspace",
     "it is an allowed root",
     "the workspace is a link to it",
-    pytest.param("the file is a link into the workspace", marks=UNSAFE),
-    pytest.param("CONFIG_FILE allows it", marks=UNSAFE),
-    pytest.param("CONFIG_FILE gives it to an agent", marks=UNSAFE),
+    pytest.param("the file is a link into the workspace"),
+    pytest.param("CONFIG_FILE allows it"),
+    pytest.param("CONFIG_FILE gives it to an agent"),
 ]
 
 
@@ -275,7 +274,7 @@ async def test_the_server_starts_without_an_env_file_of_its_workspace_and_says_s
     "name",
     [
         "nowhere.env",
-        pytest.param(".", marks=pytest.mark.xfail(reason="settings: a directory reads as empty")),
+        ".",
     ],
 )
 def test_an_env_file_that_cannot_be_read_is_told(start: Path, name: str) -> None:
@@ -367,7 +366,6 @@ def test_a_config_file_that_is_missing_is_told(start: Path) -> None:
         load({"config_file": str(start / "nowhere.toml")})
 
 
-@pytest.mark.xfail(reason="settings: AGENTS, a table of CONFIG_FILE, is taken from the environment")
 @pytest.mark.parametrize("name", ["AGENTS", "AGENT_SKILLS"])
 def test_a_table_of_the_config_file_is_not_looked_for_in_the_environment(
     monkeypatch: pytest.MonkeyPatch, name: str
