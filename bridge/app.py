@@ -145,7 +145,7 @@ def _still_good(request: web.Request, tag: str, changed: float) -> bool:
     since = request.headers.get("If-Modified-Since")
     try:
         return since is not None and parsedate_to_datetime(since).timestamp() >= int(changed)
-    except ValueError:
+    except (ValueError, OverflowError):  # no date
         return False
 
 
@@ -183,14 +183,15 @@ def _authentication(token: str) -> Any:
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.endswith(CARD_PATHS) or request.path == "/health":
+        # The path as it was sent: an encoded slash is part of an id, and makes nothing a card.
+        if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
         if scheme.lower() == "bearer" and hmac.compare_digest(digest, wanted):
             return await handler(request)
-        body = {"error": {"code": 401, "message": "Send Authorization: Bearer <token>."}}
-        response = _json(body, 401)
+        error = Unauthenticated("Send Authorization: Bearer <token>.")
+        response = _json({"error": encode_http_error(error)}, 401)
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
         return response
 

@@ -154,6 +154,7 @@ def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) ->
         push,
         extended if settings.bridge_token else None,
         settings.bridge_stream_on_question,
+        settings.bridge_fast_path_ms / 1000,
     )
     return Service(choice.id, manager, operations, card, settings.bridge_card)
 

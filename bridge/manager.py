@@ -4,8 +4,10 @@ which the manager finds or makes."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import uuid
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,10 +40,12 @@ REPLY_WITHIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was taken. What follows from it has numbers above `after`."""
+    """A message that was taken. What follows from it has numbers above `after`. `again`: it had
+    been taken before, and nothing was begun."""
 
     record: Record
     after: int
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,35 @@ class Policy:
 
 DEFAULT_POLICY = Policy()
 Watcher = Callable[[Record, Sequence[Update]], None]
+
+
+class Taken:
+    """The messages that were taken, so that one that is sent again begins nothing (§3.3.1).
+
+    Only ids that are long enough to be unique count: clients that number their messages, or call
+    all of them alike, mean a new one each time.
+    """
+
+    UNIQUE = 16  # characters
+    KEPT = 10_000
+
+    def __init__(self) -> None:
+        self._messages: dict[str, tuple[bytes, weakref.ref[Record]]] = {}
+
+    def find(self, message: Message) -> Record | None:
+        """The task that the message went to. Raises InvalidParams if the id was another's."""
+        digest, record = self._messages.get(message.id, (b"", None))
+        known = record() if record else None  # forgotten with its task
+        if known and digest != _digest(message):
+            text = "another message was sent with this messageId"
+            raise InvalidParams(text, [("message.messageId", text)])
+        return known
+
+    def add(self, message: Message, record: Record) -> None:
+        if len(message.id) >= self.UNIQUE:
+            self._messages[message.id] = _digest(message), weakref.ref(record)
+        if len(self._messages) > self.KEPT:
+            del self._messages[next(iter(self._messages))]
 
 
 class TaskManager:
@@ -83,6 +116,7 @@ class TaskManager:
         self._forgotten = forgotten
         self._forgetting: set[asyncio.Task[None]] = set()
         self._policy = policy
+        self._taken = Taken()
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
         self._closing = False
@@ -95,6 +129,15 @@ class TaskManager:
         self._check_parts(message)
         if self._closing:
             raise Unavailable("The server is shutting down; try again in a moment.")
+        known = self._taken.find(message)
+        if known:
+            return Sent(known, known.log.last, again=True)
+        sent = self._take(params)
+        self._taken.add(message, sent.record)
+        return sent
+
+    def _take(self, params: SendParams) -> Sent:
+        message = params.message
         if params.answers_by_context and message.task_id is None:
             message = replace(message, task_id=self._waiting_task(message.context_id))
         if message.task_id is not None:
@@ -138,6 +181,8 @@ class TaskManager:
 
     async def settled(self, sent: Sent) -> None:
         """Until the task has ended or waits for the client, looking from the message on."""
+        if sent.again and sent.record.task.state.interrupted:
+            return
         async for batch in sent.record.log.follow(sent.after, pause=3600.0):
             for entry in batch:
                 if isinstance(entry.update, StatusUpdate) and entry.update.state.interrupted:
@@ -285,3 +330,7 @@ class TaskManager:
     async def _ended(self, record: Record) -> None:
         while not record.log.closed:
             await record.log.changed()
+
+
+def _digest(message: Message) -> bytes:
+    return hashlib.sha256(repr(message).encode("utf-8", "surrogatepass")).digest()

@@ -135,6 +135,11 @@ class Settings(BaseModel):
     bridge_card: Literal["both", "1.0", "0.3"] = Field(
         "both", description="Shape of the agent card: both, 1.0 or 0.3."
     )
+    bridge_fast_path_ms: Milliseconds = Field(
+        0,
+        description="Answer a send that waits with a Message instead of a task, if it completes "
+        "within this time; 0 for never.",
+    )
     bridge_stream_on_question: Literal["close", "open"] = Field(
         "close", description="What the stream of a send does at a question: close or open."
     )

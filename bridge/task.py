@@ -217,6 +217,15 @@ class Task:
         """The question that is open; several are asked one after the other."""
         return self.questions[0] if self.questions else None
 
+    def quick_answer(self, within: float) -> Message | None:
+        """The answer as a Message, if the task completed within so many seconds."""
+        took = (self.status_time - self.created).total_seconds()
+        answer = self.artifacts.get(ANSWER_ID)
+        if self.state is not TaskState.COMPLETED or not took <= within > 0 or answer is None:
+            return None
+        identity = f"{self.id}-answer"
+        return Message(identity, Role.AGENT, tuple(answer.parts), self.id, self.context_id)
+
     def apply(self, event: Event, now: datetime) -> list[Update]:
         """Let `event` happen. Returns what every subscriber is told, in order.
 

@@ -44,12 +44,22 @@ async def serving(
         "agent_args": ("-I", "-S", program),
         "agent_repo_path": str(workspace),
         "bridge_stop_grace_ms": 1000,
+        "bridge_push_allow_private": True,
     }
-    chosen = Settings(**{**defaults, **settings})
+    async with serving_loaded(Loaded(Settings(**{**defaults, **settings}), {}, [])) as server:
+        yield server
+
+
+@asynccontextmanager
+async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator[Server]:
+    """The same with settings from wherever they are. `cli_version`: what each CLI says of itself."""
+    before = psutil.Process().children(recursive=True)  # of a server that other tests share
+    chosen = loaded.settings
     pool = SessionPool(chosen.bridge_max_sessions)
-    push = Push(SqliteQueue(None), encode_notification, allow_private=True)
+    allow_private = chosen.bridge_push_allow_private
+    push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
     await push.start()
-    services = [make_service(one, pool, push, "") for one in choose_all(Loaded(chosen, {}, []))]
+    services = [make_service(one, pool, push, cli_version) for one in choose_all(loaded)]
     app = make_app(
         services,
         started=0.0,
@@ -71,4 +81,4 @@ async def serving(
             await manager.close(drain=0)
         await runner.cleanup()
         await push.close()
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= set(before)

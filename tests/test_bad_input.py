@@ -24,7 +24,7 @@ from tests.client import Client, Json, artifact_text, said, state, streamed_text
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WITHIN = 20.0
 SETTINGS = {
-    "AGENT_IDLE_EXIT_MS": "1500",
+    "AGENT_IDLE_EXIT_MS": "1000",
     "BRIDGE_STOP_GRACE_MS": "300",
     "BRIDGE_DRAIN_MS": "0",
     "BRIDGE_MAX_BODY_BYTES": "10000000",
@@ -64,7 +64,7 @@ async def client(server: BridgeProcess) -> AsyncIterator[Client]:
     ) as http:
         client = Client(http, server.url)
         yield client
-        task = await client.send("text still here")
+        task = await client.send("text still here", contextId="canary")
         assert artifact_text(task) == "still here"
 
 
@@ -139,7 +139,7 @@ async def test_what_was_accepted_can_be_read_again_however_odd(client: Client) -
             assert await client.get(task["id"]) == task
 
 
-@pytest.mark.parametrize("depth", [100, 240, 250, 300, 1000, 1020, 1030])
+@pytest.mark.parametrize("depth", [100, 250, 1000, 1030])
 async def test_nesting_is_refused_or_served_but_never_half(client: Client, depth: int) -> None:
     for version in ("1.0", "0.3"):
         client = Client(client.session, client.url, version)
@@ -244,7 +244,7 @@ async def test_a_client_that_goes_away_in_the_middle_of_its_request_troubles_nob
 # --- what an agent says ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [50, 240, 260, 900, 5000])
+@pytest.mark.parametrize("depth", [50, 240, 900])
 @pytest.mark.parametrize(
     "line",
     [
@@ -359,7 +359,7 @@ DURING_A_TURN = {
     "exits_without_a_word": "exit status 0). It said nothing on stderr",
     "prints_garbage": "exit status 1",
     "prints_a_long_line": "exit status 1",
-    "never_answers": "printed nothing for 1.5 s and was stopped (AGENT_IDLE_EXIT_MS",
+    "never_answers": "printed nothing for 1 s and was stopped (AGENT_IDLE_EXIT_MS",
     "floods_stderr": "the last words",
     "leaves_half_a_line": "exit status 1",
     "dies_by_a_signal": "signal 9",

@@ -1,4 +1,4 @@
-"""The official Python SDKs, 1.x and 0.3, as clients of the real server with the real Claude Code.
+"""The official SDKs for Python and JS, 1.x and 0.3, as clients of the real server and Claude Code.
 
 Each scenario is a program of its own (tests/clients), in the SDK's own environment.
 """
@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from tests.bridge_process import CHECKOUT
 from tests.real_claude_code import RealClaudeCode, bash, claude_code, script, write
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
-each_sdk = pytest.mark.parametrize("sdk", ["v1", "v03"])
+SDKS = ["python-v1", "python-v1-rest", "python-v03", "js-v1", "js-v1-rest", "js-v03"]
+each_sdk = pytest.mark.parametrize("sdk", SDKS)
 
 RUNS_WITHIN = 45.0  # seconds; the programs give up after 30
 SLOW = {"text": "word " * 400, "chunks": 400, "delay": 0.05}
@@ -30,18 +32,33 @@ async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealCl
         yield server
 
 
+def command(sdk: str) -> tuple[Path | str, Path]:
+    """Interpreter and program. The folder of an SDK is made by scripts/install."""
+    language, version = sdk.split("-")[:2]
+    if language == "js":
+        installed = CHECKOUT / f"tests/clients/js-{version}/node_modules/@a2a-js/sdk"
+        found: tuple[Path | str, Path] = "node", CHECKOUT / f"tests/clients/js-{version}/driver.mjs"
+    else:
+        installed = CHECKOUT / f".venvs/a2a-sdk-{version}/bin/python"
+        found = installed, CHECKOUT / f"tests/clients/sdk_{version}.py"
+    assert installed.exists(), f"{installed} is missing: run scripts/install"
+    return found
+
+
 async def play(
     real: RealClaudeCode, sdk: str, scenario: str, prompt: str, answer: str = "allow"
 ) -> Any:
     """What the SDK's client saw. Its environment has no proxies: the server is on loopback."""
-    python = CHECKOUT / f".venvs/a2a-sdk-{sdk}/bin/python"
-    assert python.exists(), f"{python} is missing: run scripts/install"
     process = await asyncio.create_subprocess_exec(
-        python,
-        CHECKOUT / f"tests/clients/sdk_{sdk}.py",
+        *command(sdk),
         real.server.url,
         scenario,
-        env={"PATH": os.environ["PATH"], "A2A_PROMPT": prompt, "A2A_ANSWER": answer},
+        env={
+            "PATH": os.environ["PATH"],
+            "A2A_PROMPT": prompt,
+            "A2A_ANSWER": answer,
+            "A2A_TRANSPORT": "HTTP+JSON" if sdk.endswith("-rest") else "JSONRPC",
+        },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -122,7 +139,8 @@ async def test_errors(real: RealClaudeCode, sdk: str) -> None:
 async def test_a_silent_task_outlasts_the_clients_own_time_limit(
     real: RealClaudeCode,
 ) -> None:
-    step = {"text": "At last.", "ttfb": 6}  # the SDKs' clients give up after 5 s without a byte
-    plays = [play(real, sdk, "stream", script("Wait.", step)) for sdk in ("v1", "v03")]
+    step = {"text": "At last.", "ttfb": 6}  # the Python SDKs' clients give up after 5 s of silence
+    sdks = ("python-v1", "python-v1-rest", "python-v03")
+    plays = [play(real, sdk, "stream", script("Wait.", step)) for sdk in sdks]
     for seen in await asyncio.gather(*plays):
         assert (seen["state"], seen["text"]) == ("completed", "At last.")

@@ -221,6 +221,10 @@ class Codec(ABC):
         also the first item of a stream."""
 
     @abstractmethod
+    def encode_reply(self, message: Message) -> dict[str, Any]:
+        """The result of a send that is a message."""
+
+    @abstractmethod
     def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
         """An item of a stream; `final` says that it is the last one."""
 

@@ -195,8 +195,11 @@ class V0_3(Codec):
 
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
         if task.reply:
-            return self.encode_message(task.reply)
+            return self.encode_reply(task.reply)
         return self.encode_task(task, history_length)
+
+    def encode_reply(self, message: Message) -> dict[str, Any]:
+        return self.encode_message(message)
 
     def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
         if isinstance(update, StatusUpdate):

@@ -8,7 +8,7 @@ from bridge.log import EventLog
 from bridge.task import Task, Update
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Record:
     """A task and the log of its updates. `shown`: a client knows the task, so that a direct
     reply of the agent can no longer stand for it."""

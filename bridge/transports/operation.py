@@ -92,7 +92,8 @@ class Operations:
 
     `push` notifies receivers. `extended_card` makes the card for clients that have authenticated
     themselves; None where clients cannot. `stream_on_question`: "close" or "open", what a send's
-    stream does then.
+    stream does then. `fast_path`: a send that waits gets a Message for a task that completed
+    within so many seconds; 0 for never.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class Operations:
         push: Push,
         extended_card: Callable[[str], Card] | None,
         stream_on_question: str,
+        fast_path: float = 0.0,
     ) -> None:
         self._manager = manager
         self._push = push
         self._extended_card = extended_card
+        self._fast_path = fast_path
         self._ends_on_question = stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -145,6 +148,9 @@ class Operations:
             await self._manager.settled(sent)
         else:
             sent.record.shown = True
+        answer = sent.record.task.quick_answer(self._fast_path) if asked.blocking else None
+        if answer:
+            return codec.encode_reply(answer)
         return codec.encode_sent(sent.record.task, asked.history_length)
 
     def _checked_push(self, codec: Codec, asked: SendParams) -> PushConfig | None:

@@ -7,6 +7,7 @@ anybody else's.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -59,7 +60,8 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.BodyTooLarge: (413, "RESOURCE_EXHAUSTED"),
     errors.Unavailable: (503, "UNAVAILABLE"),
 }
-_NUMBERS = ("pageSize", "historyLength")
+_NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON has numbers of enums, too
+_NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
 _REST = tuple(codec for codec in CODECS if codec.version == "1.0")
 
@@ -132,17 +134,16 @@ def _camel(name: str) -> str:
 
 def _value(name: str, text: str) -> Any:
     """A query parameter as the JSON that it stands for. What does not fit is left to decoding."""
-    if name in _NUMBERS and text.lstrip("-").isascii() and text.lstrip("-").isdigit():
+    if name in _NUMBERS and _NUMBER.fullmatch(text):
         return int(text)
     return _FLAGS.get(text, text) if name == "includeArtifacts" else text
 
 
 def _media_type(request: web.Request) -> str:
-    """What the client sent, or accepts; A2A's own where it says nothing (§11.2)."""
+    """A2A's own (§11.2), unless the client accepts or sends nothing but plain JSON."""
     accepted = request.headers.get("Accept", "")
-    sent = request.headers.get("Content-Type", "")
-    plain = JSON in accepted or (JSON in sent and A2A_JSON not in accepted)
-    return JSON if plain else A2A_JSON
+    plain = JSON in accepted or request.content_type == JSON
+    return JSON if plain and A2A_JSON not in accepted else A2A_JSON
 
 
 def _respond(request: web.Request, body: Any, status: int = 200) -> web.Response:
@@ -156,7 +157,8 @@ def _respond(request: web.Request, body: Any, status: int = 200) -> web.Response
 
 def _respond_error(request: web.Request, error: Exception) -> web.Response:
     status, name = STATUS.get(type(error), (500, "INTERNAL"))
-    if isinstance(error, errors.ContentTypeNotSupported) and request.content_type != JSON:
+    readable = request.content_type in (JSON, A2A_JSON)
+    if isinstance(error, errors.ContentTypeNotSupported) and not readable:
         status = 415  # what HTTP itself says of a body that nobody can read
     encoded = _REST[0].encode_error(error)
     body = {

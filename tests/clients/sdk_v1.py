@@ -7,7 +7,8 @@ stderr and exit status 1. ``sdk_v03.py`` offers the same scenarios and keys with
 states, kinds, roles and error names are spelled alike, so that the outputs can be compared.
 
 Environment: ``A2A_PROMPT`` is the text of the first message (default "hello"), ``A2A_ANSWER`` the
-answer given in the scenario ``question`` (default "allow").
+answer given in the scenario ``question`` (default "allow"), ``A2A_TRANSPORT`` the only binding that
+the client knows: "JSONRPC" (the default) or "HTTP+JSON".
 """
 
 import argparse
@@ -86,6 +87,11 @@ def prompt() -> str:
     return os.environ.get("A2A_PROMPT", "hello")
 
 
+def transport() -> str:
+    """The binding of the protocol that the client is to use."""
+    return os.environ.get("A2A_TRANSPORT", "JSONRPC")
+
+
 def state_name(status: TaskStatus) -> str:
     """The state as protocol 0.3 spells it, such as "input-required"."""
     name: str = TaskState.Name(status.state)
@@ -133,7 +139,10 @@ async def connect(base_url: str, *, streaming: bool) -> AsyncIterator[Client]:
     """
     http = httpx.AsyncClient() if streaming else httpx.AsyncClient(timeout=RUN_SECONDS)
     async with http:
-        factory = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http))
+        config = ClientConfig(
+            streaming=streaming, httpx_client=http, supported_protocol_bindings=[transport()]
+        )
+        factory = ClientFactory(config)
         card = await A2ACardResolver(http, base_url).get_agent_card()
         yield factory.create(card)
 
