@@ -20,7 +20,7 @@ from bridge.manager import TaskManager
 from bridge.monitor import Monitor
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.operation import Caller, Operations
-from bridge.transports.rest import Rest
+from bridge.transports.rest import Rest, encode_unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -190,8 +190,7 @@ def _authentication(token: str) -> Any:
         digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
         if scheme.lower() == "bearer" and hmac.compare_digest(digest, wanted):
             return await handler(request)
-        error = Unauthenticated("Send Authorization: Bearer <token>.")
-        response = _json({"error": encode_http_error(error)}, 401)
+        response = _json(encode_unauthenticated("Send Authorization: Bearer <token>."), 401)
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
         return response
 

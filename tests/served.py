@@ -52,7 +52,7 @@ async def serving(
 
 @asynccontextmanager
 async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator[Server]:
-    """The same with settings from wherever they are. `cli_version`: what each CLI says of itself."""
+    """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
     before = psutil.Process().children(recursive=True)  # of a server that other tests share
     chosen = loaded.settings
     pool = SessionPool(chosen.bridge_max_sessions)

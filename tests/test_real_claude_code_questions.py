@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from aiohttp import ClientTimeout
 
 from tests.client import (
     Client,
@@ -154,7 +155,7 @@ async def test_no_limit_counts_while_a_question_is_open(tmp_path: Path) -> None:
         client = real.client()
         path = real.workspace / "late.txt"
         task = await ask(client, script("Write it.", write(path), "Done."))
-        await _heartbeats(client, task, 2)  # three seconds each
+        await _heartbeats(client, task, 20)  # three seconds each: a minute of the real CLI's time
         assert state(await client.get(task_id(task))) == "input-required"
         assert state(await answer(client, task, "allow")) == "completed"
         assert written(path) == "written"
@@ -165,7 +166,8 @@ async def _heartbeats(client: Client, task: Json, count: int) -> None:
     params = {"id": task_id(task)}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
     url, headers = f"{client.url}/a2a/jsonrpc", {"A2A-Version": "1.0"}
-    async with asyncio.timeout(20), client.session.post(url, json=body, headers=headers) as stream:
+    post = client.session.post(url, json=body, headers=headers, timeout=ClientTimeout(90))
+    async with asyncio.timeout(90), post as stream:
         while count:
             line = await stream.content.readline()
             assert line, "the stream ended"

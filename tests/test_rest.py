@@ -393,7 +393,7 @@ async def test_a_part_that_the_agent_cannot_read_is_no_matter_of_http(
 ) -> None:
     part = {"raw": "AAAA", "mediaType": "video/mp4"}
     body = {"message": {**message(""), "parts": [part]}}
-    async with serving(workspace, agent_adapter="replay") as server:
+    async with serving(workspace, agent_adapter="claude-code") as server:
         rest = Rest(server.http, server.url)
         answer = await rest.post("/message:send", body, **{"Content-Type": kind})
     assert (answer.status, answer.reason) == (400, "CONTENT_TYPE_NOT_SUPPORTED")
@@ -420,6 +420,7 @@ TABLE = {
     errors.InvalidRequest: (-32600, "INVALID_REQUEST", 400, "INVALID_ARGUMENT"),
     errors.InvalidParams: (-32602, "INVALID_PARAMS", 400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (-32600, "BODY_TOO_LARGE", 413, "RESOURCE_EXHAUSTED"),
+    errors.Unauthenticated: (-32600, "UNAUTHENTICATED", 401, "UNAUTHENTICATED"),
     errors.Unavailable: (-32603, "UNAVAILABLE", 503, "UNAVAILABLE"),
 }
 
@@ -564,7 +565,9 @@ BODIES = (
 async def test_nonsense_is_never_the_servers_fault(
     root: Rest, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    requests = [(method, query, None) for method in METHODS for query in QUERIES]
+    requests: list[tuple[str, str, bytes | None]] = [
+        (method, query, None) for method in METHODS for query in QUERIES
+    ]
     requests += list(itertools.product(("POST", "DELETE"), ("", QUERIES[-1]), BODIES))
     answers = [await root.ask(method, path + query, body) for method, query, body in requests]
     assert {answer.status for answer in answers if not 200 <= answer.status < 500} == set()

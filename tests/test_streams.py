@@ -142,17 +142,22 @@ async def test_chunks_of_an_artifact_add_up_to_it(client: Client) -> None:
 
 
 async def test_a_client_hears_something_before_the_agent_has_said_a_word(
-    client: Client, live: Liveness
+    server: Server, live: Liveness
 ) -> None:
-    method = "message/stream" if client.version == "0.3" else "SendStreamingMessage"
-    url, headers = f"{client.url}/a2a/jsonrpc", {"A2A-Version": client.version}
-    request = body(method, {"message": client.message(f"wait {live.path} agent\nreply Hello")})
-    async with asyncio.timeout(5.0):
-        response = await client.session.post(url, json=request, headers=headers)
-        assert await response.content.readline() == b": ping\n"
-    async with response, asyncio.timeout(WITHIN):
-        await live.release("agent")
-        assert b"Hello" in await response.read()
+    async def listen(version: str) -> None:
+        client, name = server.client(version), f"agent-{version}"
+        method = "message/stream" if version == "0.3" else "SendStreamingMessage"
+        message = client.message(f"wait {live.path} {name}\nreply Hello")
+        url, headers = f"{client.url}/a2a/jsonrpc", {"A2A-Version": version}
+        request = body(method, {"message": message})
+        async with asyncio.timeout(5.0):
+            response = await client.session.post(url, json=request, headers=headers)
+            assert await response.content.readline() == b": ping\n"
+        async with response, asyncio.timeout(WITHIN):
+            await live.release(name)
+            assert b"Hello" in await response.read()
+
+    await asyncio.gather(listen("1.0"), listen("0.3"))
 
 
 async def test_heartbeats_come_while_nothing_else_does(server: Server, live: Liveness) -> None:

@@ -58,6 +58,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.InvalidRequest: (400, "INVALID_ARGUMENT"),
     errors.InvalidParams: (400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (413, "RESOURCE_EXHAUSTED"),
+    errors.Unauthenticated: (401, "UNAUTHENTICATED"),
     errors.Unavailable: (503, "UNAVAILABLE"),
 }
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON has numbers of enums, too
@@ -155,16 +156,26 @@ def _respond(request: web.Request, body: Any, status: int = 200) -> web.Response
     )
 
 
-def _respond_error(request: web.Request, error: Exception) -> web.Response:
+def encode_error(error: Exception) -> dict[str, Any]:
+    """A google.rpc.Status in JSON, with the HTTP status as its code (§11.6)."""
     status, name = STATUS.get(type(error), (500, "INTERNAL"))
-    readable = request.content_type in (JSON, A2A_JSON)
-    if isinstance(error, errors.ContentTypeNotSupported) and not readable:
-        status = 415  # what HTTP itself says of a body that nobody can read
     encoded = _REST[0].encode_error(error)
-    body = {
+    return {
         "code": status,
         "status": name,
         "message": encoded["message"],
         "details": encoded["data"],
     }
-    return _respond(request, {"error": body}, status)
+
+
+def encode_unauthenticated(text: str) -> dict[str, Any]:
+    """The body for a client whose request did not even come to a binding."""
+    return {"error": encode_error(errors.Unauthenticated(text))}
+
+
+def _respond_error(request: web.Request, error: Exception) -> web.Response:
+    body = encode_error(error)
+    readable = request.content_type in (JSON, A2A_JSON)
+    if isinstance(error, errors.ContentTypeNotSupported) and not readable:
+        body["code"] = 415  # what HTTP itself says of a body that nobody can read
+    return _respond(request, {"error": body}, body["code"])
