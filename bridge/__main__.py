@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from bridge import __version__
+from bridge import __version__, registry
 from bridge.errors import ConfigurationError
 from bridge.recording import record
 from bridge.server import serve
@@ -19,6 +20,7 @@ examples:
   AGENT_ADAPTER=claude-code coding-agent-bridge          serve Claude Code in this directory
   coding-agent-bridge --adapter replay                   try it without any CLI or key
   coding-agent-bridge --adapter jsonl                    a program of yours (AGENT_BINARY)
+  coding-agent-bridge card verify http://127.0.0.1:41242 --keys trusted.json
   coding-agent-bridge record talk.jsonl -- claude -p …   record a CLI, to replay it later
 
 All settings are environment variables; README.md and .env.example list them.
@@ -32,8 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.insert(0, "serve")
     # What follows `--` is somebody else's command line and must not be parsed as ours.
     end = arguments.index("--") if "--" in arguments else len(arguments)
+    if arguments[0] == "card":
+        end = min(end, 2)  # the rest is the subcommand's
     options = _parser().parse_args(arguments[:end])
     try:
+        if options.command == "card":
+            return _card(options, arguments[2:])
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
         return _serve(options)
@@ -52,6 +58,16 @@ def _serve(options: argparse.Namespace) -> int:
         "config_file": options.config,
     }
     return asyncio.run(serve(load(flags, options.env_file)))
+
+
+def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    signature = registry.optional("signature")
+    if options.action == "verify":
+        return int(signature.verify_command(argv))
+    if len(argv) != 2:
+        raise ConfigurationError("card new-key needs a kind and a name: new-key ES256 NAME")
+    print(json.dumps({"keys": [signature.new_key(*argv)]}))
+    return 0
 
 
 def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -88,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     tape.add_argument("file", help="where to write the recording")
     tape.add_argument("--adapter", help="adapter that understands this CLI")
+    card = commands.add_parser(
+        "card",
+        usage="coding-agent-bridge card {verify CARD --keys FILE | new-key KIND NAME}",
+        description="Verify the signatures of an agent card, or make a key to sign one with "
+        "(KIND: ES256 or HS256). Keep keys to yourself: umask 077.",
+    )
+    card.add_argument("action", choices=("verify", "new-key"))
     return parser
 
 

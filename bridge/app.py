@@ -34,13 +34,15 @@ MakeCard = Callable[[str], Card]
 @dataclass(frozen=True, slots=True)
 class Service:
     """An agent as it is served. `card` makes its card, given the address that clients know the
-    server by (`http://host:port`); `card_versions` is its shape: both, 1.0 or 0.3."""
+    server by (`http://host:port`); `card_versions` is its shape: both, 1.0 or 0.3; `sign` adds
+    signatures to it."""
 
     id: str
     manager: TaskManager
     operations: Operations
     card: MakeCard
     card_versions: str = "both"
+    sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
 def make_app(
@@ -82,7 +84,8 @@ def _add_agent(
 
     async def card(request: web.Request) -> web.StreamResponse:
         made = service.card(caller(request).address)
-        return _cached(request, encode_card(made, service.card_versions), started)
+        body = encode_card(made, service.card_versions)
+        return _cached(request, service.sign(body) if service.sign else body, started)
 
     jsonrpc = JsonRpc(service.operations, caller)
     for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):

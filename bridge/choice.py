@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bridge import __version__, player, recording, registry
 from bridge.a2a.card import Card, Skill
@@ -156,7 +157,17 @@ def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) ->
         settings.bridge_stream_on_question,
         settings.bridge_fast_path_ms / 1000,
     )
-    return Service(choice.id, manager, operations, card, settings.bridge_card)
+    return Service(choice.id, manager, operations, card, settings.bridge_card, _signer(settings))
+
+
+def _signer(settings: Settings) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    if settings.bridge_card_keys is None:
+        return None
+    if settings.bridge_card != "1.0":
+        raise ConfigurationError("Only a pure 1.0 card can be signed: set BRIDGE_CARD=1.0.")
+    signature = registry.optional("signature")
+    keys = signature.load_keys(Path(settings.bridge_card_keys).expanduser())
+    return functools.partial(signature.sign, keys=keys)
 
 
 def make_card(choice: Choice, address: str, details: dict[str, object] | None = None) -> Card:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Iterable
 
 from bridge.a2a.codec import ListParams, Page
@@ -48,6 +49,8 @@ def _encode(position: Position) -> str:
 def _decode(token: str) -> Position:
     try:
         time, task_id = base64.b64decode(token, b"-_", validate=True).decode().split(" ")
+        if not math.isfinite(float(time)):
+            raise ValueError("no time")
         return -float(time), task_id
     except (binascii.Error, ValueError):
         problem = "not a token of this server"

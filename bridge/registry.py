@@ -13,6 +13,7 @@ from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec
 from pathlib import Path
+from types import ModuleType
 
 from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError
@@ -36,6 +37,12 @@ def load(name: str) -> type[Adapter]:
     for entry in entry_points(group=GROUP, name=name):
         return _checked(entry.load(), name)
     raise ConfigurationError(f"There is no adapter {name!r}; known are {', '.join(names())}.")
+
+
+def optional(name: str) -> ModuleType:
+    """The part of the bridge called `name`, which needs libraries that only an extra installs.
+    Raises ConfigurationError that says which one."""
+    return importlib.import_module(f"bridge.{name}")
 
 
 def with_binary() -> Iterable[type[Adapter]]:

@@ -135,6 +135,10 @@ class Settings(BaseModel):
     bridge_card: Literal["both", "1.0", "0.3"] = Field(
         "both", description="Shape of the agent card: both, 1.0 or 0.3."
     )
+    bridge_card_keys: str | None = Field(
+        None,
+        description="JWK Set with the keys that sign the card (BRIDGE_CARD=1.0, extra `signing`).",
+    )
     bridge_fast_path_ms: Milliseconds = Field(
         0,
         description="Answer a send that waits with a Message instead of a task, if it completes "

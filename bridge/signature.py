@@ -386,7 +386,7 @@ def _sign(keys: Keys, kid: str, form: str, payload: bytes) -> dict[str, str]:
     if not key.is_private:
         raise ConfigurationError(f"The key {kid} is public and cannot sign.")
     header = {"alg": _alg(key), "typ": "JOSE", "kid": kid, **({PAYLOAD: form} if form else {})}
-    token = jws.serialize_compact(header, payload, key, registry=_registry(key))
+    token = jws.serialize_compact(header, payload, key, registry=_Registry(key))
     protected, _, signature = token.split(".")
     return {"protected": protected, "signature": signature}
 
@@ -396,11 +396,17 @@ def _alg(key: Key) -> str:
     return "ES256" if isinstance(key, ECKey) else "HS256"
 
 
-def _registry(key: Key) -> jws.JWSRegistry:
-    """Other header parameters are no error (RFC 7515 §4); those that matter are checked here."""
-    registry = jws.JWSRegistry(algorithms=[_alg(key)], strict_check_header=False)
-    registry.max_header_length = registry.max_payload_length = 2 * MAX_BYTES
-    return registry
+class _Registry(jws.JWSRegistry):
+    """What the library is allowed to do with a key: the algorithm of that key and no other."""
+
+    max_header_length = max_payload_length = 2 * MAX_BYTES
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(algorithms=[_alg(key)])
+
+    def check_header(self, header: Mapping[str, Any]) -> None:
+        """`_claim` has done it. What is not known is no error (RFC 7515 §4), and neither is the
+        `"jku": null` that the official SDK writes."""
 
 
 # --- verifying ---------------------------------------------------------------------------------
@@ -476,7 +482,7 @@ def _verdict(claim: _Claim, twice: bool, payloads: Mapping[str, bytes], keys: Ke
 def _fits(claim: _Claim, payload: bytes, key: Key) -> bool:
     token = f"{claim.protected}.{_to_base64url(payload)}.{claim.signature}"
     try:
-        jws.deserialize_compact(token, key, registry=_registry(key))
+        jws.deserialize_compact(token, key, registry=_Registry(key))
     except (JoseError, ValueError):
         return False
     return True
@@ -533,7 +539,7 @@ def verify_command(argv: Sequence[str]) -> int:
 
 def read_card(place: str) -> dict[str, Any]:
     """The card at an address or in a file. Raises ConfigurationError."""
-    if urlsplit(place).scheme in ("http", "https"):
+    if place.startswith(("http://", "https://")):
         data = asyncio.run(fetch(place))
     else:
         data, _ = _read_file(Path(place))
@@ -548,10 +554,10 @@ def read_card(place: str) -> dict[str, Any]:
 
 async def fetch(address: str, within: float = FETCH_WITHIN) -> bytes:
     """What is at an address; without a path in it, the card of that server."""
-    if urlsplit(address).path in ("", "/") and not urlsplit(address).query:
-        address = address.rstrip("/") + WELL_KNOWN
     data = bytearray()
     try:
+        if urlsplit(address).path in ("", "/") and not urlsplit(address).query:
+            address = address.rstrip("/") + WELL_KNOWN
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within)) as session,
             session.get(address, max_redirects=3) as response,

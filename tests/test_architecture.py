@@ -127,6 +127,7 @@ SHELL: dict[str, set[str]] = {
         "store.memory",
         "transports.operation",
     },
+    "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {
         "app",
         "choice",
@@ -139,7 +140,7 @@ SHELL: dict[str, set[str]] = {
         "store.push_queue",
         "transports.operation",
     },
-    "__main__": {"errors", "recording", "server", "settings"},
+    "__main__": {"errors", "recording", "registry", "server", "settings"},
 }
 LAYERS = (PURE, ASYNCIO, SHELL)
 ALLOWED = {name: edges for layer in LAYERS for name, edges in layer.items()}

@@ -29,17 +29,17 @@ from bridge.transports.operation import STREAMING, Caller, Operations
 
 log = logging.getLogger(__name__)
 
-_TASK = "/tasks/{id:[^/:]+}"
-_PUSH = "/tasks/{taskId:[^/:]+}/pushNotificationConfigs"
+_TASK = "/tasks/{id:[^/]+}"
+_PUSH = "/tasks/{taskId:[^/]+}/pushNotificationConfigs"
 # Subscribe is GET in the proto and POST in the text of the specification (§5.3, §11.3.2).
 ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "/message:send", Operation.SEND),
     ("POST", "/message:stream", Operation.STREAM),
     ("GET", "/tasks", Operation.LIST),
-    ("GET", _TASK, Operation.GET),
     ("POST", _TASK + ":cancel", Operation.CANCEL),
     ("GET", _TASK + ":subscribe", Operation.SUBSCRIBE),
     ("POST", _TASK + ":subscribe", Operation.SUBSCRIBE),
+    ("GET", _TASK, Operation.GET),  # after those: the first route that fits is taken
     ("POST", _PUSH, Operation.PUSH_CREATE),
     ("GET", _PUSH, Operation.PUSH_LIST),
     ("GET", _PUSH + "/{id:[^/]+}", Operation.PUSH_GET),
