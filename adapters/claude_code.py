@@ -197,23 +197,24 @@ class ClaudeCode(Adapter):
     # --- what the CLI says ---------------------------------------------------------------------
 
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
-        if not line.strip():
-            return
         event = json_object(line)
         if event is None:
-            yield _output_status(line)
-            return
+            return (_output_status(line),) if line.strip() else ()
         handler = self._handlers.get(str(event.get("type")))
+        if handler is None:
+            return ()
+        said: list[AgentEvent] = []
         try:
-            yield from handler(event) if handler else ()
+            said.extend(handler(event))
         except (LookupError, TypeError, ValueError, AttributeError):
             # A known type in an unknown shape, of a newer CLI. The turn can do without it, unless
             # it is its end.
             if event.get("type") == "result" or event.get("subtype") == "session_state_changed":
                 raise
-            yield _output_status(line)
+            said.append(_output_status(line))
             if event.get("type") == "control_request":
                 self._refuse(event, "The bridge does not understand this request.")
+        return said
 
     def _stream_event(self, event: Json) -> Iterable[AgentEvent]:
         if event.get("parent_tool_use_id"):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 
 from bridge.a2a.codec import Params, parse
 from bridge.adapter import Adapter, SessionOptions
@@ -23,8 +23,18 @@ class _Wishes(Params):
     cwd: Any = None  # Workspaces says what is wrong with it
     model: StrictStr | None = None
     mode: StrictStr | None = None
-    budget_usd: StrictFloat | StrictInt | None = Field(None, gt=0)
+    budget_usd: StrictFloat | None = Field(None, gt=0)  # integers, too
     thoughts: StrictBool | None = None
+
+
+class _Metadata(Params):
+    bridge: _Wishes
+
+
+class _Request(Params):
+    """Only for errors to name the members as clients do."""
+
+    metadata: _Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +54,18 @@ def read_options(
     given: dict[str, Any] = {}
     for one in filter(None, reversed(metadata)):
         bridge = one.get("bridge")
+        if not isinstance(bridge, dict | None):
+            raise InvalidParams(
+                "metadata.bridge: not an object", [("metadata.bridge", "no object")]
+            )
         given |= {"cwd": one["cwd"]} if one.get("cwd") else {}
-        given |= bridge if isinstance(bridge, dict) else {}
-    wishes = parse(_Wishes, given)
+        given |= {name: value for name, value in (bridge or {}).items() if value is not None}
+    wishes = parse(_Request, {"metadata": {"bridge": given}}).metadata.bridge
     _check("model", wishes.model, models)
     _check("mode", wishes.mode, adapter.modes)
     if wishes.budget_usd is not None and not adapter.takes_budget:
         raise _refusal("budgetUsd", "This agent takes no budget.")
-    budget = None if wishes.budget_usd is None else float(wishes.budget_usd)
-    session = SessionOptions(wishes.model, wishes.mode, budget)
+    session = SessionOptions(wishes.model, wishes.mode, wishes.budget_usd)
     return Options(wishes.cwd, session, wishes.thoughts)
 
 

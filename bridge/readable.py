@@ -72,8 +72,9 @@ def json_object(line: bytes) -> dict[str, Any] | None:
             value = orjson.loads(text.encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return None
-    deep = line.count(b"{") + line.count(b"[") >= DEPTH and is_deep(value)
-    return value if isinstance(value, dict) and not deep else None
+    # Each level takes two characters, so that most lines need not be looked through.
+    deep = len(line) > 2 * DEPTH and line.count(b"{") + line.count(b"[") >= DEPTH
+    return value if isinstance(value, dict) and not (deep and is_deep(value)) else None
 
 
 def is_deep(value: Any) -> bool:
