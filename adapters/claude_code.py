@@ -141,7 +141,8 @@ class ClaudeCode(Adapter):
         if start.options.mode:
             argv.append(f"--permission-mode={start.options.mode}")
         if start.options.budget_usd is not None:
-            argv.append(f"--max-budget-usd={start.options.budget_usd:g}")
+            amount = f"{start.options.budget_usd:.10f}".rstrip("0").rstrip(".")
+            argv.append(f"--max-budget-usd={amount}")
         if config.force:
             argv.append("--dangerously-skip-permissions")
         defaults = {

@@ -150,14 +150,16 @@ def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) ->
     card = functools.partial(make_card, choice)
     details = _details(choice, version)
     extended = functools.partial(make_card, choice, details=details)
+    sign = _signer(settings)
     operations = Operations(
         manager,
         push,
         extended if settings.bridge_token else None,
         settings.bridge_stream_on_question,
         settings.bridge_fast_path_ms / 1000,
+        sign,
     )
-    return Service(choice.id, manager, operations, card, settings.bridge_card, _signer(settings))
+    return Service(choice.id, manager, operations, card, settings.bridge_card, sign)
 
 
 def _signer(settings: Settings) -> Callable[[dict[str, Any]], dict[str, Any]] | None:

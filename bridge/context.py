@@ -157,7 +157,7 @@ class Context:
     @property
     def queued(self) -> int:
         """How many tasks wait behind the one that runs."""
-        return len(self._queue)
+        return sum(not record.task.state.terminal for record, _ in self._queue)
 
     @property
     def cold(self) -> bool:

@@ -14,6 +14,7 @@ BridgeError
     ├── TaskNotFound            unknown and foreign look the same
     ├── TaskNotCancelable
     ├── UnsupportedOperation
+    ├── ExtendedCardNotConfigured
     ├── PushNotificationNotSupported
     ├── ContentTypeNotSupported
     └── VersionNotSupported
@@ -85,6 +86,10 @@ class TaskNotCancelable(RequestError):
 
 
 class UnsupportedOperation(RequestError):
+    pass
+
+
+class ExtendedCardNotConfigured(RequestError):
     pass
 
 

@@ -215,6 +215,14 @@ class Settings(BaseModel):
         return {**named, **inherited}
 
 
+SERVER_ONLY = frozenset(
+    {
+        *("agents", "host", "port", "public_url", "log_level", "config_file", "bridge_token"),
+        *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
+        *("bridge_push_allow_private", "bridge_default_agent"),
+    }
+)
+"""The settings that no agent can have of its own."""
 NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills"}
 """The settings that a variable can hold; the others are tables of CONFIG_FILE."""
 
@@ -258,14 +266,14 @@ def _validated(given: Mapping[str, Any]) -> Settings:
 
 def _agent_setting(agent_id: str, name: str) -> str:
     """The setting that `name` means inside [agents.ID]."""
+    written, name = name, name.lower()
     wanted = {"workspace": "agent_repo_path", "roots": "agent_allowed_repo_roots"}
     names = (wanted.get(name, ""), name, f"agent_{name}", f"bridge_{name}")
     found = next((known for known in names if known in Settings.model_fields), None)
-    if found is None or found in ("agents", "host", "port", "bridge_token", "bridge_max_sessions"):
+    if found is None or found in SERVER_ONLY:
         short = [known.removeprefix("agent_") for known in Settings.model_fields]
-        raise ConfigurationError(
-            f"[agents.{agent_id}] sets {name}, which no agent has of its own.{nearest(name, short)}"
-        )
+        problem = f"[agents.{agent_id}] sets {written}, which no agent has of its own."
+        raise ConfigurationError(problem + nearest(name, short))
     return found
 
 

@@ -44,6 +44,7 @@ from bridge.message import DataPart, Message, Part, Role, TextPart
 
 ANSWER_ID = "assistant-response"
 RESULT_ID = "result"
+MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
 
 
 class TaskState(Enum):
@@ -298,7 +299,7 @@ class Task:
     def _hand_over(self, event: Text | Retracted | ArtifactChunk) -> list[Update]:
         match event:
             case Text():
-                return [self._add_text(event)]
+                return self._add_text(event)
             case Retracted():
                 return self._retract(event)
             case ArtifactChunk():
@@ -318,7 +319,7 @@ class Task:
         """A status update, where the state changes without anything being said."""
         return [self._status(target, now)] if target is not self.state else []
 
-    def _add_text(self, event: Text) -> Update:
+    def _add_text(self, event: Text) -> list[Update]:
         artifact_id, name = ANSWER_ID, "Assistant response"
         if event.parent is not None:
             artifact_id, name = f"subagent-{event.parent}", "Sub-agent output"
@@ -327,7 +328,16 @@ class Task:
         if artifact is None:
             artifact = self.artifacts[artifact_id] = Artifact(artifact_id, name)
         artifact.add_text(event.text, event.new_block)
-        return ArtifactUpdate(artifact_id, (TextPart(event.text),), name, append=append)
+        pieces = range(0, len(event.text), MOST_TEXT) or (0,)
+        return [
+            ArtifactUpdate(
+                artifact_id,
+                (TextPart(event.text[start : start + MOST_TEXT]),),
+                name,
+                append=append or start > 0,
+            )
+            for start in pieces
+        ]
 
     def _retract(self, event: Retracted) -> list[Update]:
         artifact = self.artifacts.get(ANSWER_ID)

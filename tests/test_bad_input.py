@@ -411,16 +411,18 @@ async def test_a_cli_that_misbehaves_fails_its_task_and_nothing_else(
         assert "a whole line" in history and '{"type":"text","text":"ha' in history
 
 
-@pytest.mark.parametrize("behaviour", AT_START)
-async def test_a_cli_that_misbehaves_from_the_start_fails_its_task_and_nothing_else(
-    rude: BridgeProcess, rude_client: Client, behaviour: str
+async def test_clis_that_misbehave_from_the_start_fail_their_tasks_and_nothing_else(
+    rude: BridgeProcess, rude_client: Client
 ) -> None:
-    async with asyncio.timeout(WITHIN):
+    async def one(behaviour: str) -> None:
         metadata = {"bridge": {"cwd": behaviour}}
         task = await rude_client.send("hello", contextId=f"{behaviour}-start", metadata=metadata)
         await fails_as_expected(task, behaviour)
         proper = {"bridge": {"cwd": "proper"}}
         await works_again(rude, rude_client, f"{behaviour}-after", metadata=proper)
+
+    async with asyncio.timeout(WITHIN):
+        await asyncio.gather(*map(one, AT_START))
 
 
 async def test_many_clis_that_misbehave_at_once_harm_no_other(

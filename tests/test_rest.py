@@ -169,7 +169,7 @@ async def test_a_task_is_subscribed_to_with_either_verb(rest: Rest, verb: str) -
     assert states([item async for item in items])[-1] == "completed"
 
 
-@pytest.mark.parametrize("body", [None, b"", {}, {"metadata": {"why": "enough"}}])
+@pytest.mark.parametrize("body", [None, b"", b" \n", {}, {"metadata": {"why": "enough"}}])
 async def test_a_task_is_canceled_with_or_without_a_body(rest: Rest, body: Any) -> None:
     task = await rest.send("ask q What?")
     canceled = await rest.post(f"/tasks/{task['id']}:cancel", body)

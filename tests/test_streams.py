@@ -297,7 +297,9 @@ async def test_a_later_subscriber_begins_with_the_task_as_it_stands(
     assert "".join(pieces) == "b"
 
 
-async def test_a_subscriber_that_goes_away_ends_nothing(client: Client, live: Liveness) -> None:
+async def test_a_subscriber_that_goes_away_ends_nothing(
+    client: Client, live: Liveness, caplog: pytest.LogCaptureFixture
+) -> None:
     async with client.stream(f"text a\nwait {live.path} agent\ntext b\nstatus c") as items:
         first = (await until(items, is_task))[0]
         await live.pid("agent")
@@ -316,6 +318,7 @@ async def test_a_subscriber_that_goes_away_ends_nothing(client: Client, live: Li
         while state(task) != "completed":
             task = await client.get(task_id(first))
     assert artifact_text(task) == "ab"
+    assert "stream failed" not in caplog.text
 
 
 async def never_reads(client: Client, method: str, params: Json) -> socket.socket:

@@ -117,6 +117,7 @@ ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
     errors.PushNotificationNotSupported: (-32003, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
     errors.UnsupportedOperation: (-32004, "UNSUPPORTED_OPERATION"),
     errors.ContentTypeNotSupported: (-32005, "CONTENT_TYPE_NOT_SUPPORTED"),
+    errors.ExtendedCardNotConfigured: (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
     errors.VersionNotSupported: (-32009, "VERSION_NOT_SUPPORTED"),
     errors.ParseError: (-32700, "PARSE_ERROR"),
     errors.InvalidRequest: (-32600, "INVALID_REQUEST"),

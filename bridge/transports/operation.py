@@ -11,7 +11,7 @@ import orjson
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
-from bridge.errors import TaskNotFound, UnsupportedOperation
+from bridge.errors import ExtendedCardNotConfigured, TaskNotFound, UnsupportedOperation
 from bridge.log import Entry
 from bridge.manager import TaskManager
 from bridge.push import Push
@@ -93,7 +93,7 @@ class Operations:
     `push` notifies receivers. `extended_card` makes the card for clients that have authenticated
     themselves; None where clients cannot. `stream_on_question`: "close" or "open", what a send's
     stream does then. `fast_path`: a send that waits gets a Message for a task that completed
-    within so many seconds; 0 for never.
+    within so many seconds; 0 for never. `sign` adds signatures to a card of 1.0.
     """
 
     def __init__(
@@ -103,11 +103,13 @@ class Operations:
         extended_card: Callable[[str], Card] | None,
         stream_on_question: str,
         fast_path: float = 0.0,
+        sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         self._manager = manager
         self._push = push
         self._extended_card = extended_card
         self._fast_path = fast_path
+        self._sign = sign
         self._ends_on_question = stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -200,8 +202,11 @@ class Operations:
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
-            raise UnsupportedOperation("This agent has no extended card.")
-        return codec.encode_card(self._extended_card(caller.address))
+            old = codec.version == "0.3"  # which has an error of its own for it
+            problem = ExtendedCardNotConfigured if old else UnsupportedOperation
+            raise problem("This agent has no extended card.")
+        encoded = codec.encode_card(self._extended_card(caller.address))
+        return self._sign(encoded) if self._sign and codec.version == "1.0" else encoded
 
     def _stream(
         self, codec: Codec, record: Record, history_length: int | None, ends_on_question: bool

@@ -53,6 +53,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.PushNotificationNotSupported: (400, "FAILED_PRECONDITION"),
     errors.UnsupportedOperation: (400, "FAILED_PRECONDITION"),
     errors.ContentTypeNotSupported: (400, "INVALID_ARGUMENT"),
+    errors.ExtendedCardNotConfigured: (400, "FAILED_PRECONDITION"),
     errors.VersionNotSupported: (400, "FAILED_PRECONDITION"),
     errors.ParseError: (400, "INVALID_ARGUMENT"),
     errors.InvalidRequest: (400, "INVALID_ARGUMENT"),
@@ -107,15 +108,13 @@ class Rest:
 
 async def _params(request: web.Request) -> dict[str, Any]:
     """Body, query and path as one JSON object, which is what JSON-RPC has as params."""
-    params: dict[str, Any] = {}
+    body: dict[str, Any] = {}
     if request.method == "POST" and request.body_exists:
-        body = await read_json_body(request)
-        if body.strip():
-            params = _object(body)
-    for name, text in request.query.items():
-        if name != "A2A-Version":
-            params[_camel(name)] = _value(_camel(name), text)
-    return {**params, **{k: v for k, v in request.match_info.items() if k != "tenant"}}
+        data = await read_json_body(request)
+        body = _object(data) if data.strip() else {}
+    query = {_camel(name): _value(_camel(name), text) for name, text in request.query.items()}
+    path = {name: value for name, value in request.match_info.items() if name != "tenant"}
+    return {**query, **body, **path}
 
 
 def _object(body: bytes) -> dict[str, Any]:
