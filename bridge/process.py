@@ -286,9 +286,10 @@ class AgentProcess:
 
     def _family(self) -> Family:
         """Who stems from the child: by parent links and, since those of orphans lead to us, by
-        the session or process group that the child had of its own."""
-        family = descendants(self.pid)
-        if self.exit_code is None or self.pid not in _ours:  # else somebody else has the pid now
+        the session or process group that the child had of its own. Once it is reaped, its pid may
+        be somebody else's; as the id of a session it is not given away while one is in that."""
+        family = descendants(self.pid) if self.exit_code is None else {}
+        if self.exit_code is None or self.pid not in _ours:
             for pid, started in descendants(os.getpid()).items():
                 if pid != self.pid and self.pid in _group_and_session(pid):
                     family[pid] = started

@@ -15,6 +15,7 @@ from bridge.app import make_app
 from bridge.choice import choose_all, make_service
 from bridge.context import SessionPool
 from bridge.manager import TaskManager
+from bridge.process import reap_orphans
 from bridge.push import Push
 from bridge.settings import Loaded, Settings
 from bridge.store.push_queue import SqliteQueue
@@ -38,6 +39,7 @@ async def serving(
     workspace: Path, program: str = PROGRAM, **settings: Any
 ) -> AsyncIterator[Server]:
     """A server with these settings. Afterwards no process of its agents is left."""
+    reap_orphans()  # of servers that other tests ended by force
     defaults = {
         "agent_adapter": "jsonl",
         "agent_binary": sys.executable,

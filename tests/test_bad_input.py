@@ -24,7 +24,7 @@ from tests.client import Client, Json, artifact_text, said, state, streamed_text
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WITHIN = 20.0
 SETTINGS = {
-    "AGENT_IDLE_EXIT_MS": "1000",
+    "AGENT_IDLE_EXIT_MS": "2000",
     "BRIDGE_STOP_GRACE_MS": "300",
     "BRIDGE_DRAIN_MS": "0",
     "BRIDGE_MAX_BODY_BYTES": "10000000",
@@ -359,7 +359,7 @@ DURING_A_TURN = {
     "exits_without_a_word": "exit status 0). It said nothing on stderr",
     "prints_garbage": "exit status 1",
     "prints_a_long_line": "exit status 1",
-    "never_answers": "printed nothing for 1 s and was stopped (AGENT_IDLE_EXIT_MS",
+    "never_answers": "printed nothing for 2 s and was stopped (AGENT_IDLE_EXIT_MS",
     "floods_stderr": "the last words",
     "leaves_half_a_line": "exit status 1",
     "dies_by_a_signal": "signal 9",

@@ -26,6 +26,7 @@ from bridge.errors import (
 )
 from bridge.manager import TaskManager
 from bridge.message import Message, Role, TextPart
+from bridge.process import reap_orphans
 from bridge.session import Limits
 from bridge.store.memory import MemoryStore, Record
 from bridge.task import StatusUpdate, TaskState
@@ -116,6 +117,7 @@ Make = Callable[..., Bridge]
 @pytest.fixture
 async def make(workspace: Path) -> AsyncIterator[Make]:
     """Makes bridges; afterwards they are closed, and no process is left."""
+    reap_orphans()  # of servers that other tests ended by force
     made: list[Bridge] = []
 
     def make(**settings: Any) -> Bridge:

@@ -40,7 +40,8 @@ def listed(tasks: list[Task], **asked: Any) -> list[str]:
 
 def pages(tasks: list[Task], size: int) -> list[list[str]]:
     """All pages, one after the other."""
-    found, token = [], ""
+    found: list[list[str]] = []
+    token = ""
     while token or not found:
         assert len(found) <= len(tasks), "no page is the last one"
         shown, about = page(tasks, ListParams(page_size=size, page_token=token))

@@ -157,6 +157,7 @@ def our_children() -> list[psutil.Process]:
 @pytest.fixture
 async def spawn() -> AsyncIterator[Spawner]:
     """Starts children; afterwards none of them, nor anything that they started, is left."""
+    reap_orphans()  # of servers that other tests ended by force
     spawner = Spawner()
     yield spawner
     for child in spawner.all:
@@ -522,6 +523,20 @@ async def test_at_the_end_even_those_are_found_that_hide_where_they_come_from(
     await live.gone("cleared-environment")
     assert await (await starting).ended() == -signal.SIGKILL
     reap_orphans()
+
+
+async def test_a_pid_that_somebody_else_has_by_now_is_not_taken_for_the_child(
+    spawn: Spawner,
+) -> None:
+    ended = await spawn("/bin/true")
+    await ended.ended()
+    other = await spawn("/bin/sh", "-c", "sleep 1000 & echo ready; wait")
+    await other.line()
+    ended.process.pid = other.process.pid  # what the kernel may do once the child is reaped
+    assert await ended.stop() == "exited"
+    ended.process.kill()
+    assert sorted(process.name() for process in our_children()) == ["sh", "sleep"]
+    assert other.exits == []
 
 
 async def test_an_orphan_that_ends_by_itself_is_no_zombie(spawn: Spawner, live: Liveness) -> None:

@@ -415,6 +415,10 @@ TABLE = {
         *(-32005, "CONTENT_TYPE_NOT_SUPPORTED"),
         *(400, "INVALID_ARGUMENT"),
     ),
+    errors.ExtendedCardNotConfigured: (
+        *(-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
+        *(400, "FAILED_PRECONDITION"),
+    ),
     errors.VersionNotSupported: (-32009, "VERSION_NOT_SUPPORTED", 400, "FAILED_PRECONDITION"),
     errors.ParseError: (-32700, "PARSE_ERROR", 400, "INVALID_ARGUMENT"),
     errors.InvalidRequest: (-32600, "INVALID_REQUEST", 400, "INVALID_ARGUMENT"),
@@ -532,7 +536,7 @@ async def test_without_the_token_nothing_is_answered_but_card_and_health(workspa
 
 # --- nonsense ----------------------------------------------------------------------------------
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
+METHODS = ("GET", "POST", "DELETE", "HEAD")
 PATHS = (
     *("/message:send", "/message:stream", "/message:fly", "/message", "/message%3Asend"),
     *("/tasks", "/tasks/", "//tasks", "/tasks/x", "/tasks/x:cancel", "/tasks/x:subscribe"),

@@ -26,7 +26,7 @@ from bridge.events import (
     TimedOut,
 )
 from bridge.message import Message, Role, TextPart
-from bridge.process import MARKER
+from bridge.process import MARKER, reap_orphans
 from bridge.session import Limits, Session
 
 WITHIN = 15.0
@@ -142,6 +142,7 @@ class Sessions:
 @pytest.fixture
 async def start() -> AsyncIterator[Sessions]:
     """Opens sessions; afterwards none of their processes is left."""
+    reap_orphans()  # of servers that other tests ended by force
     sessions = Sessions()
     yield sessions
     for session in sessions.all:

@@ -233,5 +233,7 @@ def _shown(config: PushConfig) -> PushParams:
 def encode_notification(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes | None:
     """What a receiver is told, in the version that its config was created with."""
     codec = next(codec for codec in CODECS if codec.version == config.version)
+    if task.reply:  # which stands for a task that nobody has been shown
+        return orjson.dumps(codec.encode_reply(task.reply))
     item = codec.encode_notification(task, entry.update)
     return None if item is None else orjson.dumps(item)
