@@ -160,9 +160,12 @@ class TaskManager:
         record = self._store.get(task_id)
         if record is None:
             raise TaskNotFound("No such task.", taskId=task_id)
+        record.shown = True
         return record
 
     def list(self, asked: ListParams) -> tuple[Sequence[Task], Page]:
+        for record in self._store.all():
+            record.shown = True
         return page((record.task for record in self._store.all()), asked)
 
     def cancel(self, task_id: str) -> Record:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
 from bridge.a2a.card import Card
 from bridge.a2a.codec import (
@@ -35,6 +35,13 @@ _ROLES: Mapping[str | int, Role] = {
     "agent": Role.AGENT,
 }
 _CONTENT = ("text", "raw", "url", "data")
+
+
+def _no_flag(value: Any) -> Any:
+    """In Python, True is 1."""
+    if isinstance(value, bool):
+        raise ValueError("a name or a number is expected")
+    return value
 
 
 class _Part(Params):
@@ -72,7 +79,9 @@ class _Part(Params):
 
 class _Message(Params):
     message_id: str = Field(min_length=1)
-    role: Literal["ROLE_USER", "ROLE_AGENT", "user", "agent", 1, 2]
+    role: Annotated[
+        Literal["ROLE_USER", "ROLE_AGENT", "user", "agent", 1, 2], BeforeValidator(_no_flag)
+    ]
     parts: list[_Part] = Field(min_length=1)
     task_id: str | None = None
     context_id: str | None = None
