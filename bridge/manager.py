@@ -157,6 +157,7 @@ class TaskManager:
         return Sent(record, 0)
 
     def get(self, task_id: str) -> Record:
+        """The task, which the client now knows. Raises TaskNotFound."""
         record = self._store.get(task_id)
         if record is None:
             raise TaskNotFound("No such task.", taskId=task_id)
@@ -164,9 +165,11 @@ class TaskManager:
         return record
 
     def list(self, asked: ListParams) -> tuple[Sequence[Task], Page]:
-        for record in self._store.all():
+        """The tasks of a page. Raises InvalidParams."""
+        records = self._store.all()
+        for record in records:
             record.shown = True
-        return page((record.task for record in self._store.all()), asked)
+        return page((record.task for record in records), asked)
 
     def cancel(self, task_id: str) -> Record:
         record = self.get(task_id)

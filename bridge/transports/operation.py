@@ -146,11 +146,11 @@ class Operations:
         sent = self._manager.send(asked)
         if config:
             await self._push.create(config, sent.record)
-        if asked.blocking:
-            await self._manager.settled(sent)
-        else:
+        if not asked.blocking:
             sent.record.shown = True
-        answer = sent.record.task.quick_answer(self._fast_path) if asked.blocking else None
+            return codec.encode_sent(sent.record.task, asked.history_length)
+        await self._manager.settled(sent)
+        answer = sent.record.task.quick_answer(self._fast_path)
         if answer:
             return codec.encode_reply(answer)
         return codec.encode_sent(sent.record.task, asked.history_length)
