@@ -16,13 +16,21 @@ What decides the code (all measured):
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import orjson
 
-from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
+from bridge.adapter import (
+    Adapter,
+    AgentConfig,
+    ExitStatus,
+    Launch,
+    Prompt,
+    SessionStart,
+    as_text,
+)
 from bridge.events import (
     SESSION_LOST,
     AgentEvent,
@@ -45,7 +53,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Part, RawPart, TextPart, UrlPart, media_type
+from bridge.message import Part, RawPart, media_type
 from bridge.question import is_word
 from bridge.readable import json_object
 
@@ -81,6 +89,7 @@ class ClaudeCode(Adapter):
     environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
     takes_budget: ClassVar[bool] = True
+    steers: ClassVar[bool] = True
     input_modes: ClassVar[tuple[str, ...]] = (
         "text/*",
         "application/json",
@@ -95,6 +104,8 @@ class ClaudeCode(Adapter):
         super().__init__(config, start)
         self._announces_state = False
         self._cost = 0.0  # of the process so far
+        self._task_id = ""
+        self._ids = 0
         self._requests: dict[str, _Request] = {}
         self._begin_turn()
         self._handlers: dict[str, Callable[[Json], Iterable[AgentEvent]]] = {
@@ -108,8 +119,9 @@ class ClaudeCode(Adapter):
         }
 
     def _begin_turn(self) -> None:
-        self._prompt_id = str(uuid.uuid4())
-        self._outcome: Json | None = None  # the last `result` line of the turn
+        self._prompts: set[str] = set()  # the ids of the turn's prompts
+        self._unheard: set[str] = set()  # of those, the ones that no `result` has covered yet
+        self._results: list[Json] = []  # `result` lines of the turn: more than one if steered
         self._streaming: str | None = None  # id of the message whose text is being streamed
         self._streamed: list[str] = []  # its text that no `assistant` message has confirmed yet
         self._new_block = True
@@ -143,6 +155,8 @@ class ClaudeCode(Adapter):
         if start.options.budget_usd is not None:
             amount = f"{start.options.budget_usd:.10f}".rstrip("0").rstrip(".")
             argv.append(f"--max-budget-usd={amount}")
+        if start.folder:
+            argv.append(f"--add-dir={start.folder}")
         if config.force:
             argv.append("--dangerously-skip-permissions")
         defaults = {
@@ -155,11 +169,20 @@ class ClaudeCode(Adapter):
 
     def prompt(self, prompt: Prompt) -> None:
         self._begin_turn()
+        self._task_id = prompt.task_id
+        self.steer(prompt)
+
+    def steer(self, prompt: Prompt) -> None:
+        """While a tool runs, the message joins this very turn; else the CLI appends another one,
+        with a result of its own."""
+        prompt_id = self._new_id()
+        self._prompts.add(prompt_id)
+        self._unheard.add(prompt_id)
         self._send(
             {
                 "type": "user",
-                "message": {"role": "user", "content": _content(prompt.parts)},
-                "uuid": self._prompt_id,
+                "message": {"role": "user", "content": [_block(part) for part in prompt.parts]},
+                "uuid": prompt_id,
                 "client_composed": True,
             }
         )
@@ -184,12 +207,17 @@ class ClaudeCode(Adapter):
 
     def interrupt(self) -> bool:
         request = {"subtype": "interrupt"}
-        self._send({"type": "control_request", "request_id": str(uuid.uuid4()), "request": request})
+        self._send({"type": "control_request", "request_id": self._new_id(), "request": request})
         return True
 
+    def _new_id(self) -> str:
+        """A UUID that nobody else has, and the same one if all is told again."""
+        self._ids += 1
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._task_id}/{self._ids}"))
+
     def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
-        if self._outcome is not None:
-            yield from self._finish(self._outcome)
+        if self._results:
+            yield from self._finish()
         elif "No conversation found" in status.stderr:
             yield Failed(_lost(self.start), SESSION_LOST)
         else:
@@ -325,8 +353,8 @@ class ClaudeCode(Adapter):
                 yield Started(*(_word(event.get(name)) for name in facts))
             case "session_state_changed":
                 self._announces_state = True
-                if event.get("state") == "idle" and self._outcome is not None:
-                    yield from self._finish(self._outcome)
+                if event.get("state") == "idle" and self._results and not self._unheard:
+                    yield from self._finish()
             case "api_retry":
                 yield _retry(event)
             case "status" if event.get("status") == "compacting":
@@ -338,29 +366,32 @@ class ClaudeCode(Adapter):
     # --- the end of a turn ---------------------------------------------------------------------
 
     def _result(self, event: Json) -> Iterator[AgentEvent]:
-        covers = _list(event.get("user_message_uuids"))
-        if covers and self._prompt_id not in covers:
+        covers = set(filter(_word, _list(event.get("user_message_uuids"))))
+        if covers and self._prompts.isdisjoint(covers):
             return  # of a turn that the CLI began by itself
-        self._outcome = event
+        self._unheard -= covers or self._prompts  # older CLIs do not say
+        self._results.append(event)
         if not self._announces_state:
-            yield from self._finish(event)
+            yield from self._finish()
 
-    def _finish(self, result: Json) -> Iterator[AgentEvent]:
-        self._outcome = None
-        yield self._usage(result)
+    def _finish(self) -> Iterator[AgentEvent]:
+        results, self._results = self._results, []
+        yield self._usage(results)
+        result = results[-1]
         yield _failure(result, self._api_error, self.start) or Done(
             summary=str(result.get("result") or ""), details=self._details(result)
         )
 
-    def _usage(self, result: Json) -> Usage:
-        tokens = _dict(result.get("usage"))
-        total = _number(result.get("total_cost_usd"))
+    def _usage(self, results: Sequence[Json]) -> Usage:
+        total = _number(results[-1].get("total_cost_usd"))
         cost, self._cost = total - self._cost, total
-        recent = result.get("model_usage_since_last_result")
-        if isinstance(recent, dict):  # newer CLIs say it, and count on after --resume
-            cost = sum(_number(_dict(model).get("costUSD")) for model in recent.values())
+        recent = [result.get("model_usage_since_last_result") for result in results]
+        if isinstance(recent[-1], dict):  # newer CLIs say it, and count on after --resume
+            models = [model for one in recent for model in _dict(one).values()]
+            cost = sum(_number(_dict(model).get("costUSD")) for model in models)
+        tokens = [_dict(result.get("usage")) for result in results]
         read, created, sent, said = (
-            int(_number(tokens.get(f"{kind}_tokens")))
+            sum(int(_number(one.get(f"{kind}_tokens"))) for one in tokens)
             for kind in ("cache_read_input", "cache_creation_input", "input", "output")
         )
         cache = {"cacheReadTokens": read, "cacheCreationTokens": created}
@@ -437,28 +468,12 @@ class ClaudeCode(Adapter):
 # --- message parts ↔ content blocks ------------------------------------------------------------
 
 
-def _content(parts: Iterable[Part]) -> list[Json]:
-    return [_block(part) for part in parts]
-
-
 def _block(part: Part) -> Json:
-    match part:
-        case TextPart(text):
-            return {"type": "text", "text": text}
-        case DataPart(data):
-            return {"type": "text", "text": orjson.dumps(data).decode()}
-        case UrlPart(url):
-            return {"type": "text", "text": url}
-        case RawPart(content):
-            return _file_block(part, media_type(part), content)
-
-
-def _file_block(part: RawPart, kind: str, content: str) -> Json:
-    if kind.startswith("text/") or kind == "application/json":
-        text = part.content().decode(errors="replace")
-        return {"type": "text", "text": f'<file name="{part.filename or "file"}">\n{text}\n</file>'}
-    source = {"type": "base64", "media_type": kind, "data": content}
-    return {"type": "image" if kind.startswith("image/") else "document", "source": source}
+    kind = media_type(part)
+    if isinstance(part, RawPart) and (kind.startswith("image/") or kind == "application/pdf"):
+        source = {"type": "base64", "media_type": kind, "data": part.base64}
+        return {"type": "image" if kind.startswith("image/") else "document", "source": source}
+    return {"type": "text", "text": as_text(part)}
 
 
 def _output(content: Any) -> Any:

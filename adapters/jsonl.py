@@ -76,7 +76,7 @@ class Jsonl(Adapter):
             taskId=prompt.task_id,
             contextId=prompt.context_id,
             messageId=prompt.message.id,
-            text=prompt.text,
+            text=prompt.message.text,
             **_carried(prompt.message),
         )
 

@@ -4,6 +4,7 @@ One adapter object serves one child process. The session that owns it calls, in 
 
     launch()                     once, before the process is started
     prompt(prompt)               at the beginning of each turn
+    steer(prompt)                when a further message joins the turn (only where `steers`)
     receive_line(line)           for each line of stdout; returns what the agent said
     answer(question, answer)     when the client answered a question that receive_line returned
     interrupt()                  when the turn is to be cancelled
@@ -13,6 +14,10 @@ One adapter object serves one child process. The session that owns it calls, in 
 A turn begins with prompt() and ends with the first event of events.ENDINGS; what the CLI prints
 between two turns is passed to receive_line() too, and the events are ignored. An exception in an
 adapter ends the turn as `failed`, never the server.
+
+An adapter that is told the same says the same: after a crash of the server, a new one is told
+everything again, up to where the CLI was, and must have written the same bytes. So it has no
+clock, and draws no random ids.
 """
 
 from __future__ import annotations
@@ -22,9 +27,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import orjson
 
 from bridge.events import AgentEvent, Answer, Failed, Question
-from bridge.message import Message, Part
+from bridge.message import DataPart, Message, Part, RawPart, TextPart, UrlPart
 
 
 class Stdin(Enum):
@@ -70,25 +78,34 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """Where a session runs, and the conversation it is: a new one, or one to resume."""
+    """Where a session runs, and the conversation it is: a new one, or one to resume. `folder`
+    holds files that came with its messages; the CLI must be able to read them."""
 
     cwd: str
     session_id: str
     resume: bool = False
     options: SessionOptions = field(default_factory=SessionOptions)
+    folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A turn's message. `parts` keep everything; `text` is what a text-only CLI needs."""
+    """A turn's message. `parts` keep everything; `text` is what a text-only CLI needs. Files are
+    either parts that the CLI takes (input_modes), or `file://` URLs."""
 
     task_id: str
     context_id: str
     message: Message
 
+    @classmethod
+    def of(cls, message: Message) -> Prompt:
+        """The prompt that a message is which has a task and a context by now."""
+        assert message.task_id and message.context_id
+        return cls(message.task_id, message.context_id, message)
+
     @property
     def text(self) -> str:
-        return self.message.text
+        return "\n\n".join(map(as_text, self.parts))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -105,6 +122,22 @@ class ExitStatus:
 
     def __str__(self) -> str:
         return f"signal {-self.code}" if self.code < 0 else f"exit status {self.code}"
+
+
+def as_text(part: Part) -> str:
+    """The part for a CLI, or for a model, that reads nothing but text."""
+    match part:
+        case TextPart(text):
+            return text
+        case DataPart(data):
+            return orjson.dumps(data).decode()
+        case UrlPart(url) if url.startswith("file:"):
+            return f"Attached file: {unquote(urlsplit(url).path)}"
+        case UrlPart(url):
+            return f"Attached: {url}"
+        case RawPart():
+            content = part.content().decode(errors="replace")
+            return f'<file name="{part.filename or "file"}">\n{content}\n</file>'
 
 
 class Adapter(ABC):
@@ -124,7 +157,8 @@ class Adapter(ABC):
     """Names (or prefixes, with a `*` at the end) of the server's variables that it may see."""
 
     input_modes: ClassVar[tuple[str, ...]] = ("text/plain",)
-    """Media types of message parts that prompt() can carry; `image/*` is a pattern."""
+    """Media types of message parts that prompt() can carry; `image/*` is a pattern. Files of any
+    other kind reach it as `file://` parts."""
 
     modes: ClassVar[tuple[str, ...]] = ()
     """Permission modes that a client may choose; none of them may switch permissions off."""
@@ -137,6 +171,13 @@ class Adapter(ABC):
 
     may_reply: ClassVar[bool] = False
     """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
+
+    spools: ClassVar[bool] = True
+    """Whether the CLI behaves when its stdout is a file and its stdin a FIFO, so that it can
+    outlive the server."""
+
+    steers: ClassVar[bool] = False
+    """Whether a further message can join the turn that is running; see steer()."""
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         self.config = config
@@ -167,6 +208,10 @@ class Adapter(ABC):
     def answer(self, question: Question, answer: Answer) -> None:
         """Tell the CLI the client's answer; only for questions that this adapter asked."""
         raise NotImplementedError(f"{self.name} asked a question that it cannot take an answer to")
+
+    def steer(self, prompt: Prompt) -> None:
+        """Add a message to the running turn, which ends when all of them have been heard."""
+        raise NotImplementedError(f"{self.name} takes one message per turn")
 
     def interrupt(self) -> bool:
         """Ask the CLI to abandon the turn, in its own dialect. False: it has no such word."""

@@ -18,9 +18,11 @@ from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.manager import TaskManager
 from bridge.monitor import Monitor
+from bridge.store.tasks import TaskStore
+from bridge.transports import openapi
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.operation import Caller, Operations
-from bridge.transports.rest import Rest, encode_unauthenticated
+from bridge.transports.rest import Rest, encode_unauthenticated, respond_unrouted
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +37,16 @@ MakeCard = Callable[[str], Card]
 class Service:
     """An agent as it is served. `card` makes its card, given the address that clients know the
     server by (`http://host:port`); `card_versions` is its shape: both, 1.0 or 0.3; `sign` adds
-    signatures to it."""
+    signatures to it; `extension_required` refuses clients that do not ask for our extension."""
 
     id: str
     manager: TaskManager
+    store: TaskStore
     operations: Operations
     card: MakeCard
     card_versions: str = "both"
     sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    extension_required: bool = False
 
 
 def make_app(
@@ -57,7 +61,7 @@ def make_app(
     """The server without its sockets. Every agent answers below /agents/ID, the first one at the
     root too. `token`: what clients must present as a bearer token, if anything. `started`: when
     the cards were last changed, in seconds since 1970."""
-    middlewares = [_authentication(token)] if token else []
+    middlewares = [*([_authentication(token)] if token else []), _in_json]
     app = web.Application(client_max_size=max_body_bytes, middlewares=middlewares)
     _add_agent(app, "", services[0], public_url, started)
     for service in services:
@@ -87,15 +91,20 @@ def _add_agent(
         body = encode_card(made, service.card_versions)
         return _cached(request, service.sign(body) if service.sign else body, started)
 
-    jsonrpc = JsonRpc(service.operations, caller)
+    async def describe(request: web.Request) -> web.StreamResponse:
+        made = service.card(caller(request).address)
+        return _cached(request, openapi.document(made), started, scope="private")
+
+    jsonrpc = JsonRpc(service.operations, caller, service.extension_required)
     for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):
         app.router.add_post(prefix + path, jsonrpc.handle)
-    rest = Rest(service.operations, caller)
+    rest = Rest(service.operations, caller, service.extension_required)
     for start in (prefix + "/a2a/rest", *(() if prefix else ("",))):
         app.add_routes(rest.routes(start))
 
     for path in CARD_PATHS:
         app.router.add_get(prefix + path, card)
+    app.router.add_get(prefix + "/openapi.json", describe)
 
 
 def _base(request: web.Request, public_url: str | None) -> str:
@@ -127,14 +136,17 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _cached(request: web.Request, body: dict[str, Any], changed: float) -> web.Response:
-    """`body` with what a cache needs (§8.6), or 304 where the client's copy is still good."""
+def _cached(
+    request: web.Request, body: dict[str, Any], changed: float, scope: str = "public"
+) -> web.Response:
+    """`body` with what a cache needs (§8.6), or 304 where the client's copy is still good. `scope`:
+    who may keep it."""
     data = orjson.dumps(body)
     tag = hashlib.sha256(data).hexdigest()[:32]
     headers = {
         "ETag": f'"{tag}"',
         "Last-Modified": formatdate(changed, usegmt=True),
-        "Cache-Control": f"public, max-age={CARD_MAX_AGE}",
+        "Cache-Control": f"{scope}, max-age={CARD_MAX_AGE}",
         "Vary": "Host",
     }
     if _still_good(request, tag, changed):
@@ -178,6 +190,15 @@ async def _health(services: Sequence[Service]) -> web.Response:
 
 def _json(body: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+
+
+@web.middleware
+async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Says in JSON, which clients expect, that there is no such path or method."""
+    try:
+        return await handler(request)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+        return respond_unrouted(request, error)
 
 
 def _authentication(token: str) -> Any:

@@ -15,13 +15,15 @@ from bridge import __version__, player, recording, registry
 from bridge.a2a.card import Card, Skill
 from bridge.adapter import Adapter, AgentConfig, SessionStart
 from bridge.app import Service
+from bridge.attachments import Attachments, PartLimits
 from bridge.context import Agent, SessionPool
 from bridge.errors import ConfigurationError
 from bridge.manager import Policy, TaskManager
 from bridge.push import Push
 from bridge.session import Limits
 from bridge.settings import Loaded, Settings, nearest
-from bridge.store.memory import MemoryStore
+from bridge.state import NO_STATE, State
+from bridge.store.tasks import Retention, TaskStore
 from bridge.transports.operation import Operations
 
 REPLAY = "replay"
@@ -123,8 +125,11 @@ def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice
     return Choice(agent_id, settings, adapter, make, config, f"{path} ({dialect.title})", notes)
 
 
-def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) -> Service:
-    """The agent ready to be served. `version`: what its CLI says of itself, maybe nothing."""
+def make_service(
+    choice: Choice, pool: SessionPool, push: Push, version: str, state: State = NO_STATE
+) -> Service:
+    """The agent ready to be served. `version`: what its CLI says of itself, maybe nothing.
+    `state`: where it keeps what must survive a restart."""
     settings = choice.settings
     limits = Limits(
         turn=settings.agent_timeout_ms / 1000,
@@ -132,14 +137,27 @@ def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) ->
         line=settings.bridge_max_line_bytes,
         term_grace=settings.bridge_stop_grace_ms / 1000,
     )
-    idle = settings.bridge_session_idle_ms / 1000
+    agent = Agent(
+        choice.make,
+        choice.config,
+        choice.config.env,
+        limits,
+        settings.bridge_session_idle_ms / 1000,
+        _attachments(choice, state.files),
+        choice.adapter.steers,
+        state.markers,
+        state.spools if choice.adapter.spools else None,
+    )
+    days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
+    retention = Retention(settings.bridge_max_tasks, days, size)
+    store = TaskStore(retention, choice.id, state.journal)
     manager = TaskManager(
-        Agent(choice.make, choice.config, choice.config.env, limits, idle),
+        agent,
         choice.adapter,
         settings.workspaces,
-        MemoryStore(settings.bridge_max_tasks),
+        store,
         pool,
-        forgotten=push.forget,
+        notifier=push,
         policy=Policy(
             settings.bridge_thoughts,
             settings.agent_models,
@@ -159,7 +177,28 @@ def make_service(choice: Choice, pool: SessionPool, push: Push, version: str) ->
         settings.bridge_fast_path_ms / 1000,
         sign,
     )
-    return Service(choice.id, manager, operations, card, settings.bridge_card, sign)
+    return Service(
+        choice.id,
+        manager,
+        store,
+        operations,
+        card,
+        settings.bridge_card,
+        sign,
+        settings.bridge_require_extension,
+    )
+
+
+def _attachments(choice: Choice, folder: Path | None) -> Attachments:
+    settings, adapter = choice.settings, choice.adapter
+    sizes = (settings.bridge_max_text_bytes, settings.bridge_max_raw_bytes)
+    return Attachments(
+        settings.workspaces,
+        adapter.input_modes,
+        adapter.takes_urls,
+        folder / choice.id if folder else None,
+        limits=PartLimits(*sizes, settings.bridge_max_file_bytes),
+    )
 
 
 def _signer(settings: Settings) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
@@ -183,13 +222,21 @@ def make_card(choice: Choice, address: str, details: dict[str, object] | None = 
         url=f"{address}/a2a/jsonrpc",
         rest_url=f"{address}/a2a/rest",
         skills=settings.agent_skills or SKILLS,
-        input_modes=tuple(choice.adapter.input_modes),
+        input_modes=_input_modes(choice.adapter),
         output_modes=("text/plain", "application/json"),
         bearer=settings.bridge_token is not None,
         push=True,
         extended=settings.bridge_token is not None,
         details=details,
+        extension_required=settings.bridge_require_extension,
     )
+
+
+def _input_modes(adapter: type[Adapter]) -> tuple[str, ...]:
+    """What the CLI takes as it is, and any file: it is put down where the prompt says."""
+    every = "application/octet-stream"
+    known = {every, "*/*"} & set(adapter.input_modes)
+    return adapter.input_modes if known else (*adapter.input_modes, every)
 
 
 def _details(choice: Choice, version: str) -> dict[str, object]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 from bridge.adapter import Adapter, AgentConfig, Prompt, SessionOptions, SessionStart
+from bridge.attachments import Attachments
 from bridge.errors import LaunchError
 from bridge.events import (
     SESSION_LOST,
@@ -25,35 +29,44 @@ from bridge.events import (
     Interrupted,
     NotUnderstood,
     Started,
+    Steered,
 )
 from bridge.message import Message
 from bridge.question import hint, read_answer
 from bridge.session import Limits, Session
-from bridge.store.memory import Record
-from bridge.task import Update
+from bridge.spool import Uncertain
+from bridge.store.stored import Told
+from bridge.store.tasks import Record, StoredSession, TaskStore
+from bridge.task import TaskState, Update
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class Agent:
-    """What a context needs to know of the agent behind it: how to make one of its sessions."""
+    """What a context needs to know of the agent behind it: how to make one of its sessions.
 
-    def __init__(
-        self,
-        adapter: Callable[[AgentConfig, SessionStart], Adapter],
-        config: AgentConfig,
-        environment: Mapping[str, str],
-        limits: Limits,
-        idle_seconds: float,
-    ) -> None:
-        self._adapter = adapter
-        self._config = config
-        self._environment = environment
-        self._limits = limits
-        self.idle_seconds = idle_seconds
+    `environment` is the child's. `idle_seconds`: how long a session is kept warm. `markers` is
+    what the markers of this server's processes begin with. `spools`: the folder for the streams
+    of sessions that are to outlive the server; None for pipes.
+    """
 
-    def session(self, start: SessionStart) -> Session:
-        return Session(self._adapter(self._config, start), self._environment, self._limits)
+    adapter: Callable[[AgentConfig, SessionStart], Adapter]
+    config: AgentConfig
+    environment: Mapping[str, str]
+    limits: Limits
+    idle_seconds: float
+    attachments: Attachments
+    steers: bool = False
+    markers: str = ""
+    spools: Path | None = None
+
+    def session(self, start: SessionStart, session_id: str | None = None) -> Session:
+        """A new session, or the one that an earlier server called `session_id`."""
+        session_id = session_id or uuid.uuid4().hex
+        adapter = self.adapter(self.config, start)
+        spool = self.spools / session_id if self.spools else None
+        return Session(adapter, self.environment, self.limits, f"{self.markers}{session_id}", spool)
 
 
 class SessionPool:
@@ -80,6 +93,10 @@ class SessionPool:
         finally:
             self._queue.remove(ticket)
             self.notify()
+
+    def claim(self, context: Context) -> None:
+        """Its session is alive already."""
+        self._contexts[context] = None
 
     def leave(self, context: Context) -> None:
         self._contexts.pop(context, None)
@@ -120,30 +137,39 @@ class Context:
     def __init__(
         self,
         context_id: str,
-        cwd: str,
-        options: SessionOptions,
+        start: SessionStart,
         agent: Agent,
         pool: SessionPool,
+        store: TaskStore,
         finished: Callable[[Record], None],
         changed: Callable[[Record, Sequence[Update]], None] = lambda record, updates: None,
     ) -> None:
         self.id = context_id
-        self.cwd = cwd
-        self.options = options
         self._agent = agent
         self._pool = pool
+        self._store = store
         self._finished = finished
         self._changed = changed
         self._queue: deque[tuple[Record, Message]] = deque()
         self._current: Record | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._start = SessionStart(cwd, str(uuid.uuid4()), options=options)
+        self._start = start
+        self._left: StoredSession | None = None  # by the last server, with a turn that runs
         self._session: Session | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._detached = False
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Context {self.id} {'idle' if self.idle else 'busy'} {self._session}>"
+
+    @property
+    def cwd(self) -> str:
+        return self._start.cwd
+
+    @property
+    def options(self) -> SessionOptions:
+        return self._start.options
 
     @property
     def idle(self) -> bool:
@@ -164,6 +190,41 @@ class Context:
         """Nothing runs or is kept warm: all that would be forgotten is the conversation's id."""
         return self.idle and self._session is None and self._closing is None
 
+    # --- what an earlier server has left --------------------------------------------------------
+
+    def restore(
+        self, tasks: Sequence[tuple[Record, Message]], session: StoredSession | None
+    ) -> None:
+        """Go on with these unfinished tasks, of which the first may have begun, in `session`."""
+        for record, prompt in tasks:
+            if not record.begun:
+                self._queue.append((record, prompt))
+            elif session:
+                self._current, self._left = record, session
+            else:
+                text = "The bridge was started anew, and the agent is gone."
+                self._apply(record, Interrupted(text, "restart"))
+        if self._queue or self._left:
+            self._worker = asyncio.create_task(self._work())
+
+    async def _go_on(self, record: Record, left: StoredSession) -> None:
+        """The turn that was running when the last server ended."""
+        session = self._session = self._agent.session(left.start, left.id)
+        self._pool.claim(self)
+        try:
+            session.attach(left.told, left.position)
+        except Exception as error:
+            log.exception("a session cannot be gone on with", extra={"task": record.task.id})
+            text = "The bridge was started anew and cannot tell what the agent was told."
+            reason = "restart" if isinstance(error, Uncertain | OSError) else "adapter-error"
+            self._apply(record, Interrupted(text, reason))
+        else:
+            waiting = record.task.state.interrupted
+            await self._run(session, record, lambda: session.waiting(waiting))
+        finally:
+            if not session.healthy:
+                await self.close()
+
     # --- what clients do -----------------------------------------------------------------------
 
     def submit(self, record: Record, message: Message) -> None:
@@ -181,15 +242,58 @@ class Context:
             self._apply(record, NotUnderstood(message, hint(question)))
             return
         self._apply(record, Answered(answer))
-        if self._session:
-            self._session.answer(question, answer)
+        session = self._session
+        if session:
+            told = Told("answer", session.position, question=question, answer=answer)
+            self._tell(session, told, record, lambda: session.answer(question, answer))
+
+    def can_steer(self, record: Record, message: Message) -> bool:
+        """Whether `message` can join the turn of `record`: it must be running, with none behind
+        it, and the CLI must be able to take it as it is."""
+        running = record is self.only_task and record.task.state is TaskState.WORKING
+        return running and self._agent.steers and self._agent.attachments.fits(message)
+
+    def steer(self, record: Record, message: Message) -> None:
+        """`message` joins the turn of `record`."""
+        self._apply(record, Steered(message))
+        session = self._session
+        if session:
+            prompt = Prompt.of(replace(message, task_id=record.task.id, context_id=self.id))
+            told = Told("steer", session.position, prompt.message)
+            self._tell(session, told, record, lambda: session.steer(prompt))
+
+    def _tell(self, session: Session, told: Told, record: Record, tell: Callable[[], None]) -> None:
+        """Tell the CLI something, once it is written down that it may know: no server ever tells
+        it twice."""
+
+        def then() -> None:
+            if not record.task.state.terminal:
+                tell()
+
+        self._store.tell(session.spool.name if session.spool else None, told, record, then)
 
     def cancel(self, record: Record) -> None:
         """The task is canceled now; its CLI is told to stop now, and the worker waits for that."""
         self._end(record, Canceled())
 
+    def detach(self) -> Sequence[str]:
+        """Leave the tasks that have not ended to another server, if the session can outlive this
+        one. Returns its marker then."""
+        session = self._session
+        running = self._current and not self._current.task.state.terminal
+        if not (session and session.spool and session.healthy and running):
+            return ()
+        session.detach()
+        self._session = None
+        self._detached = True
+        if self._worker:
+            self._worker.cancel()
+        return (session.marker,)
+
     async def shut_down(self) -> None:
         """End all tasks and the session, and wait until its processes are gone."""
+        if self._detached:
+            return
         text = "The bridge was shut down before the task had ended."
         for record in [*(record for record, _ in self._queue), self._current]:
             if record and not record.task.state.terminal:
@@ -215,43 +319,67 @@ class Context:
         if self._idle_timer:
             self._idle_timer.cancel()
         try:
+            if self._current and self._left:
+                await self._guarded(self._current, self._go_on(self._current, self._left))
             while self._queue:
                 self._current, message = self._queue.popleft()
-                await self._turn_or_fail(self._current, message)
+                await self._guarded(self._current, self._turn(self._current, message))
         finally:
             self._current = None
             self._worker = None
             self._rest()
 
-    async def _turn_or_fail(self, record: Record, message: Message) -> None:
+    async def _guarded(self, record: Record, turn: Awaitable[None]) -> None:
+        """What goes wrong in a turn is the failure of its task, and of nothing else."""
         try:
-            await self._turn(record, message)
+            await turn
         except LaunchError as error:
-            self._apply(record, Failed(f"The agent could not be started: {error}.", "launch"))
+            log.warning(str(error), extra={"task": record.task.id})
+            text = f"The agent could not be started: {error.problem}. The server's log says more."
+            self._apply(record, Failed(text, "launch"))
         except Exception:
             log.exception("turn failed", extra={"task": record.task.id})
             self._apply(record, Failed("Internal error; the server's log has it.", "internal"))
 
     async def _turn(self, record: Record, message: Message) -> None:
         try:
+            message = await self._agent.attachments.save(self.id, record.task.id, message)
             session = await self._live_session(record)
             if session:
-                prompt = Prompt(record.task.id, self.id, message)
-                await session.run(prompt, lambda events: self._receive(record, events))
+                told = Told("prompt", session.position, message)
+                await self._run(
+                    session,
+                    record,
+                    lambda: self._tell(
+                        session, told, record, lambda: session.prompt(Prompt.of(message))
+                    ),
+                )
         finally:
             if not (self._session and self._session.healthy):
                 await self.close()
 
+    async def _run(self, session: Session, record: Record, begin: Callable[[], object]) -> None:
+        await session.run(begin, lambda events: self._receive(record, events))
+
     async def _live_session(self, record: Record) -> Session | None:
         """The warm session, or a new one as soon as there is a place. None: the task was
         canceled meanwhile."""
-        if not (self._session and self._session.healthy):
+        folder = self._agent.attachments.folder(self.id)
+        blind = folder not in (None, self._start.folder)  # to files that have come
+        if blind or not (self._session and self._session.healthy):
             await self.close()
         if not record.task.state.terminal:
             await self._pool.enter(self, lambda: not record.task.state.terminal)
         if self._session is None and not record.task.state.terminal:
+            self._start = replace(self._start, folder=folder)
             session = self._agent.session(self._start)
-            await session.open()
+            if session.spool:
+                self._store.put_session(session.spool.name, self.id, self._start)
+            try:
+                await session.open()
+            except LaunchError:
+                self._forget(session)
+                raise
             self._session = session
             if record.task.state.terminal:  # canceled while it started: leave nothing behind
                 await self.close()
@@ -260,10 +388,17 @@ class Context:
     def _receive(self, record: Record, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Started) and event.session_id:
-                self._start = replace(self._start, session_id=event.session_id, resume=True)
+                self._remember(event.session_id, resume=True)
             elif isinstance(event, Failed) and event.reason == SESSION_LOST:
-                self._start = replace(self._start, session_id=str(uuid.uuid4()), resume=False)
+                self._remember(str(uuid.uuid4()), resume=False)
         self._apply(record, *events)
+
+    def _remember(self, session_id: str, resume: bool) -> None:
+        """The CLI's own conversation that the next session is to go on with."""
+        start = replace(self._start, session_id=session_id, resume=resume)
+        if start != self._start:
+            self._start = start
+            self._store.put_context(self.id, start)
 
     def _apply(self, record: Record, *events: Event) -> None:
         """Let `events` happen to the task, up to its end; then its log is closed for good."""
@@ -272,16 +407,36 @@ class Context:
             log.debug("event after the end", extra={"task": task.id, "events": len(events)})
             return
         now = datetime.now(UTC)
-        for event in events:
-            updates = task.apply(event, now)
-            record.log.append(updates)
-            self._changed(record, updates)
-            if task.state.terminal:
-                record.log.close()
-                self._finished(record)
-                return
-        if record is self._current and self._session:
+        updates: list[Update] = []
+        happened: list[Event] = []
+        try:
+            for event in events:
+                if not task.state.terminal:
+                    updates += task.apply(event, now)
+                    happened.append(event)
+        finally:
+            if happened:
+                self._write(record, happened, updates, now)
+        if task.state.terminal:
+            self._finished(record)
+        elif record is self._current and self._session:
             self._session.waiting(task.state.interrupted)
+
+    def _write(
+        self, record: Record, events: Sequence[Event], updates: Sequence[Update], now: datetime
+    ) -> None:
+        """Let readers see what has happened as soon as it cannot be lost any more."""
+        number = record.log.add(updates)
+        if record.task.state.terminal:
+            record.log.close()
+
+        def written() -> None:
+            record.log.publish(number)
+            self._changed(record, updates)
+
+        spool = self._session.spool if self._session and record is self._current else None
+        position = (spool.name, self._session.position) if self._session and spool else None
+        self._store.write(record, events, now, position, written)
 
     # --- the session's end ---------------------------------------------------------------------
 
@@ -314,7 +469,14 @@ class Context:
         try:
             await session.stop()
         finally:
+            self._forget(session)
             if not self._start.resume:  # an id that was tried once may be taken
-                self._start = replace(self._start, session_id=str(uuid.uuid4()), resume=False)
+                self._remember(str(uuid.uuid4()), resume=False)
             self._closing = None
             self._pool.leave(self)
+
+    def _forget(self, session: Session) -> None:
+        """The session is over, and nothing of it is left to be understood."""
+        if session.spool:
+            remove = partial(shutil.rmtree, session.spool, ignore_errors=True)
+            self._store.remove_session(session.spool.name, remove)

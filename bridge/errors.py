@@ -17,6 +17,7 @@ BridgeError
     ├── ExtendedCardNotConfigured
     ├── PushNotificationNotSupported
     ├── ContentTypeNotSupported
+    ├── ExtensionSupportRequired
     └── VersionNotSupported
 """
 
@@ -34,7 +35,11 @@ class ConfigurationError(BridgeError):
 
 
 class LaunchError(BridgeError):
-    """The CLI could not be started."""
+    """The CLI could not be started. `problem` is what clients may be told: no paths of ours."""
+
+    def __init__(self, message: str, problem: str | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem or message
 
 
 class RequestError(BridgeError):
@@ -98,6 +103,10 @@ class PushNotificationNotSupported(RequestError):
 
 
 class ContentTypeNotSupported(RequestError):
+    pass
+
+
+class ExtensionSupportRequired(RequestError):
     pass
 
 

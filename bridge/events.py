@@ -211,6 +211,13 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Steered:
+    """The client's message joined the turn that is running."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class NotUnderstood:
     """The client's message did not answer the open question, which is asked again."""
 
@@ -230,9 +237,10 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The bridge ended the turn: it is shutting down."""
+    """The bridge ended the turn: it is shutting down, or it was started anew."""
 
     text: str
+    reason: str = "shutdown"
 
 
 AgentEvent = (
@@ -253,7 +261,7 @@ AgentEvent = (
     | Rejected
     | Reply
 )
-ControlEvent = Answered | NotUnderstood | Canceled | TimedOut | Interrupted
+ControlEvent = Answered | NotUnderstood | Steered | Canceled | TimedOut | Interrupted
 Event = AgentEvent | ControlEvent
 
 ENDINGS = (Done, Failed, Rejected, Reply, Canceled, TimedOut, Interrupted)

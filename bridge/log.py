@@ -29,8 +29,10 @@ class Entry(Generic[T]):
 class EventLog(Generic[T]):
     """Numbers count from 1. After close() nothing is added and every reader comes to an end.
 
-    `keep`: how many entries are kept at least; None for all. A reader that comes for older ones
-    is given what is there.
+    What is appended is there for whoever adds to it; readers see it when it is published, which
+    is when it has been written down. `visible` is the newest one that is; -1 where not even the
+    beginning has been. `keep`: how many entries are kept at least; None for all. A reader that
+    comes for older ones is given what is there.
     """
 
     def __init__(self, keep: int | None = None) -> None:
@@ -38,7 +40,8 @@ class EventLog(Generic[T]):
         self._dropped = 0
         self._entries: list[Entry[T]] = []
         self._waiting: set[asyncio.Future[None]] = set()
-        self.closed = False
+        self._closing = False
+        self.visible = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -48,8 +51,14 @@ class EventLog(Generic[T]):
         """The number of the newest entry; 0 before the first."""
         return self._dropped + len(self._entries)
 
-    def append(self, updates: Iterable[T]) -> None:
-        if self.closed:
+    @property
+    def closed(self) -> bool:
+        """Nothing will be added, and readers may see all."""
+        return self._closing and self.visible == self.last
+
+    def add(self, updates: Iterable[T]) -> int:
+        """Append without publishing. Returns the number of the newest entry."""
+        if self._closing:
             raise RuntimeError("the log is closed")
         for update in updates:
             self._entries.append(Entry(self.last + 1, update))
@@ -58,18 +67,27 @@ class EventLog(Generic[T]):
         if self._keep is not None and len(self._entries) > 2 * self._keep:
             self._dropped += len(self._entries) - self._keep
             del self._entries[: -self._keep]
+        return self.last
+
+    def publish(self, number: int) -> None:
+        """Readers may see all up to `number`."""
+        self.visible = max(self.visible, number)
         self._wake()
 
+    def append(self, updates: Iterable[T]) -> None:
+        """Add, and publish at once."""
+        self.publish(self.add(updates))
+
     def close(self) -> None:
-        self.closed = True
+        self._closing = True
         self._wake()
 
     async def follow(self, after: int, pause: float) -> AsyncIterator[Sequence[Entry[T]]]:
-        """The entries after number `after`, in order, as they come; an empty batch each time
-        that `pause` seconds have passed without one. Ends when the log is closed."""
+        """The entries after number `after`, in order, as they are published; an empty batch each
+        time that `pause` seconds have passed without one. Ends when the log is closed."""
         while True:
             start = max(after - self._dropped, 0)
-            batch = self._entries[start : start + BATCH]
+            batch = self._entries[start : min(start + BATCH, max(self.visible - self._dropped, 0))]
             if batch:
                 after = batch[-1].number
                 yield batch
@@ -78,8 +96,13 @@ class EventLog(Generic[T]):
             elif not await self._changed(pause):
                 yield ()
 
+    async def reached(self, number: int) -> None:
+        """Wait until the entry `number` is published."""
+        while self.visible < number:
+            await self._changed(None)
+
     async def changed(self) -> None:
-        """Wait until something is appended, or the log is closed."""
+        """Wait until something is published, or the log is closed."""
         if not self.closed:
             await self._changed(None)
 

@@ -8,14 +8,13 @@ import hashlib
 import re
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatch
-from typing import Literal
+from typing import Literal, Protocol
 
 from bridge.a2a.codec import ListParams, Page, SendParams
-from bridge.adapter import Adapter
+from bridge.adapter import Adapter, SessionStart
 from bridge.context import Agent, Context, SessionPool
 from bridge.errors import (
     ContentTypeNotSupported,
@@ -25,10 +24,10 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from bridge.message import Message, UrlPart, media_type
+from bridge.message import Message, RawPart, UrlPart
 from bridge.options import Options, read_options
 from bridge.page import page
-from bridge.store.memory import MemoryStore, Record
+from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task import StatusUpdate, Task, Update
 from bridge.workspace import Workspaces
 
@@ -51,16 +50,28 @@ class Sent:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What clients of an agent may do. `models`: those that they may choose from. `when_busy`:
-    whether a message to a context that works waits its turn, or is refused. `queue`: how many
-    tasks of one context may wait."""
+    what becomes of a message to a context that works: it waits its turn, is refused, or joins the
+    running turn where the CLI can take it. `queue`: how many tasks of one context may wait."""
 
     show_thoughts: bool = False
     models: tuple[str, ...] = ()
-    when_busy: Literal["queue", "reject"] = "queue"
+    when_busy: Literal["queue", "reject", "steer"] = "queue"
     queue: int = 100
 
 
 DEFAULT_POLICY = Policy()
+
+
+class Notifier(Protocol):
+    """Who keeps something for each task, and must hear that it will not be asked for any more."""
+
+    async def forget(self, task_id: str) -> None:
+        """The finished task was dropped to make room."""
+
+    def leave(self, task_id: str) -> None:
+        """The task ended with a direct reply, and no client has seen it."""
+
+
 Watcher = Callable[[Record, Sequence[Update]], None]
 
 
@@ -79,61 +90,92 @@ class Taken:
 
     def find(self, message: Message) -> Record | None:
         """The task that the message went to. Raises InvalidParams if the id was another's."""
-        digest, record = self._messages.get(message.id, (b"", None))
+        sent, record = self._messages.get(message.id, (b"", None))
         known = record() if record else None  # forgotten with its task
-        if known and digest != _digest(message):
+        if known and sent != digest(message):
             text = "another message was sent with this messageId"
             raise InvalidParams(text, [("message.messageId", text)])
         return known
 
-    def add(self, message: Message, record: Record) -> None:
-        if len(message.id) >= self.UNIQUE:
-            self._messages[message.id] = _digest(message), weakref.ref(record)
+    def add(self, message: Message, record: Record) -> bool:
+        """Whether the message's id is one to be remembered."""
+        unique = len(message.id) >= self.UNIQUE
+        if unique:
+            self.restore(message.id, digest(message), record)
+        return unique
+
+    def restore(self, message_id: str, known: bytes, record: Record) -> None:
+        self._messages[message_id] = known, weakref.ref(record)
         if len(self._messages) > self.KEPT:
             del self._messages[next(iter(self._messages))]
 
 
 class TaskManager:
-    """`adapter` says what messages its agents can read and how they may answer. `forgotten` is
-    told of each finished task that has been dropped to make room."""
+    """`adapter` says what messages its agents can read and how they may answer."""
 
     def __init__(
         self,
         agent: Agent,
         adapter: type[Adapter],
         workspaces: Workspaces,
-        store: MemoryStore,
+        store: TaskStore,
         pool: SessionPool,
         *,
         policy: Policy = DEFAULT_POLICY,
-        forgotten: Callable[[str], Awaitable[None]] | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         self._agent = agent
         self._adapter = adapter
         self._workspaces = workspaces
         self._store = store
         self._pool = pool
-        self._forgotten = forgotten
+        self._notifier = notifier
         self._forgetting: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._taken = Taken()
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
         self._closing = False
+        self.kept: Sequence[str] = ()  # markers of the sessions that outlive this server
+
+    def restore(self, stored: Stored, reattach: bool) -> set[str]:
+        """Go on with what an earlier server has left: tasks that had not begun are begun now, and
+        those that were running go on where their CLIs are, if `reattach`. Returns the ids of the
+        sessions that are gone on with."""
+        for message_id, known, record in stored.taken:
+            self._taken.restore(message_id, known, record)
+        for context_id, start in stored.starts.items():
+            self._new_context(context_id, start)
+        unfinished: dict[str, list[tuple[Record, Message]]] = {}
+        for record in self._store.unfinished():
+            pair = (record, stored.prompts[record.task.id])
+            unfinished.setdefault(record.task.context_id, []).append(pair)
+        left = {session.context_id: session for session in stored.sessions if reattach}
+        kept: set[str] = set()
+        for context_id, tasks in unfinished.items():
+            session = left.get(context_id) if tasks[0][0].begun else None
+            self._contexts[context_id].restore(tasks, session)
+            kept |= {session.id} if session else set()
+        for gone in stored.sessions:
+            if gone.id not in kept:
+                self._store.remove_session(gone.id)
+        return kept
 
     # --- operations ----------------------------------------------------------------------------
 
     def send(self, params: SendParams) -> Sent:
         """Begin a task, or answer the question of one. Raises RequestError."""
         message = params.message
-        self._check_parts(message)
         if self._closing:
             raise Unavailable("The server is shutting down; try again in a moment.")
+        if self._store.problem:
+            raise Unavailable("The server cannot write anything down now; try again in a moment.")
         known = self._taken.find(message)
         if known:
             return Sent(known, known.log.last, again=True)
-        sent = self._take(params)
-        self._taken.add(message, sent.record)
+        sent = self._take(replace(params, message=self._agent.attachments.check(message)))
+        if self._taken.add(message, sent.record):
+            self._store.take(message.id, digest(message), sent.record)
         return sent
 
     def _take(self, params: SendParams) -> Sent:
@@ -141,18 +183,19 @@ class TaskManager:
         if params.answers_by_context and message.task_id is None:
             message = replace(message, task_id=self._waiting_task(message.context_id))
         if message.task_id is not None:
-            return self._answer(message)
-        options = read_options(
-            message.metadata, params.metadata, adapter=self._adapter, models=self._policy.models
-        )
+            return self._answer(message, params)
+        options = self._options(message, params)
         context = self._context(message, options)
+        running = context.only_task
+        if running and self._steers(context, running, message):
+            return self._steer(context, running, message)
         self._check_queue(context)
         thoughts = self._policy.show_thoughts if options.thoughts is None else options.thoughts
         task = Task(str(uuid.uuid4()), context.id, datetime.now(UTC), show_thoughts=thoughts)
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
         record = Record(task)
-        self._store.add(record)
+        self._store.add(record, message)
         context.submit(record, message)
         return Sent(record, 0)
 
@@ -160,16 +203,17 @@ class TaskManager:
         """The task, which the client now knows. Raises TaskNotFound."""
         record = self._store.get(task_id)
         if record is None:
-            raise TaskNotFound("No such task.", taskId=task_id)
+            raise TaskNotFound("No such task.", taskId=task_id[:256])
         record.shown = True
         return record
 
-    def list(self, asked: ListParams) -> tuple[Sequence[Task], Page]:
+    def list(self, asked: ListParams) -> tuple[Sequence[Record], Page]:
         """The tasks of a page. Raises InvalidParams."""
         records = self._store.all()
         for record in records:
             record.shown = True
-        return page((record.task for record in records), asked)
+        tasks, where = page((record.task for record in records), asked)
+        return [found for task in tasks if (found := self._store.get(task.id))], where
 
     def cancel(self, task_id: str) -> Record:
         record = self.get(task_id)
@@ -178,9 +222,10 @@ class TaskManager:
         self._contexts[record.task.context_id].cancel(record)
         return record
 
-    def subscribe(self, task_id: str) -> Record:
+    def subscribe(self, task_id: str, again: bool) -> Record:
+        """`again`: the client goes on with a stream that broke, maybe at its very end."""
         record = self.get(task_id)
-        if record.task.state.terminal:
+        if record.task.state.terminal and not again:
             text = f"The task is {record.task.state.value}: nothing more will come. Get it instead."
             raise UnsupportedOperation(text)
         return record
@@ -199,15 +244,16 @@ class TaskManager:
         item each time that `pause` seconds have passed."""
         loop = asyncio.get_running_loop()
         end = loop.time() + REPLY_WITHIN
-        while self._adapter.may_reply and not len(record.log) and loop.time() < end:
+        while self._adapter.may_reply and record.log.visible < 1 and loop.time() < end:
             try:
                 await asyncio.wait_for(record.log.changed(), min(pause, end - loop.time()))
             except TimeoutError:
                 yield
         record.shown = record.task.reply is None
 
-    async def close(self, drain: float) -> None:
-        """Take no more messages; give the agents that work `drain` seconds, then end everything."""
+    async def close(self, drain: float, keep: bool = False) -> None:
+        """Take no more messages; give the agents that work `drain` seconds, then end everything,
+        or `keep` for another server what can outlive this one (see `kept`)."""
         self._closing = True
         unfinished = [r for r in self._store.unfinished() if not r.task.state.interrupted]
         running = [asyncio.create_task(self._ended(record)) for record in unfinished]
@@ -215,7 +261,11 @@ class TaskManager:
             await asyncio.wait(running, timeout=drain)
         for waiter in running:
             waiter.cancel()
-        await asyncio.gather(*(context.shut_down() for context in self._contexts.values()))
+        contexts = list(self._contexts.values())
+        if keep:
+            self.kept = [marker for context in contexts for marker in context.detach()]
+        await asyncio.gather(*(context.shut_down() for context in contexts))
+        self._agent.attachments.close()
 
     def records(self) -> Sequence[Record]:
         return self._store.all()
@@ -235,7 +285,13 @@ class TaskManager:
 
     # --- parts of them -------------------------------------------------------------------------
 
-    def _answer(self, message: Message) -> Sent:
+    def _options(self, message: Message, params: SendParams) -> Options:
+        """What the client asks for in metadata. Raises InvalidParams."""
+        return read_options(
+            message.metadata, params.metadata, adapter=self._adapter, models=self._policy.models
+        )
+
+    def _answer(self, message: Message, params: SendParams) -> Sent:
         assert message.task_id is not None
         record = self.get(message.task_id)
         task = record.task
@@ -245,11 +301,26 @@ class TaskManager:
         if task.state.terminal:
             text = f"The task is {task.state.value}; to go on, send a message with its contextId."
             raise UnsupportedOperation(text)
+        context = self._contexts[task.context_id]
+        if self._steers(context, record, message):
+            return self._steer(context, record, message)
         if task.question is None:
             text = "The task is working and asks nothing; send a message with only its contextId"
             raise UnsupportedOperation(f"{text} to queue the next one.")
+        if any(isinstance(part, RawPart | UrlPart) for part in message.parts):
+            raise ContentTypeNotSupported("An answer is text or data; send files with a prompt.")
+        options = self._options(message, params)
+        self._check_same(context, options)
         sent = Sent(record, record.log.last)
-        self._contexts[task.context_id].answer(record, message)
+        context.answer(record, message)
+        return sent
+
+    def _steers(self, context: Context, record: Record, message: Message) -> bool:
+        return self._policy.when_busy == "steer" and context.can_steer(record, message)
+
+    def _steer(self, context: Context, record: Record, message: Message) -> Sent:
+        sent = Sent(record, record.log.last)
+        context.steer(record, message)
         return sent
 
     def _waiting_task(self, context_id: str | None) -> str | None:
@@ -268,15 +339,13 @@ class TaskManager:
             return known
         context_id = message.context_id or str(uuid.uuid4())
         cwd = self._workspaces.resolve(options.cwd)
-        context = Context(
-            context_id,
-            cwd,
-            options.session,
-            self._agent,
-            self._pool,
-            self._finished,
-            self._changed,
-        )
+        start = SessionStart(cwd, str(uuid.uuid4()), options=options.session)
+        self._store.put_context(context_id, start)
+        return self._new_context(context_id, start)
+
+    def _new_context(self, context_id: str, start: SessionStart) -> Context:
+        watchers = (self._finished, self._changed)
+        context = Context(context_id, start, self._agent, self._pool, self._store, *watchers)
         self._contexts[context_id] = context
         return context
 
@@ -299,16 +368,6 @@ class TaskManager:
                 text = f"this context began with another {name}; begin a new context"
                 raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
-    def _check_parts(self, message: Message) -> None:
-        for part in message.parts:
-            if isinstance(part, UrlPart) and not self._adapter.takes_urls:
-                text = "This agent takes files by value (raw, or bytes in 0.3), not by address."
-                raise ContentTypeNotSupported(text)
-            kind = media_type(part)
-            if not any(fnmatch(kind, pattern) for pattern in self._adapter.input_modes):
-                modes = ", ".join(self._adapter.input_modes)
-                raise ContentTypeNotSupported(f"This agent cannot read {kind}, only {modes}.")
-
     def _changed(self, record: Record, updates: Sequence[Update]) -> None:
         for watcher in self._watchers:
             watcher(record, updates)
@@ -316,20 +375,24 @@ class TaskManager:
     def _finished(self, record: Record) -> None:
         if record.task.reply and not record.shown:
             self._store.remove(record.task.id)  # a Message was the answer, there is no task
+            if self._notifier:
+                self._notifier.leave(record.task.id)
         else:
             record.task.reply = None
-            for task_id in self._store.finished(record):
-                self._forget(task_id)
+            for gone in self._store.finished(record):
+                self._forget(gone.task)
         while len(self._contexts) > self._store.keep:
             cold = next((key for key, one in self._contexts.items() if one.cold), None)
             if cold is None:
                 return
             del self._contexts[cold]
+            self._store.remove_context(cold)
 
-    def _forget(self, task_id: str) -> None:
-        if self._forgotten is None:
+    def _forget(self, task: Task) -> None:
+        self._agent.attachments.forget(task.context_id, task.id)
+        if self._notifier is None:
             return
-        forgetting = asyncio.ensure_future(self._forgotten(task_id))
+        forgetting = asyncio.ensure_future(self._notifier.forget(task.id))
         self._forgetting.add(forgetting)  # the loop itself keeps no task alive
         forgetting.add_done_callback(self._forgetting.discard)
 
@@ -338,5 +401,5 @@ class TaskManager:
             await record.log.changed()
 
 
-def _digest(message: Message) -> bytes:
+def digest(message: Message) -> bytes:
     return hashlib.sha256(repr(message).encode("utf-8", "surrogatepass")).digest()

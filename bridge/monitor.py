@@ -11,7 +11,7 @@ from aiohttp import web
 from bridge.a2a.codec import timestamp
 from bridge.log import EventLog
 from bridge.manager import TaskManager
-from bridge.store.memory import Record
+from bridge.store.tasks import Record
 from bridge.task import StatusUpdate, Task, TaskState, Update
 from bridge.transports import sse
 
@@ -68,14 +68,23 @@ class Monitor:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, from now on, or from `Last-Event-ID` on."""
-        given = request.headers.get("Last-Event-ID", "")
-        after = int(given) if given.isascii() and given.isdigit() else self._feed.last
+        seen = sse.last_event_id(request)
+        after = self._feed.last if seen is None else seen
         return await sse.respond_feed(request, self._feed, after)
 
     def _changed(self, agent_id: str, record: Record, updates: Sequence[Update]) -> None:
-        states = [update.state for update in updates if isinstance(update, StatusUpdate)]
-        if states:
-            self._feed.append([{"agent": agent_id, **_summary(record.task)}])
+        statuses = [update for update in updates if isinstance(update, StatusUpdate)]
+        told = [
+            {
+                "agent": agent_id,
+                **_summary(record.task),
+                "state": update.state.value,
+                "changed": timestamp(update.time),
+            }
+            for update in statuses
+        ]
+        if told:
+            self._feed.append(told)
 
 
 def _summary(task: Task) -> Change:

@@ -16,26 +16,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import fcntl
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
+from bridge.spool import SHIM, Spool, decode_status, exit_code, prepare
 
 T = TypeVar("T")
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
-READ_BYTES = 256 * 1024  # per read: several pipes full, so that a fast CLI costs few wake-ups
-STDERR_TAIL = 64 * 1024  # kept of stderr: more than any error message, less than a flood
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL, as container runtimes give by default, halved
 KILL_GRACE = 5.0  # seconds for the kernel to end what was sent SIGKILL
 SPAWNS_AT_ONCE = 4  # more only makes all of them slower
@@ -54,19 +56,40 @@ class LongLine:
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to start, where. `marker` tells its processes from all others (MARKER); `stdin`: it
+    has one, which stays open; otherwise it reads the end of file at once."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    stdin: bool = True
+    marker: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Whom to tell what of a child; see AgentProcess."""
+
+    on_lines: Callable[[list[bytes | LongLine]], None] = lambda lines: None
+    on_exit: Callable[[int], None] = lambda code: None
+    on_end: Callable[[], None] = lambda: None
+
+
 class LineSplitter:
     """Cuts a byte stream into lines on `\\n` only: U+2028 and \\r may stand inside JSON."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._rest: list[bytes] = []
-        self._length = 0
+        self.length = 0  # of the line that is not complete yet
 
     def feed(self, data: bytes) -> list[bytes | LongLine]:
         """The lines that `data` completes, in order, without their newlines."""
         *lines, rest = data.split(b"\n")
         complete: list[bytes | LongLine] = []
-        if lines and self._length:
+        if lines and self.length:
             self._keep(lines.pop(0))
             complete.append(self._take())
         limit = self._limit
@@ -77,140 +100,153 @@ class LineSplitter:
 
     def end(self) -> list[bytes | LongLine]:
         """What is left when the stream ends in the middle of a line."""
-        return [self._take()] if self._length else []
+        return [self._take()] if self.length else []
 
     def _keep(self, data: bytes) -> None:
-        room = self._limit - self._length
+        room = self._limit - self.length
         if room > 0:
             self._rest.append(data[:room])
-        self._length += len(data)
+        self.length += len(data)
 
     def _take(self) -> bytes | LongLine:
-        line, length = b"".join(self._rest), self._length
-        self._rest, self._length = [], 0
+        line, length = b"".join(self._rest), self.length
+        self._rest, self.length = [], 0
         return line if length <= self._limit else LongLine(line, length)
 
 
 class AgentProcess:
-    """One running child. `on_lines` gets each batch of stdout lines, `on_exit` the exit code
-    (negative: the signal that killed it) once, after the last line. `on_end` is told if stdout
-    is closed while the child lives."""
+    """One running child, of ours or of an earlier server's. `on_lines` gets each batch of stdout
+    lines, `on_exit` the exit code (negative: the signal that killed it) once, after the last line.
+    `on_end` is told if stdout is closed while the child lives.
+
+    `pid` is the child's and the id of its process group, even after it is reaped. `reap` waits
+    for it, once it has ended. `position`: bytes of stdout that were heard before.
+    """
 
     def __init__(
         self,
-        child: subprocess.Popen[bytes],
+        pid: int,
         marker: str,
-        on_lines: Callable[[list[bytes | LongLine]], None],
-        on_exit: Callable[[int], None],
-        on_end: Callable[[], None],
+        channel: Channel,
+        hooks: Hooks,
         line_limit: int,
+        reap: Callable[[], int],
+        position: int = 0,
     ) -> None:
-        self.pid = child.pid  # also the id of its process group, even after it is reaped
+        self.pid = pid
         self.exit_code: int | None = None
-        self.stderr = bytearray()
-        self._child = child
+        self._reaped = False
+        self._detached = False
         self._marker = marker
-        self._on_lines = on_lines
-        self._on_exit = on_exit
-        self._on_end = on_end
+        self._channel = channel
+        self._hooks = hooks
+        self._reap = reap
+        self._heard = position
         self._splitter = LineSplitter(line_limit)
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
-        self._stdin = _Writer(child.stdin.fileno()) if child.stdin else None
-        assert child.stdout and child.stderr
-        self._stdout = child.stdout.fileno()
-        self._stderr = child.stderr.fileno()
-        for fd, reader in ((self._stdout, self._read_stdout), (self._stderr, self._read_stderr)):
-            os.set_blocking(fd, False)
-            self._loop.add_reader(fd, reader)
+        channel.listen(self._hear, self._end)
         self._watch_exit()
 
     def __repr__(self) -> str:
         state = "running" if self.exit_code is None else f"exited {self.exit_code}"
         return f"<AgentProcess {self.pid} {state}>"
 
+    @property
+    def running(self) -> bool:
+        """It has not ended; what it said may still be on its way."""
+        return not self._reaped
+
+    @property
+    def stderr(self) -> bytearray:
+        """The end of what it said there."""
+        return self._channel.stderr
+
+    @property
+    def position(self) -> int:
+        """Bytes of stdout up to the end of the last line that was handed over."""
+        return self._heard - self._splitter.length
+
     @classmethod
-    async def spawn(  # noqa: PLR0913 - what to start, and whom to tell what of it
-        cls,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str,
-        *,
-        stdin: bool,
-        on_lines: Callable[[list[bytes | LongLine]], None],
-        on_exit: Callable[[int], None],
-        on_end: Callable[[], None] = lambda: None,
-        line_limit: int,
+    async def spawn(
+        cls, start: Start, hooks: Hooks, line_limit: int, spool: Path | None = None
     ) -> AgentProcess:
-        """Start `argv` in a session of its own. Raises LaunchError if it cannot be started."""
-        marker = uuid.uuid4().hex
+        """Start a child in a session of its own, with its streams on pipes or in the folder
+        `spool`, which must not exist. Raises LaunchError if it cannot be started."""
         become_subreaper()
-
-        def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                argv,
-                env={**env, MARKER: marker},
-                cwd=cwd,
-                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                umask=0o077,
-            )
-
-        spawned = asyncio.get_running_loop().run_in_executor(_spawners, _register, start)
+        work = partial(_start, start, spool)
+        spawned = asyncio.get_running_loop().run_in_executor(_spawners, _register, work)
         try:
             child = await to_the_end(spawned)
         except asyncio.CancelledError:
             if spawned.exception() is None:
-                unwanted = cls(spawned.result(), marker, _ignore, _ignore, on_end, line_limit)
+                unwanted = cls._of(spawned.result(), start, Hooks(), line_limit, spool)
                 await to_the_end(asyncio.ensure_future(unwanted.stop(grace=0)))
             raise
         except OSError as error:
-            what = f"in {cwd}" if error.filename == cwd else argv[0]
-            raise LaunchError(f"cannot start {what}: {error.strerror}") from error
+            what = f"in {start.cwd}" if error.filename == start.cwd else start.argv[0]
+            raise LaunchError(f"cannot start {what}: {error.strerror}", error.strerror) from error
         except ValueError as error:  # such as a null byte
-            raise LaunchError(f"cannot start {argv[0]}: {error}") from error
+            raise LaunchError(f"cannot start {start.argv[0]}: {error}", str(error)) from error
         finally:
             reap_orphans()  # those that ended meanwhile could not be told from the child
-        return cls(child, marker, on_lines, on_exit, on_end, line_limit)
+        return cls._of(child, start, hooks, line_limit, spool)
 
-    # --- stdin ---------------------------------------------------------------------------------
+    @classmethod
+    def _of(
+        cls,
+        child: subprocess.Popen[bytes],
+        start: Start,
+        hooks: Hooks,
+        line_limit: int,
+        spool: Path | None,
+    ) -> AgentProcess:
+        if spool is None:
+            return cls(child.pid, start.marker, Pipes(child), hooks, line_limit, child.wait)
+
+        def reap() -> int:
+            return decode_status(child.wait())
+
+        return cls(child.pid, start.marker, Spool(spool), hooks, line_limit, reap)
+
+    @classmethod
+    def attach(
+        cls, spool: Spool, marker: str, hooks: Hooks, line_limit: int, position: int
+    ) -> AgentProcess:
+        """Go on with a child that an earlier server has started, if need be with its end."""
+
+        def reap() -> int:
+            code = exit_code(spool.folder)
+            return -signal.SIGKILL if code is None else code
+
+        pid = leader(marker)
+        return cls(pid or 0, marker, spool, hooks, line_limit, reap, position)
 
     def write(self, data: bytes) -> None:
         """Send `data` to stdin, as soon as the child reads. A child that is gone reads nothing."""
-        if self._stdin and data:
-            self._stdin.write(data)
+        if self.running:
+            self._channel.write(data)
 
-    # --- stdout and stderr ---------------------------------------------------------------------
+    # --- what it says --------------------------------------------------------------------------
 
-    def _read_stdout(self) -> None:
-        data = _read(self._stdout, READ_BYTES)
-        if data is None:
-            return
-        if not data:
-            self._loop.remove_reader(self._stdout)
-        lines = self._splitter.feed(data) if data else self._splitter.end()
+    def _hear(self, data: bytes) -> None:
+        self._heard += len(data)
+        lines = self._splitter.feed(data)
         if lines:
-            self._on_lines(lines)
-        if not data:
-            self._on_end()
+            self._hooks.on_lines(lines)
 
-    def _read_stderr(self) -> None:
-        data = _read(self._stderr, READ_BYTES)
-        if data == b"":
-            self._loop.remove_reader(self._stderr)
-        elif data:
-            self._keep_stderr(data)
-
-    def _keep_stderr(self, data: bytes) -> None:
-        self.stderr += data
-        del self.stderr[:-STDERR_TAIL]
+    def _end(self) -> None:
+        lines = self._splitter.end()
+        if lines:
+            self._hooks.on_lines(lines)
+        self._hooks.on_end()
 
     # --- the end -------------------------------------------------------------------------------
 
     def _watch_exit(self) -> None:
+        if self.pid == 0:  # it ended before it was attached to
+            self._loop.call_soon(self._child_exited, self._reap())
+            return
         try:
             pidfd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor left
@@ -221,29 +257,35 @@ class AgentProcess:
     def _pidfd_readable(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
-        self._child_exited(self._child.wait())
+        self._child_exited(self._reap())  # it cannot be signalled from here on
 
     def _wait_in_thread(self) -> None:
-        code = self._child.wait()
+        code = self._reap()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
             self._loop.call_soon_threadsafe(self._child_exited, code)
 
     def _child_exited(self, code: int) -> None:
-        self.exit_code = code
+        self._reaped = True
         _ours.discard(self.pid)
-        lines = self._splitter.feed(_drain(self._stdout)) + self._splitter.end()
-        self._keep_stderr(_drain(self._stderr))
-        for stream in (self._child.stdout, self._child.stderr):
-            assert stream
-            self._loop.remove_reader(stream.fileno())
-            stream.close()
-        if self._stdin and self._child.stdin:
-            self._stdin.stop()
-            self._child.stdin.close()
+        if not self._detached:
+            self._channel.finish(partial(self._heard_all, code))
+
+    def _heard_all(self, code: int) -> None:
+        if self.exit_code is not None or self._detached:
+            return
+        self.exit_code = code
+        lines = self._splitter.end()
         if lines:
-            self._on_lines(lines)
+            self._hooks.on_lines(lines)
+        self._channel.close()
         self._exited.set()
-        self._on_exit(code)
+        self._hooks.on_exit(code)
+
+    def detach(self) -> None:
+        """Leave it alone: it lives on, and another server may attach to it."""
+        if self.exit_code is None:
+            self._detached = True
+            self._channel.close()
 
     async def wait(self) -> int:
         """Until the child has ended, all its lines have been handed over, or for ever."""
@@ -281,6 +323,8 @@ class AgentProcess:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
+        if self._reaped:
+            return  # the id may be somebody else's by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
@@ -310,45 +354,6 @@ class AgentProcess:
                 return
             await asyncio.sleep(pause)  # no event tells of the end of somebody else's child
             pause = min(2 * pause, 0.1)
-
-
-class _Writer:
-    """Bytes for a non-blocking pipe: sent at once where there is room, else when there is."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._buffer = bytearray()
-        self._closed = False
-        self._loop = asyncio.get_running_loop()
-        os.set_blocking(fd, False)
-
-    def write(self, data: bytes) -> None:
-        if self._closed:
-            return
-        if self._buffer:
-            self._buffer += data
-            return
-        self._buffer += data
-        self._flush()
-        if self._buffer:
-            self._loop.add_writer(self._fd, self._flush)
-
-    def _flush(self) -> None:
-        try:
-            sent = os.write(self._fd, self._buffer)
-        except BlockingIOError:
-            return
-        except OSError:  # the child closed its stdin; its exit will say what that means
-            self.stop()
-            return
-        del self._buffer[:sent]
-        if not self._buffer:
-            self._loop.remove_writer(self._fd)
-
-    def stop(self) -> None:
-        self._loop.remove_writer(self._fd)
-        self._buffer.clear()
-        self._closed = True
 
 
 async def to_the_end(work: asyncio.Future[T]) -> T:
@@ -393,20 +398,57 @@ def alive(family: Family) -> set[int]:
     return {pid for pid, started in family.items() if _start_time(pid) == started}
 
 
+def kill_marked(beginning: str, spared: Collection[str]) -> int:
+    """SIGKILL to all processes whose marker begins so, but for those with a marker that is
+    `spared`. Returns how many there were."""
+    wanted = f"{MARKER}={beginning}".encode()
+    kept = {f"{MARKER}={marker}".encode() for marker in spared}
+    killed: set[int] = set()
+    deadline = time.monotonic() + KILL_GRACE
+    while time.monotonic() < deadline:  # what is killed may have forked meanwhile
+        found = {
+            pid
+            for pid in _processes()
+            if any(line.startswith(wanted) and line not in kept for line in _environment(pid))
+        }
+        if not found:
+            break
+        for pid in found:
+            _kill(pid)
+        killed |= found
+        time.sleep(0.002)
+    reap_orphans()
+    return len(killed)
+
+
+def leader(marker: str) -> int | None:
+    """The living process that a child's session is named by, if there still is one."""
+    return next((pid for pid in marked(marker) if _group_and_session(pid)[1:] == (pid,)), None)
+
+
 def marked(marker: str) -> set[int]:
     """All living processes whose environment carries `marker`."""
     wanted = f"{MARKER}={marker}".encode()
     return {pid for pid in _processes() if wanted in _environment(pid)}
 
 
-def kill_descendants() -> None:
-    """SIGKILL to all that stems from this process, at once; for a server that ends. It finds even
-    what gave up its environment, its session and its parents, and what is just being started."""
+def kill_descendants(spared: Collection[str] = ()) -> None:
+    """SIGKILL to all that stems from this process, at once, but for those with a `spared` marker;
+    for a server that ends. It finds even what gave up its environment, its session and its
+    parents, and what is just being started."""
     deadline = time.monotonic() + KILL_GRACE
-    while (_starting or descendants(os.getpid())) and time.monotonic() < deadline:
-        for pid in descendants(os.getpid()):
+    while time.monotonic() < deadline:
+        left = descendants(os.getpid()).keys() - _with_descendants(spared)
+        if not (left or _starting):
+            return
+        for pid in left:
             _kill(pid)
         time.sleep(0.002)  # what is killed may have forked meanwhile
+
+
+def _with_descendants(markers: Collection[str]) -> set[int]:
+    roots = {pid for marker in markers for pid in marked(marker)}
+    return roots.union(*(descendants(pid) for pid in roots))
 
 
 def reap_orphans() -> None:
@@ -419,6 +461,48 @@ def reap_orphans() -> None:
         if pid not in _ours:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
+
+
+def _start(start: Start, spool: Path | None) -> subprocess.Popen[bytes]:
+    """Start it; in a thread, since that blocks for milliseconds."""
+    argv = start.argv
+    stdin = subprocess.PIPE if start.stdin else subprocess.DEVNULL
+    output = subprocess.PIPE
+    fifo = None
+    if spool:
+        _check(start)  # which the shim would do too late
+        fifo = prepare(spool)
+        argv = (*SHIM, str(spool), *argv)
+        stdin, output = fifo if start.stdin else stdin, subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            argv,
+            env={**start.env, MARKER: start.marker},
+            cwd=start.cwd,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            bufsize=0,
+            start_new_session=True,
+            umask=0o077,
+        )
+    except BaseException:
+        if spool:
+            shutil.rmtree(spool)
+        raise
+    finally:
+        if fifo is not None:
+            os.close(fifo)
+
+
+def _check(start: Start) -> None:
+    """Raise OSError if the program or its directory are not there."""
+    os.close(os.open(start.cwd, os.O_PATH | os.O_DIRECTORY))
+    if not os.access(start.argv[0], os.X_OK):
+        code = errno.EACCES if os.path.exists(start.argv[0]) else errno.ENOENT
+        raise OSError(code, os.strerror(code), start.argv[0])
+    if any("\0" in text for text in start.argv):
+        raise ValueError("embedded null byte")
 
 
 def _register(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
@@ -481,35 +565,3 @@ def _children(pid: int) -> list[int]:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _ignore(_: object) -> None:
-    pass
-
-
-def _read(fd: int, size: int) -> bytes | None:
-    """Up to `size` bytes; empty at the end of the stream, None where there is nothing yet."""
-    try:
-        return os.read(fd, size)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-
-
-def _drain(fd: int) -> bytes:
-    """What a dead child left in its pipe: no more than the pipe can hold, because a descendant
-    may go on writing for ever."""
-    left = _pipe_capacity(fd)
-    data = b""
-    while left > 0 and (more := _read(fd, left)):
-        data += more
-        left -= len(more)
-    return data
-
-
-def _pipe_capacity(fd: int) -> int:
-    try:
-        return fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032))
-    except OSError:
-        return 64 * 1024

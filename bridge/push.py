@@ -40,7 +40,6 @@ from aiohttp.abc import AbstractResolver
 from bridge import egress
 from bridge.errors import InvalidParams
 from bridge.log import Entry, EventLog
-from bridge.store.memory import Record
 from bridge.store.push_queue import (
     DeadLetter,
     Delivery,
@@ -50,7 +49,9 @@ from bridge.store.push_queue import (
     PushQueue,
     QueueUnavailable,
     Version,
+    check_room,
 )
+from bridge.store.tasks import Record
 from bridge.task import Task, Update
 
 log = logging.getLogger(__name__)
@@ -151,17 +152,22 @@ class Push:
 
     # --- configs -------------------------------------------------------------------------------
 
-    def check(self, config: PushConfig) -> None:
-        """Raise InvalidParams if create() would, but for one too many."""
+    async def check(self, config: PushConfig, task_id: str | None) -> None:
+        """Raise InvalidParams if create() would, for this task or for one that is yet to begin."""
         check(replace(config, id=config.id or "new"), self._allow_private)
+        known = [one.id for one in await self._queue.configs(task_id)] if task_id else []
+        if config.id not in known:
+            check_room(len(known))
 
-    async def create(self, config: PushConfig, record: Record) -> PushConfig:
-        """Notify `config` of all that happens to the task from now on. Returns it as clients may
-        see it, with an id if it had none; one with its id is replaced.
+    async def create(
+        self, config: PushConfig, record: Record, after: int | None = None
+    ) -> PushConfig:
+        """Notify `config` of all that happens to the task after update `after`, or from now on.
+        Returns it as clients may see it, with an id if it had none; one with its id is replaced.
 
         Raises InvalidParams if it is wrong, or one too many.
         """
-        cursor = record.log.last
+        cursor = record.log.last if after is None else after
         config = replace(config, id=config.id or uuid.uuid4().hex, task_id=record.task.id)
         check(config, self._allow_private)
         async with self._changing:
@@ -169,7 +175,6 @@ class Push:
                 # First, lest an attempt at the old address has the last word on what waits.
                 await self._halt({config.key})
                 await self._queue.put(config, cursor)
-                self._leaving.discard(config.task_id)
             finally:  # whatever happened: the new config begins, or the old one goes on
                 self._follow(config.key, record)
                 self._kick(config.key)
@@ -202,6 +207,13 @@ class Push:
             running = self._followers.keys() | self._lanes.keys()
             await self._halt({key for key in running if key.task_id == task_id})
 
+    def leave(self, task_id: str) -> None:
+        """Nobody will ask for the task: forget its configs when all is delivered. It has ended."""
+        self._leaving.add(task_id)
+        for key in {*self._followers, *self._lanes}:
+            if key.task_id == task_id:
+                self._kick(key)
+
     async def watch(self, record: Record) -> None:
         """Go on notifying the configs of a task that an earlier run has left, from where they
         were. Nothing is sent twice by this."""
@@ -222,6 +234,11 @@ class Push:
         follower = self._run(self._followers, key, self._put_down(key, record))
         self._logs[follower] = record.log
         follower.add_done_callback(self._logs.pop)
+        follower.add_done_callback(lambda _: self._put_down_all(key))
+
+    def _put_down_all(self, key: Key) -> None:
+        if key.task_id in self._leaving:
+            self._kick(key)
 
     async def _put_down(self, key: Key, record: Record) -> None:
         found = await self._insist(partial(self._queue.get, key))
@@ -309,6 +326,8 @@ class Push:
 
     async def _leave(self, task_id: str) -> None:
         """Forget a task that nobody knows any more, unless something waits for another config."""
+        if any(key.task_id == task_id for key in self._followers):
+            return
         waiting = await self._insist(self._queue.pending)
         if all(key.task_id != task_id for key in waiting):
             self._leaving.discard(task_id)

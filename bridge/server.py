@@ -20,9 +20,17 @@ from bridge.choice import Choice, choose_all, make_service
 from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.monitor import Monitor
-from bridge.process import AgentProcess, LongLine, kill_descendants, reap_orphans
+from bridge.process import (
+    AgentProcess,
+    Hooks,
+    LongLine,
+    Start,
+    kill_descendants,
+    reap_orphans,
+)
 from bridge.push import Push
 from bridge.settings import Loaded, Settings
+from bridge.state import State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.transports.operation import encode_notification
 
@@ -48,8 +56,10 @@ async def serve(loaded: Loaded) -> int:
         return 1
     versions = {choice.id: await _version(choice) for choice in choices}
     pool = SessionPool(settings.bridge_max_sessions)
-    push = await _start_push(settings)
-    services = [make_service(choice, pool, push, versions[choice.id]) for choice in choices]
+    state = await _open_state(settings)
+    push = _push(settings, state.folder)
+    services = [make_service(choice, pool, push, versions[choice.id], state) for choice in choices]
+    await _go_on(settings, services, state, push)
     monitor = Monitor()
     for service in services:
         monitor.add(service.id, service.manager)
@@ -68,14 +78,15 @@ async def serve(loaded: Loaded) -> int:
         log.info("stopping")
         for site in sites:
             await site.stop()
-        drain = settings.bridge_drain_ms / 1000
-        await asyncio.gather(*(service.manager.close(drain) for service in services))
+        drain, keep = settings.bridge_drain_ms / 1000, settings.bridge_on_stop == "keep"
+        await asyncio.gather(*(service.manager.close(drain, keep) for service in services))
         monitor.close()
         return 0
     finally:
         await runner.cleanup()
         await push.close()
-        kill_descendants()
+        await state.close()
+        kill_descendants([marker for service in services for marker in service.manager.kept])
         reap_orphans()
 
 
@@ -87,23 +98,35 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
 
 
-async def _start_push(settings: Settings) -> Push:
-    """Push notifications, with a queue that survives a restart where there is a folder for it."""
-    folder = settings.state_folder("push")
+async def _open_state(settings: Settings) -> State:
+    """What an earlier server has left, where there is a folder for it."""
+    folder = settings.state_folder
     try:
-        return await _push(settings, folder)
+        return await open_state(folder if settings.bridge_store == "durable" else None)
     except ConfigurationError as error:
         if settings.bridge_state_dir:
             raise
-        log.warning("push notifications will not survive a restart", extra={"reason": str(error)})
-        return await _push(settings, None)
+        log.warning("tasks will not survive a restart", extra={"reason": str(error)})
+        return await open_state(None)
 
 
-async def _push(settings: Settings, folder: Path | None) -> Push:
+def _push(settings: Settings, folder: Path | None) -> Push:
+    queue = SqliteQueue(folder / "push" if folder else None)
     allow_private = settings.bridge_push_allow_private
-    push = Push(SqliteQueue(folder), encode_notification, allow_private=allow_private)
-    await push.start()
-    return push
+    return Push(queue, encode_notification, allow_private=allow_private)
+
+
+async def _go_on(settings: Settings, services: list[Service], state: State, push: Push) -> None:
+    """Take up what the last server has left: tasks, agents that live on, notifications."""
+    kept: set[str] = set()
+    for service in services:
+        stored = await service.store.load()
+        kept |= service.manager.restore(stored, settings.bridge_on_restart == "reattach")
+    state.sweep(kept)
+    records = [record for service in services for record in service.store.all()]
+    await push.start({record.task.id for record in records})
+    for record in records:
+        await push.watch(record)
 
 
 def _app(settings: Settings, services: list[Service], monitor: Monitor) -> web.Application:
@@ -172,15 +195,9 @@ async def _version(choice: Choice) -> str:
         return ""
     printed: list[bytes | LongLine] = []
     with contextlib.suppress(LaunchError, TimeoutError):
-        process = await AgentProcess.spawn(
-            (choice.config.binary, "--version"),
-            choice.config.env,
-            os.getcwd(),
-            stdin=False,
-            on_lines=printed.extend,
-            on_exit=lambda code: None,
-            line_limit=200,
-        )
+        argv = (choice.config.binary, "--version")
+        start = Start(argv, choice.config.env, os.getcwd(), stdin=False)
+        process = await AgentProcess.spawn(start, Hooks(printed.extend), line_limit=200)
         try:
             await asyncio.wait_for(process.wait(), VERSION_WITHIN)
         finally:

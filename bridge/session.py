@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.events import (
@@ -23,7 +24,18 @@ from bridge.events import (
     TimedOut,
     merge_text,
 )
-from bridge.process import TERM_GRACE, AgentProcess, LongLine, to_the_end
+from bridge.message import Message
+from bridge.process import (
+    TERM_GRACE,
+    AgentProcess,
+    Hooks,
+    LineSplitter,
+    LongLine,
+    Start,
+    to_the_end,
+)
+from bridge.spool import Spool
+from bridge.store.stored import Told
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +55,22 @@ class Limits:
 
 
 class Session:
-    """A live CLI. `run()` one turn at a time; `stop()` ends it for good."""
+    """A live CLI. `run()` one turn at a time; `stop()` ends it for good.
 
-    def __init__(self, adapter: Adapter, environment: Mapping[str, str], limits: Limits) -> None:
+    `spool`: the folder for its streams, where they are files; its name is the session's id.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        environment: Mapping[str, str],
+        limits: Limits,
+        marker: str,
+        spool: Path | None = None,
+    ) -> None:
         self.adapter = adapter
+        self.spool = spool
+        self.marker = marker
         self._environment = environment
         self._limits = limits
         self._process: AgentProcess | None = None
@@ -60,32 +84,77 @@ class Session:
     @property
     def healthy(self) -> bool:
         """Whether another turn can be run."""
-        running = self._process is not None and self._process.exit_code is None
+        running = self._process is not None and self._process.running
         return running and self._stopping is None and not self._broken
 
     async def open(self) -> None:
         """Start the CLI. Raises LaunchError."""
         launch = self.adapter.launch()
-        self._process = await AgentProcess.spawn(
+        start = Start(
             launch.argv,
             {**self._environment, **launch.env},
             self.adapter.start.cwd,
-            stdin=launch.stdin is Stdin.LINES,
-            on_lines=self._receive_lines,
-            on_exit=self._receive_exit,
-            on_end=self._receive_end,
-            line_limit=self._limits.line,
+            launch.stdin is Stdin.LINES,
+            self.marker,
+        )
+        self._process = await AgentProcess.spawn(
+            start, self._hooks(), self._limits.line, self.spool
         )
 
-    async def run(self, prompt: Prompt, sink: Sink) -> None:
-        """One turn: `sink` gets every batch of events, the last of which ends the turn.
+    def attach(self, told: Sequence[Told], position: int) -> None:
+        """Go on with a CLI that an earlier server has started, or with what it had left behind.
+
+        `told` is what the adapter was told until then: it is told so again, among what it heard
+        up to `position`, and is then as it was. What comes after that is heard anew. Raises
+        Uncertain if it is not known what the CLI was told.
+        """
+        assert self.spool
+        owed = bytearray()
+        position = max([position, *(one.position for one in told)])
+        spool = Spool(self.spool, position)
+        self._process = AgentProcess.attach(
+            spool, self.marker, self._hooks(), self._limits.line, position
+        )
+        with open(self.spool / "out", "rb") as out:
+            splitter = LineSplitter(self._limits.line)
+            for one in (*told, None):
+                end = one.position if one else position
+                for line in splitter.feed(out.read(end - out.tell())):
+                    if isinstance(line, bytes):
+                        list(self.adapter.receive_line(line))
+                owed += self.adapter.data_to_send()
+                if one:
+                    self._tell_again(one)
+                    owed += self.adapter.data_to_send()
+        spool.owe(bytes(owed))
+
+    def _tell_again(self, told: Told) -> None:
+        match told:
+            case Told("answer", question=Question() as question, answer=Answer() as answer):
+                self.adapter.answer(question, answer)
+            case Told("prompt", message=Message() as message):
+                self.adapter.prompt(Prompt.of(message))
+            case Told("steer", message=Message() as message):
+                self.adapter.steer(Prompt.of(message))
+
+    def _hooks(self) -> Hooks:
+        return Hooks(self._receive_lines, self._receive_exit, self._receive_end)
+
+    @property
+    def position(self) -> int:
+        """Bytes of the CLI's output that have been understood."""
+        return self._process.position if self._process else 0
+
+    async def run(self, begin: Callable[[], object], sink: Sink) -> None:
+        """One turn, which `begin` begins: `sink` gets every batch of events, the last of which
+        ends the turn.
 
         Returns when that has happened, at the latest when the time limits say so. What `sink`
         raises ends the turn, too, and is raised.
         """
         turn = self._turn = _Turn(sink, self._limits)
         try:
-            self._tell(lambda: self.adapter.prompt(prompt))
+            begin()
             if self._process and self._process.exit_code is not None:
                 self._receive_exit(self._process.exit_code)
             late = await turn.ended_or_late()
@@ -102,8 +171,14 @@ class Session:
         if self._turn:
             self._turn.pause(waiting)
 
+    def prompt(self, prompt: Prompt) -> None:
+        self._tell(lambda: self.adapter.prompt(prompt))
+
     def answer(self, question: Question, answer: Answer) -> None:
         self._tell(lambda: self.adapter.answer(question, answer))
+
+    def steer(self, prompt: Prompt) -> None:
+        self._tell(lambda: self.adapter.steer(prompt))
 
     # --- what the process says -----------------------------------------------------------------
 
@@ -189,6 +264,12 @@ class Session:
         self.begin_stop()
         assert self._stopping
         await to_the_end(self._stopping)
+
+    def detach(self) -> None:
+        """Leave the CLI alone; another server may go on with it."""
+        self._broken = True
+        if self._process:
+            self._process.detach()
 
     def kill(self) -> None:
         if self._process:

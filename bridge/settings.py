@@ -111,11 +111,22 @@ class Settings(BaseModel):
     bridge_max_tasks_per_context: int = Field(
         100, ge=1, description="Tasks of one context that may wait behind the one that runs."
     )
-    bridge_when_busy: Literal["queue", "reject"] = Field(
-        "queue", description="A message to a context that works: queue it, or reject it."
+    bridge_when_busy: Literal["queue", "reject", "steer"] = Field(
+        "queue",
+        description="A message to a context that works: queue it, reject it, or steer the running "
+        "turn with it, where the CLI can take it (else it is queued).",
     )
     bridge_max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body."
+    )
+    bridge_max_text_bytes: int = Field(
+        1024 * 1024, ge=1, description="Largest text or data part of a message."
+    )
+    bridge_max_raw_bytes: int = Field(
+        5 * 1024 * 1024, ge=1, description="Largest file that a message carries, decoded."
+    )
+    bridge_max_file_bytes: int = Field(
+        25 * 1024 * 1024, ge=1, description="Largest file of the workspace that a message names."
     )
     bridge_max_line_bytes: int = Field(
         16 * 1024 * 1024, ge=1024, description="Longest line of a CLI; what is longer is cut."
@@ -139,6 +150,10 @@ class Settings(BaseModel):
         None,
         description="JWK Set with the keys that sign the card (BRIDGE_CARD=1.0, extra `signing`).",
     )
+    bridge_require_extension: bool = Field(
+        False,
+        description="Refuse clients that do not ask for the extension urn:coding-agent-bridge:v1.",
+    )
     bridge_fast_path_ms: Milliseconds = Field(
         0,
         description="Answer a send that waits with a Message instead of a task, if it completes "
@@ -154,7 +169,27 @@ class Settings(BaseModel):
     bridge_state_dir: str | None = Field(
         None,
         description="Folder for what must survive a restart. "
-        "Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or memory where PORT is 0.",
+        "Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or none where PORT is 0.",
+    )
+    bridge_store: Literal["durable", "memory"] = Field(
+        "durable",
+        description="Where tasks are kept: durable, in the folder above, or memory.",
+    )
+    bridge_keep_days: int = Field(
+        30, ge=0, description="Days that finished tasks are remembered; 0 for no limit."
+    )
+    bridge_max_store_bytes: int = Field(
+        2 * 1024**3, ge=0, description="Size of the store beyond which the oldest tasks go."
+    )
+    bridge_on_restart: Literal["reattach", "fail"] = Field(
+        "reattach",
+        description="Turns that were running when the last server ended: reattach to their CLIs, "
+        "or fail them.",
+    )
+    bridge_on_stop: Literal["end", "keep"] = Field(
+        "end",
+        description="CLIs that still work when the server is told to stop, after BRIDGE_DRAIN_MS: "
+        "end them, or keep them for the next server (BRIDGE_ON_RESTART).",
     )
     bridge_replay_file: str | None = Field(
         None, description="Recording for AGENT_ADAPTER=replay. Unset: the one that comes along."
@@ -173,7 +208,10 @@ class Settings(BaseModel):
         own = {
             _agent_setting(agent_id, name): value for name, value in self.agents[agent_id].items()
         }
-        return _validated({**self.model_dump(), "agent_skills": self.agent_skills, **own})
+        try:
+            return _validated({**self.model_dump(), "agent_skills": self.agent_skills, **own})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[agents.{agent_id}] {error}") from None
 
     @property
     def each(self) -> list[Settings]:
@@ -186,15 +224,16 @@ class Settings(BaseModel):
     def workspaces(self) -> Workspaces:
         return Workspaces(self.agent_repo_path or os.getcwd(), self.agent_allowed_repo_roots)
 
-    def state_folder(self, name: str) -> Path | None:
-        """A folder of the server's own for `name`; None where there is none. Servers that run
-        side by side differ in their port, so each has its own by default."""
+    @property
+    def state_folder(self) -> Path | None:
+        """The server's own folder; None where there is none. Servers that run side by side differ
+        in their port, so each has its own by default."""
         if self.bridge_state_dir:
-            return Path(self.bridge_state_dir).expanduser().resolve() / name
+            return Path(self.bridge_state_dir).expanduser().resolve()
         if self.port == 0:
             return None
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        return Path(state) / "coding-agent-bridge" / str(self.port) / name
+        return Path(state) / "coding-agent-bridge" / str(self.port)
 
     def binary(self, specific: str) -> str | None:
         """The CLI's path as the operator gave it: AGENT_BINARY, or the adapter's own setting."""
@@ -219,7 +258,8 @@ SERVER_ONLY = frozenset(
     {
         *("agents", "host", "port", "public_url", "log_level", "config_file", "bridge_token"),
         *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
-        *("bridge_push_allow_private", "bridge_default_agent"),
+        *("bridge_push_allow_private", "bridge_default_agent", "bridge_store"),
+        *("bridge_on_restart", "bridge_on_stop", "bridge_max_store_bytes"),
     }
 )
 """The settings that no agent can have of its own."""

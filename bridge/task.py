@@ -33,6 +33,7 @@ from bridge.events import (
     Retracted,
     Started,
     Status,
+    Steered,
     Text,
     Thought,
     TimedOut,
@@ -70,7 +71,7 @@ class TaskState(Enum):
 
 
 Progress = Started | Status | Thought | ToolCall | ToolResult | Plan
-Conversation = Question | QuestionWithdrawn | Answered | NotUnderstood
+Conversation = Question | QuestionWithdrawn | Answered | NotUnderstood | Steered
 
 _PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
 _OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
@@ -90,6 +91,7 @@ _ENDINGS: dict[type, Targets] = {
 _RUNNING: dict[type, Targets] = {
     **dict.fromkeys(_OUTPUT, (TaskState.WORKING,)),
     QuestionWithdrawn: (TaskState.WORKING,),
+    Steered: (TaskState.WORKING,),
     Question: _WAITING,  # by its kind
     **_ENDINGS,
 }
@@ -254,7 +256,7 @@ class Task:
             case Usage():
                 self._usage = event
                 return []
-            case Question() | QuestionWithdrawn() | Answered() | NotUnderstood():
+            case Question() | QuestionWithdrawn() | Answered() | NotUnderstood() | Steered():
                 return self._converse(event, target, now)
             case Done():
                 return self._done(event, target, now)
@@ -290,6 +292,9 @@ class Task:
             case Answered():
                 self._hear(event.answer.message)
                 return self._settle(event.answer.question_id, now)
+            case Steered():
+                self._hear(event.message)
+                return [self._status(target, now, None, {"bridge": {"steered": event.message.id}})]
             case NotUnderstood():
                 self._hear(event.message)
                 return [self._asked(self.questions[0], now, event.hint)]

@@ -102,12 +102,10 @@ def ending(event: BadEnd) -> tuple[Part, ...]:
 def reason(event: BadEnd) -> Mapping[str, Any]:
     """The metadata that says in one word, for programs, why it did not complete."""
     match event:
-        case Failed():
+        case Failed() | Interrupted():
             word = event.reason
         case TimedOut():
             word = "timeout"
-        case Interrupted():
-            word = "shutdown"
         case Rejected() | Canceled():
             return {}
     return {"bridge": {"reason": word}}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from bridge.errors import InvalidParams
+from bridge.errors import ContentTypeNotSupported, InvalidParams
 
 
 class Workspaces:
@@ -36,3 +39,29 @@ class Workspaces:
         if not os.path.isdir(path):
             raise InvalidParams("metadata.bridge.cwd is not a directory", [("cwd", "no directory")])
         return path
+
+    def file(self, url: str) -> tuple[Path, int]:
+        """The real path of the file that a `file:` URL (RFC 8089) names, and its size in bytes.
+
+        Raises InvalidParams unless it is a regular file in one of the directories; whether there
+        is anything outside is not told. Raises ContentTypeNotSupported for another machine's.
+        """
+        problem = "names no file in the workspace"
+        refusal = InvalidParams(f"A file: URL {problem}.", [("url", problem)])
+        try:
+            parsed = urlsplit(url)
+        except ValueError:  # half of an IPv6 address
+            raise refusal from None
+        if parsed.netloc not in ("", "localhost"):
+            raise ContentTypeNotSupported("A file: URL must name no host, or localhost.")
+        named = unquote(parsed.path)
+        if "\0" in named or not named.startswith("/"):
+            raise refusal
+        path = os.path.realpath(named)
+        try:
+            found = os.stat(path) if self.contains(path) else None
+        except OSError:
+            found = None
+        if found is None or not stat.S_ISREG(found.st_mode):
+            raise refusal
+        return Path(path), found.st_size

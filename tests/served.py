@@ -47,6 +47,7 @@ async def serving(
         "agent_repo_path": str(workspace),
         "bridge_stop_grace_ms": 1000,
         "bridge_push_allow_private": True,
+        "bridge_max_text_bytes": 2**25,  # tests/agent.py has its script in the prompt
     }
     async with serving_loaded(Loaded(Settings(**{**defaults, **settings}), {}, [])) as server:
         yield server

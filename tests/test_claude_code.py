@@ -224,7 +224,7 @@ NOTES = base64.b64encode("né\n".encode()).decode()
     [
         (TextPart("hi"), text_block("hi")),
         (DataPart({"a": [1, None]}), text_block('{"a":[1,null]}')),
-        (UrlPart("https://example.org/x"), text_block("https://example.org/x")),
+        (UrlPart("https://example.org/x"), text_block("Attached: https://example.org/x")),
         (
             RawPart(PNG, "image/png"),
             {
@@ -678,6 +678,27 @@ def test_a_result_of_another_prompt_is_not_this_turns() -> None:
     mine = prompt(one, TextPart("go"))["uuid"]
     assert result(one, user_message_uuids=["somebody-elses"]) == []
     assert result(one, user_message_uuids=["somebody-elses", mine]) != []
+
+
+def test_a_steered_turn_ends_when_all_of_its_prompts_were_heard() -> None:
+    one = adapter()
+    first = prompt(one, TextPart("go"))["uuid"]
+    state(one, "running")
+    one.steer(Prompt("task", "context", Message("m-2", Role.USER, (TextPart("left"),))))
+    (steered,) = lines(one)
+    assert (steered["message"]["content"], steered["client_composed"]) == (
+        [text_block("left")],
+        True,
+    )
+    usage = {"input_tokens": 3, "output_tokens": 1}
+    cost = {"model_usage_since_last_result": {"m": {"costUSD": 0.5}}}
+    result(one, result="gone", user_message_uuids=[first], usage=usage, **cost)
+    assert state(one, "idle") == []  # it has not begun with the other one yet
+    result(one, result="left", user_message_uuids=[steered["uuid"]], usage=usage, **cost)
+    spent, done = state(one, "idle")
+    assert isinstance(spent, Usage)
+    assert (spent.input_tokens, spent.output_tokens, spent.cost_usd) == (6, 2, 1.0)
+    assert done == Done(summary="left", details={})
 
 
 def test_a_process_that_exits_after_its_result_has_finished_the_turn() -> None:

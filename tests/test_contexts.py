@@ -16,6 +16,7 @@ import pytest
 from bridge import registry
 from bridge.a2a.codec import SendParams
 from bridge.adapter import AgentConfig
+from bridge.attachments import Attachments
 from bridge.context import Agent, SessionPool
 from bridge.errors import (
     InvalidParams,
@@ -28,7 +29,7 @@ from bridge.manager import TaskManager
 from bridge.message import Message, Role, TextPart
 from bridge.process import reap_orphans
 from bridge.session import Limits
-from bridge.store.memory import MemoryStore, Record
+from bridge.store.tasks import Record, Retention, TaskStore
 from bridge.task import StatusUpdate, TaskState
 from bridge.workspace import Workspaces
 from tests.agent import PROGRAM
@@ -46,11 +47,13 @@ class Bridge:
         grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
         limits = Limits(turn=turn, term_grace=grace)
         roots = settings.pop("roots", ())
-        agent = Agent(adapter, config, {}, limits, settings.pop("idle", 600.0))
-        store = MemoryStore(settings.pop("keep", 1000))
+        workspaces = Workspaces(str(workspace), roots)
+        attachments = Attachments(workspaces, adapter.input_modes, adapter.takes_urls)
+        idle = settings.pop("idle", 600.0)
+        agent = Agent(adapter, config, {}, limits, idle, attachments)
+        store = TaskStore(Retention(settings.pop("keep", 1000)))
         pool = SessionPool(settings.pop("sessions", 4))
         assert not settings
-        workspaces = Workspaces(str(workspace), roots)
         self.manager = TaskManager(agent, adapter, workspaces, store, pool)
 
     def send(
@@ -225,8 +228,8 @@ async def test_an_agent_that_cannot_be_started_fails_the_task_with_the_reason(ma
     for _ in range(2):
         record = await bridge.run("pid", "c")
         assert record.task.state is TaskState.FAILED
-        text = "The agent could not be started: cannot start /nowhere/agent: "
-        assert message(record) == f"{text}No such file or directory."
+        text = "The agent could not be started: "
+        assert message(record) == f"{text}No such file or directory. The server's log says more."
     assert (await bridge.run("pid", "d")).task.state is TaskState.FAILED
 
 

@@ -24,7 +24,6 @@ from aiohttp.test_utils import TestServer
 from bridge.errors import ConfigurationError, InvalidParams
 from bridge.log import Entry
 from bridge.push import BATCH_BYTES, Limits, Push
-from bridge.store.memory import Record
 from bridge.store.push_queue import (
     BACKLOG_FULL,
     CONFIGS_PER_TASK,
@@ -36,6 +35,7 @@ from bridge.store.push_queue import (
     QueueUnavailable,
     SqliteQueue,
 )
+from bridge.store.tasks import Record
 from bridge.task import StatusUpdate, Task, TaskState, Update
 
 WITHIN = 10.0
@@ -922,7 +922,7 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from bridge.push import Push
-from bridge.store.memory import Record
+from bridge.store.tasks import Record
 from bridge.store.push_queue import PushConfig, SqliteQueue
 from bridge.task import StatusUpdate, Task, TaskState
 from datetime import UTC, datetime

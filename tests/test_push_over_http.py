@@ -483,7 +483,6 @@ async def test_a_direct_reply_is_told_as_the_message_that_it_is(
     assert told(receiver) == [{"message": reply} if version == "1.0" else reply]
 
 
-@pytest.mark.xfail(reason="the answer is taken before its config is found to be wrong", strict=True)
 async def test_an_answer_with_one_config_too_many_is_not_taken(
     client: Client, configs: Configs
 ) -> None:

@@ -391,7 +391,7 @@ async def test_a_body_that_is_not_declared_as_json_is_refused_unread(root: Rest,
 async def test_a_part_that_the_agent_cannot_read_is_no_matter_of_http(
     workspace: Path, kind: str
 ) -> None:
-    part = {"raw": "AAAA", "mediaType": "video/mp4"}
+    part = {"text": "AAAA", "mediaType": "video/mp4"}
     body = {"message": {**message(""), "parts": [part]}}
     async with serving(workspace, agent_adapter="claude-code") as server:
         rest = Rest(server.http, server.url)
@@ -419,9 +419,14 @@ TABLE = {
         *(-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
         *(400, "FAILED_PRECONDITION"),
     ),
+    errors.ExtensionSupportRequired: (
+        *(-32008, "EXTENSION_SUPPORT_REQUIRED"),
+        *(400, "FAILED_PRECONDITION"),
+    ),
     errors.VersionNotSupported: (-32009, "VERSION_NOT_SUPPORTED", 400, "FAILED_PRECONDITION"),
     errors.ParseError: (-32700, "PARSE_ERROR", 400, "INVALID_ARGUMENT"),
     errors.InvalidRequest: (-32600, "INVALID_REQUEST", 400, "INVALID_ARGUMENT"),
+    errors.MethodNotFound: (-32601, "METHOD_NOT_FOUND", 404, "NOT_FOUND"),
     errors.InvalidParams: (-32602, "INVALID_PARAMS", 400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (-32600, "BODY_TOO_LARGE", 413, "RESOURCE_EXHAUSTED"),
     errors.Unauthenticated: (-32600, "UNAUTHENTICATED", 401, "UNAUTHENTICATED"),
@@ -441,6 +446,15 @@ def check_error(answer: Answer, error: type[Exception]) -> None:
     assert answer.media_type == A2A
     assert answer.body.keys() == {"error"}
     assert answer.error.keys() == {"code", "status", "message", "details"}
+    assert (answer.error["code"], answer.error["status"]) == (status, name)
+    assert answer.error["message"]
+
+
+def check_unrouted(answer: Answer, status: int) -> None:
+    """That `answer` says, in the same shape, that there is no such path or method."""
+    assert (answer.status, answer.media_type, answer.reason) == (status, A2A, "METHOD_NOT_FOUND")
+    assert answer.error.keys() == {"code", "status", "message", "details"}
+    name = "NOT_FOUND" if status == 404 else "UNIMPLEMENTED"
     assert (answer.error["code"], answer.error["status"]) == (status, name)
     assert answer.error["message"]
 

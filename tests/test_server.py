@@ -338,7 +338,7 @@ async def test_a_medium_that_the_agent_cannot_read_is_refused(workspace: Path) -
     claude: Json = {"agent_adapter": "claude-code", "agent_binary": str(program), "agent_args": ()}
     async with serving(workspace, **claude) as server:
         client = server.client("1.0")
-        for part in ({"raw": "aGk=", "mediaType": "video/mp4"}, {"url": "https://example.org"}):
+        for part in ({"text": "hi", "mediaType": "video/mp4"}, {"url": "https://example.org"}):
             error = await error_of(client.send([part]))
             assert (error["code"], reason(error)) == (-32005, "CONTENT_TYPE_NOT_SUPPORTED")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -133,7 +134,8 @@ class Sessions:
         config = AgentConfig(binary, tuple(args))
         adapter = Echo(config, SessionStart("/", "session-1"))
         adapter.bug = bug
-        session = Session(adapter, {"PATH": os.environ["PATH"]}, limits or Limits())
+        marker = uuid.uuid4().hex
+        session = Session(adapter, {"PATH": os.environ["PATH"]}, limits or Limits(), marker)
         self.all.append(session)
         await session.open()
         return session
@@ -157,7 +159,7 @@ def run(session: Session, text: str) -> Turn:
         turn.heard.set()
 
     prompt = Prompt("task-1", "context-1", Message("m-1", Role.USER, (TextPart(text),)))
-    turn = Turn(asyncio.create_task(session.run(prompt, sink)))
+    turn = Turn(asyncio.create_task(session.run(lambda: session.prompt(prompt), sink)))
     return turn
 
 
@@ -404,7 +406,7 @@ async def test_an_exception_of_the_receiver_ends_the_turn_with_it(start: Session
     prompt = Prompt("task-1", "context-1", Message("m-1", Role.USER, (TextPart("text a"),)))
     async with asyncio.timeout(WITHIN):
         with pytest.raises(ZeroDivisionError):
-            await session.run(prompt, sink)
+            await session.run(lambda: session.prompt(prompt), sink)
     assert not session.healthy
 
 
@@ -470,7 +472,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_still_leaves_nothing(
 async def test_stopping_what_was_never_started_or_has_been_stopped_is_harmless(
     start: Sessions,
 ) -> None:
-    never = Session(Echo(AgentConfig("/bin/cat"), SessionStart("/", "s")), {}, Limits())
+    never = Session(Echo(AgentConfig("/bin/cat"), SessionStart("/", "s")), {}, Limits(), "m")
     assert not never.healthy and "not started" in repr(never)
     never.kill()
     await never.stop()

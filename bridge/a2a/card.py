@@ -25,7 +25,7 @@ class Card:
 
     `bearer`: requests need a token. `push`: receivers can be notified of updates. `extended`:
     clients that have authenticated themselves may ask for more; `details` is that more, for
-    programs: what runs, and its limits.
+    programs: what runs, and its limits. `extension_required`: clients must ask for EXTENSION.
     """
 
     name: str
@@ -41,3 +41,4 @@ class Card:
     push: bool = False
     extended: bool = False
     details: Mapping[str, Any] | None = None
+    extension_required: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ from pydantic import (
     AliasChoices,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
     StrictInt,
-    StrictStr,
     ValidationError,
     model_validator,
 )
@@ -36,6 +37,7 @@ from bridge.readable import is_deep
 from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
 
 ERROR_DOMAIN = "a2a-protocol.org"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Operation(Enum):
@@ -118,6 +120,7 @@ ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
     errors.UnsupportedOperation: (-32004, "UNSUPPORTED_OPERATION"),
     errors.ContentTypeNotSupported: (-32005, "CONTENT_TYPE_NOT_SUPPORTED"),
     errors.ExtendedCardNotConfigured: (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
+    errors.ExtensionSupportRequired: (-32008, "EXTENSION_SUPPORT_REQUIRED"),
     errors.VersionNotSupported: (-32009, "VERSION_NOT_SUPPORTED"),
     errors.ParseError: (-32700, "PARSE_ERROR"),
     errors.InvalidRequest: (-32600, "INVALID_REQUEST"),
@@ -151,7 +154,30 @@ class Params(BaseModel):
 P = TypeVar("P", bound=Params)
 
 
+def name_or_number(value: Any) -> Any:
+    """An enum's member as ProtoJSON has it. In Python, True is 1."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("a name or a number is expected")
+    return value
+
+
+def _time(value: Any) -> Any:
+    """Text as in RFC 3339; pydantic itself would take seconds since 1970, too."""
+    if not isinstance(value, str) or not _DATE.match(value):
+        raise ValueError("a time such as 2026-01-31T12:00:00Z is expected")
+    return value
+
+
+# Of a list, the first wrong item is enough: the answer must not be many times the request.
+ONE_WRONG: Any = Field(fail_fast=True)
 HistoryLength = Annotated[StrictInt, Field(ge=0)]
+Texts = Annotated[tuple[str, ...], ONE_WRONG]
+# Of a message. Whatever it has is kept, and told again to everybody who asks for its task.
+MessageId = Annotated[str, Field(min_length=1, max_length=256)]
+_TaskId = Annotated[str, Field(max_length=256)]
+_Uri = Annotated[str, Field(max_length=1024)]
+TaskIds = Annotated[tuple[_TaskId, ...], Field(max_length=64), ONE_WRONG]
+Extensions = Annotated[tuple[_Uri, ...], Field(max_length=64), ONE_WRONG]
 
 
 class _TaskParams(Params):
@@ -162,8 +188,8 @@ class _TaskParams(Params):
 
 class _ListParams(Params):
     context_id: str | None = None
-    status: StrictStr | StrictInt | None = None
-    status_timestamp_after: AwareDatetime | None = None
+    status: Annotated[str | int, BeforeValidator(name_or_number)] | None = None
+    status_timestamp_after: Annotated[AwareDatetime, BeforeValidator(_time)] | None = None
     page_size: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
     page_token: str | None = None
     history_length: HistoryLength | None = None
@@ -368,7 +394,8 @@ class Codec(ABC):
 
 
 def parse(model: type[P], params: Mapping[str, Any]) -> P:
-    """`params` as `model`. Raises InvalidParams that names every field that is wrong."""
+    """`params` as `model`. Raises InvalidParams that names every field that is wrong, and of a
+    list the first such item."""
     if is_deep(params):  # what cannot be written again must not be taken in
         problem = "nested too deeply"
         raise errors.InvalidParams(f"The params are {problem}.", [("params", problem)])
@@ -409,7 +436,7 @@ def timestamp(time: datetime) -> str:
 def encode_extensions(card: Card) -> list[dict[str, Any]]:
     """Our extension, with the details of an extended card as its parameters."""
     about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
-    extension = {"uri": EXTENSION, "description": about, "required": False}
+    extension = {"uri": EXTENSION, "description": about, "required": card.extension_required}
     return [extension | ({"params": dict(card.details)} if card.details else {})]
 
 

@@ -9,12 +9,17 @@ from pydantic import AfterValidator, AliasChoices, Field, StrictBool, model_vali
 
 from bridge.a2a.card import Card
 from bridge.a2a.codec import (
+    ONE_WRONG,
     Codec,
+    Extensions,
     HistoryLength,
+    MessageId,
     Operation,
     Params,
     PushParams,
     SendParams,
+    TaskIds,
+    Texts,
     checked_base64,
     encode_extensions,
     encode_skills,
@@ -54,7 +59,7 @@ class _Part(Params):
     @classmethod
     def _with_kind(cls, part: Any) -> Any:
         """Some clients leave the kind to be guessed from the one content member that is there."""
-        if not isinstance(part, dict) or "kind" in part or "type" in part:
+        if not isinstance(part, dict) or any(part.get(n) is not None for n in ("kind", "type")):
             return part
         kinds = {_KINDS[name] for name in _KINDS if part.get(name) is not None}
         return {**part, "kind": kinds.pop()} if len(kinds) == 1 else part
@@ -78,13 +83,15 @@ class _Part(Params):
 
 
 class _Message(Params):
-    message_id: str = Field(min_length=1)
+    message_id: MessageId
     role: Literal["user", "agent"]
-    parts: list[_Part] = Field(min_length=1, validation_alias=AliasChoices("parts", "content"))
+    parts: Annotated[list[_Part], Field(min_length=1), ONE_WRONG] = Field(
+        validation_alias=AliasChoices("parts", "content")
+    )
     task_id: str | None = None
     context_id: str | None = None
-    reference_task_ids: list[str] | None = None
-    extensions: list[str] | None = None
+    reference_task_ids: TaskIds = ()
+    extensions: Extensions = ()
     metadata: dict[str, Any] | None = None
 
     def decoded(self) -> Message:
@@ -94,14 +101,14 @@ class _Message(Params):
             tuple(part.decoded() for part in self.parts),
             self.task_id or None,
             self.context_id or None,
-            tuple(self.reference_task_ids or ()),
-            tuple(self.extensions or ()),
+            self.reference_task_ids,
+            self.extensions,
             self.metadata,
         )
 
 
 class _Authentication(Params):
-    schemes: list[str] = Field(min_length=1)
+    schemes: Annotated[list[str], Field(min_length=1), ONE_WRONG]
     credentials: str | None = None
 
 
@@ -134,7 +141,7 @@ class _PushName(Params):
 
 class _Configuration(Params):
     push_notification_config: _PushConfig | None = None
-    accepted_output_modes: list[str] | None = None
+    accepted_output_modes: Texts = ()
     history_length: HistoryLength | None = None
     blocking: StrictBool | None = None
 
@@ -176,7 +183,7 @@ class V0_3(Codec):
             # 0.3 has no default; its SDKs' servers block unless told otherwise.
             blocking=configuration.blocking is not False,
             history_length=configuration.history_length,
-            accepted_output_modes=tuple(configuration.accepted_output_modes or ()),
+            accepted_output_modes=configuration.accepted_output_modes,
             metadata=decoded.metadata,
             answers_by_context=True,
             push=push.decoded("") if push else None,

@@ -10,15 +10,21 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_v
 
 from bridge.a2a.card import Card
 from bridge.a2a.codec import (
+    ONE_WRONG,
     Codec,
+    Extensions,
     HistoryLength,
+    MessageId,
     Operation,
     Params,
     PushParams,
     SendParams,
+    TaskIds,
+    Texts,
     checked_base64,
     encode_extensions,
     encode_skills,
+    name_or_number,
     parse,
     without_none,
 )
@@ -35,13 +41,6 @@ _ROLES: Mapping[str | int, Role] = {
     "agent": Role.AGENT,
 }
 _CONTENT = ("text", "raw", "url", "data")
-
-
-def _no_flag(value: Any) -> Any:
-    """In Python, True is 1."""
-    if isinstance(value, bool):
-        raise ValueError("a name or a number is expected")
-    return value
 
 
 class _Part(Params):
@@ -77,16 +76,19 @@ class _Part(Params):
         return DataPart(self.data, *common)
 
 
+_PartList = Annotated[list[_Part], Field(min_length=1), ONE_WRONG]
+
+
 class _Message(Params):
-    message_id: str = Field(min_length=1)
+    message_id: MessageId
     role: Annotated[
-        Literal["ROLE_USER", "ROLE_AGENT", "user", "agent", 1, 2], BeforeValidator(_no_flag)
+        Literal["ROLE_USER", "ROLE_AGENT", "user", "agent", 1, 2], BeforeValidator(name_or_number)
     ]
-    parts: list[_Part] = Field(min_length=1)
+    parts: _PartList
     task_id: str | None = None
     context_id: str | None = None
-    reference_task_ids: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
+    reference_task_ids: TaskIds = ()
+    extensions: Extensions = ()
     metadata: dict[str, Any] | None = None
 
     def decoded(self) -> Message:
@@ -103,7 +105,7 @@ class _Message(Params):
 
 
 class _Parts(Params):
-    parts: list[_Part] = Field(min_length=1)
+    parts: _PartList
 
 
 class _Authentication(Params):
@@ -142,7 +144,7 @@ class _PushTask(Params):
 
 class _Configuration(Params):
     task_push_notification_config: _PushConfig | None = None
-    accepted_output_modes: tuple[str, ...] = ()
+    accepted_output_modes: Texts = ()
     history_length: HistoryLength | None = None
     return_immediately: StrictBool = False
 

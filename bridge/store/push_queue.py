@@ -8,9 +8,8 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -19,6 +18,7 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from bridge.errors import BridgeError, ConfigurationError, InvalidParams
+from bridge.store.database import open_database, transaction
 
 T = TypeVar("T")
 Version = Literal["1.0", "0.3"]
@@ -58,6 +58,12 @@ MIGRATIONS = (
     CREATE INDEX pending ON delivery (task, config, number) WHERE state = 'pending';
     """,
 )
+
+
+def check_room(count: int) -> None:
+    """Raise InvalidParams if a task that has so many configs can have no other one."""
+    if count >= CONFIGS_PER_TASK:
+        raise InvalidParams(f"A task has at most {CONFIGS_PER_TASK} push notification configs.")
 
 
 class QueueUnavailable(BridgeError):
@@ -279,46 +285,23 @@ class SqliteQueue:
     # --- in the database's thread: opening -----------------------------------------------------
 
     def _open(self) -> None:
+        path = self._directory / DATABASE if self._directory else None
+        self._database = open_database(path, MIGRATIONS, self._lock_wait)
         try:
-            name = self._files()
-        except OSError as error:
-            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
-        self._database = sqlite3.connect(name, timeout=self._lock_wait, isolation_level=None)
-        try:
-            self._prepare()
-        except sqlite3.Error as error:  # such as locked by another server, or no database
+            self._fernet = Fernet(self._key())
+            self._prove_key()
+        except sqlite3.Error as error:
             self._database.close()
-            raise ConfigurationError(f"cannot open {name}: {error}") from error
+            raise ConfigurationError(f"cannot use {path}: {error}") from error
+        except OSError as error:
+            self._database.close()
+            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
         except BaseException:
             self._database.close()
             raise
 
-    def _files(self) -> str:
-        """See to the key, and return the name of the database."""
-        if self._directory is None:
-            self._fernet = Fernet(Fernet.generate_key())
-            return ":memory:"
-        _private_directory(self._directory)
-        self._fernet = Fernet(_key(self._directory / KEY))
-        return str(_private_file(self._directory / DATABASE))
-
-    def _prepare(self) -> None:
-        self._database.executescript(
-            """
-            PRAGMA locking_mode = EXCLUSIVE;
-            PRAGMA journal_mode = WAL;
-            PRAGMA synchronous = FULL;
-            PRAGMA foreign_keys = ON;
-            """
-        )
-        ((version,),) = self._rows("PRAGMA user_version")
-        if version > len(MIGRATIONS):
-            raise ConfigurationError("the push queue was written by a newer version of the bridge")
-        for number, script in enumerate(MIGRATIONS[version:], version + 1):
-            self._database.executescript(
-                f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;"
-            )
-        self._prove_key()
+    def _key(self) -> bytes:
+        return _key(self._directory / KEY) if self._directory else Fernet.generate_key()
 
     def _prove_key(self) -> None:
         """With another key, every config would be unreadable: better to know before the start."""
@@ -341,24 +324,13 @@ class SqliteQueue:
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(query, values).fetchall()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
-
     def _write(self, statement: str, *values: object) -> int:
         """Returns the number of rows that were changed."""
         return self._database.execute(statement, values).rowcount
 
     def _put(self, config: PushConfig, cursor: int) -> None:
         names = (config.task_id, config.id)
-        with self._transaction():
+        with transaction(self._database):
             replaced = self._write(
                 "UPDATE config SET version = ?, sealed = ? WHERE task = ? AND id = ?",
                 config.version,
@@ -372,9 +344,7 @@ class SqliteQueue:
             ((count, position),) = self._rows(
                 "SELECT count(*), coalesce(max(position), 0) FROM config WHERE task = ?", names[0]
             )
-            if count >= CONFIGS_PER_TASK:
-                text = f"A task has at most {CONFIGS_PER_TASK} push notification configs."
-                raise InvalidParams(text)
+            check_room(count)
             self._write(
                 "INSERT INTO config VALUES (?, ?, ?, ?, ?, 0, ?)",
                 *names,
@@ -386,7 +356,7 @@ class SqliteQueue:
 
     def _add(self, key: Key, outgoing: Sequence[Outgoing], cursor: int) -> None:
         names = (key.task_id, key.config_id)
-        with self._transaction():
+        with transaction(self._database):
             query = "SELECT version, cursor, held FROM config WHERE task = ? AND id = ?"
             rows = self._rows(query, *names)
             if not rows:
@@ -418,7 +388,7 @@ class SqliteQueue:
 
     def _delivered(self, delivery: Delivery) -> None:
         names = (delivery.key.task_id, delivery.key.config_id)
-        with self._transaction():
+        with transaction(self._database):
             statement = "DELETE FROM delivery WHERE task = ? AND config = ? AND number = ?"
             if self._write(statement, *names, delivery.number):
                 statement = "UPDATE config SET held = held - ? WHERE task = ? AND id = ?"
@@ -452,23 +422,6 @@ class SqliteQueue:
 
 
 # --- private files -----------------------------------------------------------------------------
-
-
-def _private_directory(path: Path) -> None:
-    """Make it, or see that it is ours alone. What exists is not changed: it may be anybody's."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_mode & 0o077:
-        raise ConfigurationError(f"others can look into {path}, which will hold secrets: chmod 700")
-
-
-def _private_file(path: Path) -> Path:
-    """Make it before SQLite does, whose other files get the same mode."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(fd, 0o600)
-    finally:
-        os.close(fd)
-    return path
 
 
 def _key(path: Path) -> bytes:

@@ -16,7 +16,9 @@ from bridge.transports import sse
 from bridge.transports.negotiation import (
     JSON,
     activated_extensions,
+    check_extension,
     codec_for,
+    decode_json,
     read_json_body,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _NEWEST = CODECS[0]
 RequestId = str | int | float | None
+MAX_ID = 256  # characters; it is said again in every item of a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +41,27 @@ class Call:
 
 
 class JsonRpc:
-    """The handler of POST requests."""
+    """The handler of POST requests. `extension_required`: those without our extension are
+    refused."""
 
-    def __init__(self, operations: Operations, caller: Callable[[web.Request], Caller]) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        caller: Callable[[web.Request], Caller],
+        extension_required: bool = False,
+    ) -> None:
         self._operations = operations
         self._caller = caller
+        self._extension_required = extension_required
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         request_id: RequestId = None
         codec = _NEWEST
         try:
-            envelope = _envelope(await read_json_body(request))
+            envelope = _envelope(decode_json(await read_json_body(request)))
             request_id = envelope.get("id")
             method, codec = _method(envelope, request)
+            check_extension(request, self._extension_required)
             call = Call(request_id, codec, codec.methods[method], _params(envelope))
             return await self._answer(request, call)
         except errors.InvalidRequest as error:
@@ -63,7 +74,8 @@ class JsonRpc:
 
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
         if call.operation in STREAMING:
-            stream = await self._operations.stream(call.codec, call.operation, call.params)
+            seen = sse.last_event_id(request)
+            stream = await self._operations.stream(call.codec, call.operation, call.params, seen)
             before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(call.id) + b',"result":'
             return await sse.respond(request, stream, before, b"}")
         result = await self._operations.call(
@@ -73,11 +85,7 @@ class JsonRpc:
         return _respond(body, headers=activated_extensions(request))
 
 
-def _envelope(body: bytes) -> dict[str, Any]:
-    try:
-        envelope = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise errors.ParseError(f"The body is not JSON: {error}") from None
+def _envelope(envelope: Any) -> dict[str, Any]:
     if isinstance(envelope, list):
         raise errors.InvalidRequest("Batches are not supported; send one request at a time.")
     if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
@@ -85,6 +93,8 @@ def _envelope(body: bytes) -> dict[str, Any]:
     request_id = envelope.get("id")
     if isinstance(request_id, bool) or not isinstance(request_id, str | int | float | None):
         raise errors.InvalidRequest("id must be a string, a number or null.")
+    if isinstance(request_id, str) and len(request_id) > MAX_ID:
+        raise errors.InvalidRequest(f"id may have up to {MAX_ID} characters.")
     return envelope
 
 

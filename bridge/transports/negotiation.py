@@ -1,9 +1,14 @@
-"""What the headers of a request ask for: the protocol version, extensions, the media type."""
+"""What the headers of a request ask for: the protocol version, extensions, the media type; and its
+body as JSON."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
+from typing import Any
 
+import orjson
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
@@ -42,6 +47,14 @@ def activated_extensions(request: web.Request) -> dict[str, str]:
     return headers
 
 
+def check_extension(request: web.Request, required: bool) -> None:
+    """Raises ExtensionSupportRequired where the agent requires our extension and the request does
+    not ask for it (§3.3.4)."""
+    if required and not activated_extensions(request):
+        text = f"This agent requires the extension {EXTENSION}; name it in A2A-Extensions."
+        raise errors.ExtensionSupportRequired(text, extension=EXTENSION)
+
+
 async def read_json_body(request: web.Request) -> bytes:
     """The body. Raises ContentTypeNotSupported before reading what is not declared as JSON."""
     if request.content_type not in (JSON, A2A_JSON):
@@ -54,3 +67,22 @@ async def read_json_body(request: web.Request) -> bytes:
         raise errors.BodyTooLarge(text) from error
     except (RequestPayloadError, ConnectionError) as error:  # badly packed, or cut short
         raise errors.ParseError("The body could not be read to its end.") from error
+
+
+def decode_json(body: bytes) -> Any:
+    """`body` as JSON. Raises ParseError, also where an object has a member twice: who looked at the
+    request before us, such as a filter, may have gone by the one that we would not see."""
+    try:
+        decoded = orjson.loads(body)
+        json.loads(body.decode(), object_pairs_hook=_check_members)  # of which orjson says nothing
+    except RecursionError:
+        raise errors.ParseError("The body is nested too deeply.") from None
+    except ValueError as error:
+        raise errors.ParseError(f"The body is not JSON: {error}") from None
+    return decoded
+
+
+def _check_members(members: list[tuple[str, Any]]) -> None:
+    if len(dict(members)) < len(members):
+        (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
+        raise errors.ParseError(f"The body has an object with two members {twice[:100]!r}.")

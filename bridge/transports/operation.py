@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
-from bridge.errors import ExtendedCardNotConfigured, TaskNotFound, UnsupportedOperation
+from bridge.errors import (
+    ExtendedCardNotConfigured,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+)
 from bridge.log import Entry
 from bridge.manager import TaskManager
 from bridge.push import Push
-from bridge.store.memory import Record
 from bridge.store.push_queue import PushConfig
+from bridge.store.tasks import Record
 from bridge.task import StatusUpdate, Task, TaskState, Update
 
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 
+T = TypeVar("T")
+WRITE_WITHIN = 10.0  # seconds in which what happens is written down, unless something is wrong
 HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of silence
 
 
@@ -34,7 +42,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A task to be told about from update `after` on. `first` is its state at that update.
+    """A task to be told about from update `after` on. `first` is its state at that update; None
+    for a client that has seen all up to there.
 
     The stream of a send ends when the agent asks a question, since the answer is another send;
     that of a subscription goes on until the task has ended.
@@ -42,7 +51,7 @@ class Stream:
 
     codec: Codec
     record: Record
-    first: bytes
+    first: bytes | None
     after: int
     ends_on_question: bool
     over: bool = False  # there is nothing to add to `first`
@@ -56,9 +65,14 @@ class Stream:
         if self.record.task.reply and not self.record.shown:
             yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
             return
-        yield [(self.after, self.first)]
+        if self.first is not None:
+            yield [(self.after, self.first)]
         if self.over:
             return
+        async for batch in self._updates():
+            yield batch
+
+    async def _updates(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
         async for batch in self.record.log.follow(self.after, HEARTBEAT):
             if not batch:
                 yield None
@@ -127,53 +141,66 @@ class Operations:
         """The JSON result of an operation that has one. Raises RequestError."""
         return await self._calls[operation](codec, params, caller)
 
-    async def stream(self, codec: Codec, operation: Operation, params: Json) -> Stream:
-        """The stream of an operation that has one. Raises RequestError."""
+    async def stream(
+        self, codec: Codec, operation: Operation, params: Json, seen: int | None = None
+    ) -> Stream:
+        """The stream of an operation that has one. `seen`: the number of the last update that the
+        client has seen of it, if it goes on with a stream that broke. Raises RequestError."""
         if operation is Operation.SUBSCRIBE:
-            record = self._manager.subscribe(codec.decode_task(params).task_id)
-            return self._stream(codec, record, None, ends_on_question=False)
+            named = codec.decode_task(params)
+            seen = _seen(seen, named.metadata)
+            record = self._manager.subscribe(named.task_id, again=seen is not None)
+            return await self._stream(codec, record, None, seen)
         asked = codec.decode_send(params)
-        config = self._checked_push(codec, asked)
-        record = self._manager.send(asked).record
-        stream = self._stream(codec, record, asked.history_length, self._ends_on_question)
-        if config:
-            await self._push.create(config, record)
+        config = await self._checked_push(codec, asked)
+        sent = self._manager.send(asked)
+        record = sent.record
+        seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
+        stream = await self._stream(
+            codec, record, asked.history_length, seen, self._ends_on_question
+        )
+        if config and not sent.again:
+            await self._push.create(config, record, sent.after)
         return replace(stream, beginning=self._manager.begin(record, HEARTBEAT))
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_send(params)
-        config = self._checked_push(codec, asked)
+        config = await self._checked_push(codec, asked)
         sent = self._manager.send(asked)
-        if config:
-            await self._push.create(config, sent.record)
+        if config and not sent.again:
+            await self._push.create(config, sent.record, sent.after)
+        record = sent.record
         if not asked.blocking:
-            sent.record.shown = True
-            return codec.encode_sent(sent.record.task, asked.history_length)
+            record.shown = True
+            return await _durable(codec.encode_sent(record.task, asked.history_length), record)
         await self._manager.settled(sent)
-        answer = sent.record.task.quick_answer(self._fast_path)
+        answer = record.task.quick_answer(self._fast_path)
         if answer:
             return codec.encode_reply(answer)
-        return codec.encode_sent(sent.record.task, asked.history_length)
+        return await _durable(codec.encode_sent(record.task, asked.history_length), record)
 
-    def _checked_push(self, codec: Codec, asked: SendParams) -> PushConfig | None:
+    async def _checked_push(self, codec: Codec, asked: SendParams) -> PushConfig | None:
         """Whom a send wants to be notified, found to be right before anything is begun."""
         config = _config(codec, asked.push) if asked.push else None
         if config:
-            self._push.check(config)
+            await self._push.check(config, asked.message.task_id)
         return config
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        return codec.encode_task(self._manager.get(asked.task_id).task, asked.history_length)
+        record = self._manager.get(asked.task_id)
+        return await _durable(codec.encode_task(record.task, asked.history_length), record)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
-        tasks, page = self._manager.list(asked)
-        return codec.encode_page(tasks, asked, page)
+        records, page = self._manager.list(asked)
+        tasks = [record.task for record in records]
+        return await _durable(codec.encode_page(tasks, asked, page), *records)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        return codec.encode_task(self._manager.cancel(asked.task_id).task, asked.history_length)
+        record = self._manager.cancel(asked.task_id)
+        return await _durable(codec.encode_task(record.task, asked.history_length), record)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
@@ -208,13 +235,52 @@ class Operations:
         encoded = codec.encode_card(self._extended_card(caller.address))
         return self._sign(encoded) if self._sign and codec.version == "1.0" else encoded
 
-    def _stream(
-        self, codec: Codec, record: Record, history_length: int | None, ends_on_question: bool
+    async def _stream(
+        self,
+        codec: Codec,
+        record: Record,
+        history_length: int | None,
+        seen: int | None,
+        ends_on_question: bool = False,
     ) -> Stream:
+        if seen is not None and seen <= record.log.last:
+            return Stream(codec, record, None, seen, ends_on_question)
         # Nothing can happen between these two lines: the snapshot has all updates up to `after`.
-        first = orjson.dumps(codec.encode_sent(record.task, history_length))
-        stream = Stream(codec, record, first, record.log.last, ends_on_question)
-        return replace(stream, over=stream.ends(record.task.state))
+        encoded = codec.encode_sent(record.task, history_length)
+        stream = Stream(codec, record, b"", record.log.last, ends_on_question)
+        if seen is not None:  # from another life of the server: what it has is not to be trusted
+            _mark_reset(encoded.get("task", encoded))
+        over = stream.ends(record.task.state)
+        first = await _durable(orjson.dumps(encoded), record)
+        return replace(stream, first=first, over=over)
+
+
+async def _durable(answer: T, *records: Record) -> T:
+    """`answer`, as soon as all that it tells of `records` cannot be lost any more."""
+    try:
+        async with asyncio.timeout(WRITE_WITHIN):
+            for record, number in [(record, record.log.last) for record in records]:
+                await record.log.reached(number)
+    except TimeoutError:
+        text = "The server cannot write anything down now; try again in a moment."
+        raise Unavailable(text) from None
+    return answer
+
+
+def _seen(header: int | None, *metadata: Json | None) -> int | None:
+    """What the client has seen: as its header says, or `metadata.bridge.after`."""
+    for one in (one for one in metadata if one):
+        bridge = one.get("bridge")
+        after = bridge.get("after") if isinstance(bridge, dict) else None
+        if isinstance(after, int) and not isinstance(after, bool) and after >= 0:
+            return after
+    return header
+
+
+def _mark_reset(task: dict[str, Any]) -> None:
+    """Tell the client that this replaces all that it has seen."""
+    metadata = task.get("metadata", {})
+    task["metadata"] = {**metadata, "bridge": {**metadata.get("bridge", {}), "reset": True}}
 
 
 STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})

@@ -22,7 +22,9 @@ from bridge.transports.negotiation import (
     A2A_JSON,
     JSON,
     activated_extensions,
+    check_extension,
     codec_for,
+    decode_json,
     read_json_body,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations
@@ -54,9 +56,11 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.UnsupportedOperation: (400, "FAILED_PRECONDITION"),
     errors.ContentTypeNotSupported: (400, "INVALID_ARGUMENT"),
     errors.ExtendedCardNotConfigured: (400, "FAILED_PRECONDITION"),
+    errors.ExtensionSupportRequired: (400, "FAILED_PRECONDITION"),
     errors.VersionNotSupported: (400, "FAILED_PRECONDITION"),
     errors.ParseError: (400, "INVALID_ARGUMENT"),
     errors.InvalidRequest: (400, "INVALID_ARGUMENT"),
+    errors.MethodNotFound: (404, "NOT_FOUND"),
     errors.InvalidParams: (400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (413, "RESOURCE_EXHAUSTED"),
     errors.Unauthenticated: (401, "UNAUTHENTICATED"),
@@ -69,11 +73,17 @@ _REST = tuple(codec for codec in CODECS if codec.version == "1.0")
 
 
 class Rest:
-    """Handlers for ROUTES."""
+    """Handlers for ROUTES. `extension_required`: requests without our extension are refused."""
 
-    def __init__(self, operations: Operations, caller: Callable[[web.Request], Caller]) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        caller: Callable[[web.Request], Caller],
+        extension_required: bool = False,
+    ) -> None:
         self._operations = operations
         self._caller = caller
+        self._extension_required = extension_required
 
     def routes(self, prefix: str) -> Iterator[web.RouteDef]:
         """The routes below `prefix`, and below any tenant there: no interface of ours declares
@@ -86,6 +96,7 @@ class Rest:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 codec = codec_for(request, request.path, _REST)
+                check_extension(request, self._extension_required)
                 params = await _params(request)
                 return await self._answer(request, codec, operation, params)
             except errors.RequestError as error:
@@ -100,7 +111,8 @@ class Rest:
         self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
     ) -> web.StreamResponse:
         if operation in STREAMING:
-            stream = await self._operations.stream(codec, operation, params)
+            seen = sse.last_event_id(request)
+            stream = await self._operations.stream(codec, operation, params, seen)
             return await sse.respond(request, stream)
         caller = self._caller(request)
         return _respond(request, await self._operations.call(codec, operation, params, caller))
@@ -118,10 +130,7 @@ async def _params(request: web.Request) -> dict[str, Any]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    try:
-        decoded = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise errors.ParseError(f"The body is not JSON: {error}") from None
+    decoded = decode_json(body)
     if not isinstance(decoded, dict):
         raise errors.InvalidParams("The body must be an object.", [("body", "not an object")])
     return decoded
@@ -178,3 +187,18 @@ def _respond_error(request: web.Request, error: Exception) -> web.Response:
     if isinstance(error, errors.ContentTypeNotSupported) and not readable:
         body["code"] = 415  # what HTTP itself says of a body that nobody can read
     return _respond(request, {"error": body}, body["code"])
+
+
+def respond_unrouted(
+    request: web.Request, error: web.HTTPNotFound | web.HTTPMethodNotAllowed
+) -> web.Response:
+    """The answer where no route has the path, or none with that path has the method."""
+    if isinstance(error, web.HTTPNotFound):
+        body = encode_error(errors.MethodNotFound("Nothing answers at this address."))
+        return _respond(request, {"error": body}, 404)
+    allowed = error.headers["Allow"]
+    body = encode_error(errors.MethodNotFound(f"This address takes only {allowed}."))
+    body |= {"code": 405, "status": "UNIMPLEMENTED"}
+    response = _respond(request, {"error": body}, 405)
+    response.headers["Allow"] = allowed
+    return response

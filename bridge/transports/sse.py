@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,12 @@ HEADERS = {
 }
 _PING = b": ping\n\n"
 Items = AsyncIterator[list[tuple[int, bytes]] | None]
+
+
+def last_event_id(request: web.Request) -> int | None:
+    """The number of the last event that the client has seen, if it says so."""
+    given = request.headers.get("Last-Event-ID", "")
+    return int(given) if re.fullmatch("[0-9]{1,18}", given) else None
 
 
 async def respond(
@@ -54,6 +61,8 @@ async def _respond(
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, **activated_extensions(request)})
     await response.prepare(request)
+    if request.method == "HEAD":  # GET's routes answer it, too, and it has no body
+        return response
     try:
         async for batch in items:
             frames = [

@@ -1,0 +1,160 @@
+"""How a child's three streams are carried: over pipes. (bridge/spool.py carries them in files.)"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+READ_BYTES = 256 * 1024  # per read: several pipes full, so that a fast CLI costs few wake-ups
+STDERR_TAIL = 64 * 1024  # kept of stderr: more than any error message, less than a flood
+
+
+class Channel(ABC):
+    """The streams of one child. `stderr` is the end of what it said there."""
+
+    def __init__(self) -> None:
+        self.stderr = bytearray()
+
+    @abstractmethod
+    def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        """Have `on_output` told of what the child says on stdout, as it comes, and `on_end` once
+        when it has closed that."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send `data` to stdin as soon as the child reads. One that is gone reads nothing."""
+
+    @abstractmethod
+    def finish(self, then: Callable[[], None]) -> None:
+        """The child has ended: tell of what it has left to be read, and then call `then`."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def keep_stderr(self, data: bytes) -> None:
+        self.stderr += data
+        del self.stderr[:-STDERR_TAIL]
+
+
+class Pipes(Channel):
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        assert child.stdout and child.stderr
+        self._child = child
+        self._loop = asyncio.get_running_loop()
+        self._stdout, self._stderr = child.stdout.fileno(), child.stderr.fileno()
+        self._stdin = Writer(child.stdin.fileno()) if child.stdin else None
+        for fd in (self._stdout, self._stderr):
+            os.set_blocking(fd, False)
+
+    def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._on_output, self._on_end = on_output, on_end
+        self._loop.add_reader(self._stdout, self._read_stdout)
+        self._loop.add_reader(self._stderr, self._read_stderr)
+
+    def write(self, data: bytes) -> None:
+        if self._stdin:
+            self._stdin.write(data)
+
+    def finish(self, then: Callable[[], None]) -> None:
+        """No more than the pipe can hold is read: a descendant may go on writing for ever."""
+        self.keep_stderr(_drain(self._stderr))
+        self._on_output(_drain(self._stdout))
+        then()
+
+    def close(self) -> None:
+        for stream in (self._child.stdout, self._child.stderr):
+            assert stream
+            self._loop.remove_reader(stream.fileno())
+            stream.close()
+        if self._stdin and self._child.stdin:
+            self._stdin.stop()
+            self._child.stdin.close()
+
+    def _read_stdout(self) -> None:
+        data = _read(self._stdout, READ_BYTES)
+        if data:
+            self._on_output(data)
+        elif data == b"":
+            self._loop.remove_reader(self._stdout)
+            self._on_end()
+
+    def _read_stderr(self) -> None:
+        data = _read(self._stderr, READ_BYTES)
+        if data == b"":
+            self._loop.remove_reader(self._stderr)
+        elif data:
+            self.keep_stderr(data)
+
+
+class Writer:
+    """Bytes for a non-blocking pipe: sent at once where there is room, else when there is."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._buffer = bytearray()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(fd, False)
+
+    def write(self, data: bytes) -> None:
+        if self._closed or not data:
+            return
+        if self._buffer:
+            self._buffer += data
+            return
+        self._buffer += data
+        self._flush()
+        if self._buffer:
+            self._loop.add_writer(self._fd, self._flush)
+
+    def send(self, data: bytearray) -> int:
+        """Write what there is room for. Returns how much that was."""
+        return os.write(self._fd, data)
+
+    def stop(self) -> None:
+        self._loop.remove_writer(self._fd)
+        self._buffer.clear()
+        self._closed = True
+
+    def _flush(self) -> None:
+        try:
+            sent = self.send(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:  # the child closed its stdin; its exit will say what that means
+            self.stop()
+            return
+        del self._buffer[:sent]
+        if not self._buffer:
+            self._loop.remove_writer(self._fd)
+
+
+def _read(fd: int, size: int) -> bytes | None:
+    """Up to `size` bytes; empty at the end of the stream, None where there is nothing yet."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _drain(fd: int) -> bytes:
+    left = _pipe_capacity(fd)
+    data = b""
+    while left > 0 and (more := _read(fd, left)):
+        data += more
+        left -= len(more)
+    return data
+
+
+def _pipe_capacity(fd: int) -> int:
+    with contextlib.suppress(OSError):
+        return fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032))
+    return 64 * 1024

@@ -1,0 +1,166 @@
+"""A child whose streams are files, so that it outlives the server and nothing it says is lost.
+
+A folder per session has `in` (a FIFO that the child itself keeps open), `out` and `err` (files that
+only grow), `exit` (the status, once it has ended; bridge/shim.sh writes it) and `sent` (how many
+bytes were put into the FIFO). Another server reads `out` on from where the last one was, and sends
+on stdin exactly what had not been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from bridge.channel import READ_BYTES, STDERR_TAIL, Channel, Writer
+from bridge.inotify import Watch
+
+SHIM = ("/bin/sh", str(Path(__file__).with_name("shim.sh")))
+FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
+_F_SETPIPE_SZ = 1031
+_SENT = struct.Struct("QQ")
+
+
+class Uncertain(Exception):
+    """The last server ended while it was writing to stdin: nobody knows how much arrived."""
+
+
+class Spool(Channel):
+    """The streams in `folder`. `start`: how much of `out` need not be told any more."""
+
+    def __init__(self, folder: Path, start: int = 0) -> None:
+        super().__init__()
+        self.folder = folder
+        self._loop = asyncio.get_running_loop()
+        self._out = os.open(folder / "out", os.O_RDONLY | os.O_CLOEXEC)
+        self._at = start
+        self._watch: Watch | None = None
+        self._reading: asyncio.Handle | None = None
+        self._end: int | None = None  # where `out` ends, once that is certain
+        self._in: int | None = None
+        with contextlib.suppress(OSError):  # nobody is there any more to read
+            self._in = os.open(folder / "in", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._writer = None if self._in is None else _CountingWriter(self._in, folder / "sent")
+
+    def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._on_output, self._on_end = on_output, on_end
+        self._watch = Watch(str(self.folder / "out"), self._read, self._closed)
+        self._reading = self._loop.call_soon(self._read)  # what was there before
+
+    def write(self, data: bytes) -> None:
+        if self._writer:
+            self._writer.write(data)
+
+    def owe(self, data: bytes) -> None:
+        """`data` is all that stdin should ever have got: send what it has not. Raises Uncertain."""
+        if self._writer:
+            self._writer.write(data[self._writer.sent() :])
+
+    def finish(self, then: Callable[[], None]) -> None:
+        """What a descendant still writes after the child's end is not read: it might not stop."""
+        with open(self.folder / "err", "rb") as err:
+            err.seek(max(0, os.fstat(err.fileno()).st_size - STDERR_TAIL))
+            self.keep_stderr(err.read(STDERR_TAIL))
+        self._on_end = then
+        self._closed()
+
+    def close(self) -> None:
+        if self._watch:
+            self._watch.close()
+            self._watch = None
+        if self._reading:
+            self._reading.cancel()
+        if self._writer and self._in is not None:
+            self._writer.stop()
+            os.close(self._in)
+        os.close(self._out)
+
+    def _closed(self) -> None:
+        """Nothing will be added to `out`, or nothing that matters."""
+        self._end = os.fstat(self._out).st_size
+        self._read()
+
+    def _read(self) -> None:
+        """Tell of one piece; of more after others have had their turn."""
+        if self._reading:
+            self._reading.cancel()
+            self._reading = None
+        size = READ_BYTES if self._end is None else min(READ_BYTES, self._end - self._at)
+        data = os.pread(self._out, size, self._at)
+        self._at += len(data)
+        if data:
+            self._on_output(data)
+        if self._watch is None:  # closed by what the child had said
+            return
+        if len(data) == READ_BYTES:
+            self._reading = self._loop.call_soon(self._read)
+        elif self._end is not None and self._at >= self._end:
+            self._end = None
+            self._on_end()
+
+
+def prepare(folder: Path) -> int:
+    """Make the files of a new session. Returns what is to be the child's stdin."""
+    folder.mkdir(mode=0o700, parents=True)
+    for name in ("out", "err"):
+        (folder / name).touch(0o600)
+    os.mkfifo(folder / "in", 0o600)
+    fd = os.open(folder / "in", os.O_RDWR | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, FIFO_BYTES)
+    return fd
+
+
+class _CountingWriter(Writer):
+    """Writes down how much was sent: before, how far it may get, and after, how far it got."""
+
+    def __init__(self, fd: int, counters: Path) -> None:
+        super().__init__(fd)
+        self._counters = os.open(counters, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        written = os.pread(self._counters, _SENT.size, 0) or bytes(_SENT.size)
+        self._wanted: int
+        self._sent: int
+        self._wanted, self._sent = _SENT.unpack(written)
+
+    def sent(self) -> int:
+        if self._wanted != self._sent:
+            raise Uncertain
+        return self._sent
+
+    def send(self, data: bytearray) -> int:
+        self._note(self._sent + len(data))
+        try:
+            sent = super().send(data)
+            self._sent += sent
+            return sent
+        finally:
+            self._note(self._sent)
+
+    def stop(self) -> None:
+        super().stop()
+        with contextlib.suppress(OSError):
+            os.close(self._counters)
+        self._counters = -1
+
+    def _note(self, wanted: int) -> None:
+        self._wanted = wanted
+        os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
+
+
+def exit_code(folder: Path) -> int | None:
+    """How the child of `folder` ended, as subprocess gives it; None if nothing is written down:
+    then it was killed together with its shim, or still runs."""
+    try:
+        code = int((folder / "exit").read_text())
+    except (OSError, ValueError):
+        return None
+    return decode_status(code)
+
+
+def decode_status(code: int) -> int:
+    """A shell's exit status: over 128, it is a signal."""
+    return 128 - code if code > 128 else code

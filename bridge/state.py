@@ -1,0 +1,106 @@
+"""What a server keeps on disk: its journal, the streams of its sessions, files of its clients."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.errors import ConfigurationError
+from bridge.process import kill_marked
+from bridge.store.database import private_directory
+from bridge.store.journal import Journal
+from bridge.store.tasks import MIGRATIONS
+
+log = logging.getLogger(__name__)
+
+DATABASE = "tasks.db"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`journal` and `folder` are None for a server that forgets everything at its end. `markers`
+    is what the markers of all of its processes begin with, in every run."""
+
+    journal: Journal | None = None
+    folder: Path | None = None
+    markers: str = ""
+
+    @property
+    def spools(self) -> Path | None:
+        """Where sessions have their streams in files, so that they outlive the server; None where
+        the system cannot (it takes inotify, and /proc)."""
+        return self.folder / "sessions" if self.folder and sys.platform == "linux" else None
+
+    @property
+    def files(self) -> Path | None:
+        return self.folder / "files" if self.folder else None
+
+    def sweep(self, kept: Iterable[str]) -> None:
+        """End all processes and remove all streams that earlier servers have left, but for those
+        of the sessions `kept`."""
+        ids = set(kept)
+        killed = kill_marked(self.markers, {self.markers + one for one in ids})
+        if killed:
+            log.warning("ended what an earlier server had left", extra={"processes": killed})
+        if self.spools and self.spools.is_dir():
+            for name in set(os.listdir(self.spools)) - ids:
+                shutil.rmtree(self.spools / name, ignore_errors=True)
+
+    async def close(self) -> None:
+        if self.journal:
+            await self.journal.close()
+
+
+NO_STATE = State()
+
+
+async def open_state(folder: Path | None) -> State:
+    """The state in `folder`. Raises ConfigurationError if it cannot be used, such as because
+    another server uses it. A database that is damaged is put aside."""
+    if folder is None:
+        return State(markers=f"{secrets.token_hex(8)}.")
+    try:
+        private_directory(folder)
+        identity = _identity(folder / "id")
+    except OSError as error:
+        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+    journal = Journal(folder / DATABASE, MIGRATIONS)
+    try:
+        await journal.open()
+    except ConfigurationError as error:
+        cause = error.__cause__
+        if not isinstance(cause, sqlite3.DatabaseError) or not _damaged(cause):
+            raise
+        _put_aside(folder / DATABASE, cause)
+        await journal.open()
+    return State(journal, folder, f"{identity}.")
+
+
+def _identity(path: Path) -> str:
+    """What tells the processes of this state's servers from those of all others."""
+    if not path.exists():
+        draft = path.with_name("id.new")
+        draft.write_text(secrets.token_hex(8))
+        draft.replace(path)
+    return path.read_text().strip()
+
+
+def _damaged(error: sqlite3.DatabaseError) -> bool:
+    return error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _put_aside(path: Path, error: Exception) -> None:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    log.error("the tasks cannot be read; they are put aside", extra={"file": path, "error": error})
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        one = path.with_name(name)
+        if one.exists():
+            one.replace(path.with_name(f"{name}.damaged-{stamp}"))

@@ -1,0 +1,90 @@
+"""SQLite files of the server's own: private, brought up to date, and durable.
+
+WAL with `synchronous=FULL`: what was committed is there after the process was killed and after
+the power failed; with NORMAL, a power cut takes acknowledged commits away (measured). The exclusive
+lock keeps a second server from the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bridge.errors import ConfigurationError
+
+
+def open_database(
+    path: Path | None, migrations: Sequence[str], lock_wait: float = 5.0
+) -> sqlite3.Connection:
+    """The database in `path`, or one in memory, after all of `migrations`: each brings it from
+    the version that is its index to the next. Raises ConfigurationError."""
+    try:
+        if path:
+            private_directory(path.parent)
+            _private_file(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+    name = str(path) if path else ":memory:"
+    database = sqlite3.connect(
+        name, timeout=lock_wait, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _prepare(database, name, migrations)
+    except sqlite3.Error as error:  # such as locked by another server, or no database
+        database.close()
+        raise ConfigurationError(f"cannot open {name}: {error}") from error
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _prepare(database: sqlite3.Connection, name: str, migrations: Sequence[str]) -> None:
+    database.executescript(
+        """
+        PRAGMA locking_mode = EXCLUSIVE;
+        PRAGMA journal_mode = WAL;
+        PRAGMA synchronous = FULL;
+        PRAGMA foreign_keys = ON;
+        """
+    )
+    ((version,),) = database.execute("PRAGMA user_version")
+    if version > len(migrations):
+        raise ConfigurationError(f"{name} was written by a newer version of the bridge")
+    for number, script in enumerate(migrations[version:], version + 1):
+        database.executescript(
+            f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;"
+        )
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def private_directory(path: Path) -> None:
+    """Make it, or see that it is ours alone. What exists is not changed: it may be anybody's.
+    Raises ConfigurationError if others can look into it, OSError if it cannot be had."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        raise ConfigurationError(f"others can look into {path}, which will hold secrets: chmod 700")
+
+
+def _private_file(path: Path) -> None:
+    """Make it before SQLite does, whose other files get the same mode."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)

@@ -1,0 +1,173 @@
+"""A database that is written in groups, off the event loop. Whoever writes goes on at once, and is
+told when what was written is durable.
+
+When it cannot be written (the disk is full, the file is locked), what waits is kept and attempted
+again for as long as it takes; `problem` says why. After an error the database is opened anew: what
+a failed write has left in a cache is not to be believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bridge.errors import ConfigurationError
+from bridge.store.database import open_database, transaction
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Row = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
+RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
+CLOSE_WITHIN = 5.0  # seconds to write what waits when the server stops
+BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
+
+
+class Journal:
+    """`problem` is None while all is well. `waiting` counts the bytes that are not durable yet,
+    `size` those of the database."""
+
+    def __init__(self, path: Path, migrations: Sequence[str], lock_wait: float = 1.0) -> None:
+        self.problem: str | None = None
+        self.waiting = 0
+        self.size = 0
+        self.newest = 0
+        self._path = path
+        self._migrations = migrations
+        self._lock_wait = lock_wait
+        self._rows: list[Row] = []
+        self._thens: list[Callable[[], None]] = []
+        self._wanted = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._database: sqlite3.Connection | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises ConfigurationError if the database cannot be had."""
+        await self._run(self._connect)
+        self._writer = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        """Write what waits, if that can be done within CLOSE_WITHIN."""
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN):
+                await self.flushed()
+        except TimeoutError:
+            log.error("not all was written down", extra={"bytes": self.waiting})
+        if self._writer:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+        await self._run(self._disconnect)
+        self._thread.shutdown()
+
+    def write(self, *rows: Row, then: Callable[[], None] | None = None) -> None:
+        """Have `rows` written in one transaction, after all that was to be written before. `then`
+        is called once they are durable."""
+        self._rows += rows
+        self.waiting += sum(len(v) for _, vs in rows for v in vs if isinstance(v, bytes))
+        if then:
+            self._thens.append(then)
+        self._wanted.set()
+
+    async def flushed(self) -> None:
+        """Until all that has been written is durable."""
+        durable = asyncio.Event()
+        self.write(then=durable.set)
+        await durable.wait()
+
+    def number(self) -> int:
+        """A number that nobody else gets."""
+        self.newest += 1
+        return self.newest
+
+    async def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        return await self._run(lambda: self._connected().execute(query, values).fetchall())
+
+    # --- writing -------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            rows, thens, size = self._rows, self._thens, self.waiting
+            self._rows, self._thens = [], []
+            if rows:
+                await self._insist(rows)
+            self.waiting -= size
+            for then in thens:
+                try:
+                    then()
+                except Exception:
+                    log.exception("what follows from a commit failed")
+
+    async def _insist(self, rows: list[Row]) -> None:
+        """Commit `rows`, as often as it takes."""
+        pause = RETRY_FIRST
+        while True:
+            try:
+                self.size = await self._run(lambda: self._commit(rows))
+                break
+            except BUGS:
+                log.exception("a row cannot be written")
+                await self._run(lambda: self._commit_each(rows))
+                break
+            except (sqlite3.Error, ConfigurationError) as error:
+                if self.problem is None:
+                    log.error("nothing can be written down", extra={"error": error})
+                self.problem = str(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RETRY_LONGEST)
+        if self.problem is not None:
+            log.warning("what happens is written down again")
+        self.problem = None
+
+    # --- in the database's thread --------------------------------------------------------------
+
+    def _commit(self, rows: list[Row]) -> int:
+        """Returns the size of the database."""
+        database = self._connected()
+        try:
+            with transaction(database):
+                for statement, values in rows:
+                    database.execute(statement, values)
+            ((pages,), (free,)) = (
+                database.execute(f"PRAGMA {name}").fetchone()
+                for name in ("page_count", "freelist_count")
+            )
+        except BUGS:
+            raise
+        except sqlite3.Error:
+            self._disconnect()
+            raise
+        return int(pages - free) * 4096
+
+    def _commit_each(self, rows: list[Row]) -> None:
+        """What a bug makes impossible to write must not stop the rest."""
+        for row in rows:
+            try:
+                self._commit([row])
+            except BUGS:
+                log.exception("a row was not written", extra={"statement": row[0]})
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._database is None:
+            self._connect()
+        assert self._database
+        return self._database
+
+    def _connect(self) -> None:
+        self._database = open_database(self._path, self._migrations, self._lock_wait)
+
+    def _disconnect(self) -> None:
+        database, self._database = self._database, None
+        if database:
+            database.close()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,69 @@
+"""What is written down of tasks, as JSON. The types themselves are the schema: a member that is
+added to one needs a default, so that what an earlier version wrote can still be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, get_args
+
+import orjson
+from pydantic import TypeAdapter
+
+from bridge.events import AgentEvent, Answer, ControlEvent, Event, Question
+from bridge.message import Message
+
+T = TypeVar("T")
+EVENTS: dict[str, type[Any]] = {
+    one.__name__: one for union in (AgentEvent, ControlEvent) for one in get_args(union)
+}
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an adapter was told when so many bytes of its CLI's output had been heard: a `prompt`
+    or `steer` with its message, an `answer` to a question."""
+
+    kind: str
+    position: int
+    message: Message | None = None
+    question: Question | None = None
+    answer: Answer | None = None
+
+
+def dump(value: Any) -> bytes:
+    return _adapter(type(value)).dump_json(value)
+
+
+def load(kind: type[T], data: bytes) -> T:
+    loaded: T = _adapter(kind).validate_json(data)
+    return loaded
+
+
+def dump_events(events: Sequence[Event]) -> bytes:
+    """Each event as its name and its members."""
+    written = (b'["%b",%b]' % (type(event).__name__.encode(), dump(event)) for event in events)
+    return b"[%b]" % b",".join(written)
+
+
+def load_events(data: bytes) -> list[Event]:
+    return [_adapter(EVENTS[name]).validate_python(members) for name, members in orjson.loads(data)]
+
+
+def micros(time: datetime) -> int:
+    """Microseconds since 1970: what a datetime has, without a rest."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def moment(number: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=number)
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    known = _adapters.get(kind)
+    if known is None:
+        known = _adapters[kind] = TypeAdapter(kind)
+    return known

@@ -1,0 +1,335 @@
+"""Tasks and their conversations: all of them in memory, and written down where there is a journal.
+
+What is written is what happened, not what came of it: a task is its events (Task.apply makes the
+same of them again), a live session what its adapter was told. Reading that back is one loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from bridge.adapter import SessionStart
+from bridge.events import Event
+from bridge.log import EventLog
+from bridge.message import Message
+from bridge.store.journal import Journal, Row
+from bridge.store.stored import Told, dump, dump_events, load, load_events, micros, moment
+from bridge.task import Task, Update
+
+log = logging.getLogger(__name__)
+
+# Each brings a database from the version that is its index to the next. Only ever append.
+MIGRATIONS = (
+    """
+    CREATE TABLE context (
+        agent TEXT NOT NULL,
+        id TEXT NOT NULL,
+        start BLOB NOT NULL,       -- SessionStart: directory, options, the CLI's own conversation
+        PRIMARY KEY (agent, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE task (
+        place INTEGER PRIMARY KEY, -- in the order in which they came
+        id TEXT NOT NULL UNIQUE,
+        agent TEXT NOT NULL,
+        context TEXT NOT NULL,
+        created INTEGER NOT NULL,  -- microseconds since 1970, as all times
+        thoughts INTEGER NOT NULL,
+        prompt BLOB NOT NULL,      -- Message
+        begun INTEGER NOT NULL     -- the CLI may have seen the prompt: never send it again
+    );
+    CREATE TABLE event (
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        time INTEGER NOT NULL,
+        events BLOB NOT NULL,
+        last INTEGER NOT NULL      -- number of the last update that they brought
+    );
+    CREATE INDEX event_task ON event (task);
+    CREATE TABLE session (
+        id TEXT PRIMARY KEY,
+        agent TEXT NOT NULL,
+        context TEXT NOT NULL,
+        start BLOB NOT NULL,       -- SessionStart, as it was launched
+        position INTEGER NOT NULL  -- bytes of its output whose events are in `event`
+    );
+    CREATE TABLE told (
+        session TEXT NOT NULL REFERENCES session ON DELETE CASCADE,
+        told BLOB NOT NULL         -- Told
+    );
+    CREATE INDEX told_session ON told (session);
+    CREATE TABLE taken (
+        agent TEXT NOT NULL,
+        message TEXT NOT NULL,     -- its id
+        digest BLOB NOT NULL,
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        PRIMARY KEY (agent, message)
+    ) WITHOUT ROWID;
+    CREATE INDEX taken_task ON taken (task);
+    """,
+)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Record:
+    """A task and the log of its updates. `shown`: a client knows the task, so that a direct
+    reply of the agent can no longer stand for it. `begun`: the CLI may have seen its prompt.
+    `place`: among all tasks, in the order in which they came."""
+
+    task: Task
+    log: EventLog[Update] = field(default_factory=EventLog)
+    shown: bool = False
+    begun: bool = False
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session that was alive when the last server ended: its folder's name, how it was
+    launched, what its adapter was told, and how much of its output has been understood."""
+
+    id: str
+    context_id: str
+    start: SessionStart
+    position: int
+    told: tuple[Told, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What was written down beside the tasks: `starts` of contexts by id, sessions, the prompts of
+    tasks by id, and the messages that were taken, with their digests and tasks."""
+
+    starts: Mapping[str, SessionStart] = field(default_factory=dict)
+    sessions: Sequence[StoredSession] = ()
+    prompts: Mapping[str, Message] = field(default_factory=dict)
+    taken: Sequence[tuple[str, bytes, Record]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Finished tasks that are kept: so many, for so many days, in so many bytes; 0 for no limit
+    of days or bytes."""
+
+    tasks: int = 1000
+    days: int = 0
+    bytes: int = 0
+
+
+class TaskStore:
+    """The tasks of one agent. Those that are not finished are all kept; of the others, the newest.
+
+    Every method that changes something returns at once; what it did is durable when the updates
+    are published in the record's log, or the journal is flushed. Without a journal that is at
+    once.
+    """
+
+    def __init__(
+        self,
+        retention: Retention = Retention(),
+        agent: str = "",
+        journal: Journal | None = None,
+    ) -> None:
+        self.keep = retention.tasks
+        self._retention = retention
+        self._agent = agent
+        self._journal = journal
+        self._records: dict[str, Record] = {}
+        self._finished: dict[str, None] = {}  # ids, oldest first
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be made durable now."""
+        return self._journal.problem if self._journal else None
+
+    @property
+    def durable(self) -> bool:
+        return self._journal is not None
+
+    def get(self, task_id: str) -> Record | None:
+        return self._records.get(task_id)
+
+    def all(self) -> list[Record]:
+        return list(self._records.values())
+
+    def unfinished(self) -> list[Record]:
+        return [r for r in self._records.values() if not r.task.state.terminal]
+
+    # --- what happens --------------------------------------------------------------------------
+
+    def add(self, record: Record, prompt: Message) -> None:
+        task = record.task
+        record.place = self._journal.number() if self._journal else 0
+        self._records[task.id] = record
+        times = (micros(task.created), task.show_thoughts)
+        values = (record.place, task.id, self._agent, task.context_id, *times, dump(prompt))
+        record.log.visible = -1
+        statement = "INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
+        self._write((statement, values), then=lambda: record.log.publish(0))
+
+    def take(self, message_id: str, digest: bytes, record: Record) -> None:
+        """Remember that the message was sent, and what became of it."""
+        values = (self._agent, message_id, digest, record.place)
+        self._write(("INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", values))
+
+    def write(
+        self,
+        record: Record,
+        events: Sequence[Event],
+        now: datetime,
+        session: tuple[str, int] | None,
+        then: Callable[[], None],
+    ) -> None:
+        """`events` have happened to the task. `session`: its id, and how much of its output they
+        account for. `then`: what follows once that is durable."""
+        if self._journal is None:
+            then()
+            return
+        values = (record.place, micros(now), dump_events(events), record.log.last)
+        rows: list[Row] = [("INSERT INTO event VALUES (?, ?, ?, ?)", values)]
+        if session:
+            session_id, position = session
+            statement = "UPDATE session SET position = ? WHERE id = ?"
+            rows.append((statement, (position, session_id)))
+        self._write(*rows, then=then)
+
+    def finished(self, record: Record) -> list[Record]:
+        """`record` will not change any more. Returns those that had to go for it."""
+        self._finished[record.task.id] = None
+        gone = [self._records[task_id] for task_id in islice(self._finished, self._excess())]
+        for one in gone:
+            self.remove(one.task.id)
+        return gone
+
+    def _excess(self) -> int:
+        """How many of the finished tasks have to go."""
+        excess = max(0, len(self._finished) - self.keep)
+        if self._retention.days:
+            oldest = datetime.now(UTC) - timedelta(days=self._retention.days)
+            for task_id in islice(self._finished, excess, None):
+                if self._records[task_id].task.status_time >= oldest:
+                    break
+                excess += 1
+        size = self._journal.size if self._journal else 0
+        if 0 < self._retention.bytes < size:
+            excess = max(excess, 1 + len(self._finished) // 10)  # it is looked at again
+        return excess
+
+    def remove(self, task_id: str) -> None:
+        self._finished.pop(task_id, None)
+        record = self._records.pop(task_id, None)
+        if record:
+            self._write(("DELETE FROM task WHERE place = ?", (record.place,)))
+
+    # --- conversations -------------------------------------------------------------------------
+
+    def put_context(self, context_id: str, start: SessionStart) -> None:
+        values = (self._agent, context_id, dump(start))
+        self._write(("INSERT OR REPLACE INTO context VALUES (?, ?, ?)", values))
+
+    def remove_context(self, context_id: str) -> None:
+        values = (self._agent, context_id)
+        self._write(("DELETE FROM context WHERE agent = ? AND id = ?", values))
+
+    def put_session(self, session_id: str, context_id: str, start: SessionStart) -> None:
+        values = (session_id, self._agent, context_id, dump(start))
+        self._write(("INSERT INTO session VALUES (?, ?, ?, ?, 0)", values))
+
+    def remove_session(self, session_id: str, then: Callable[[], None] | None = None) -> None:
+        """`then`: what follows once nothing will be read from the session any more."""
+        self._write(("DELETE FROM session WHERE id = ?", (session_id,)), then=then)
+
+    def tell(
+        self, session_id: str | None, told: Told, record: Record, then: Callable[[], None]
+    ) -> None:
+        """The adapter will be told so by `then`, once it is durable that it may have been.
+        `session_id`: None for a session that does not outlive the server."""
+        rows: list[Row] = []
+        if session_id:
+            rows.append(("INSERT INTO told VALUES (?, ?)", (session_id, dump(told))))
+        if not record.begun:
+            record.begun = True
+            rows.append(("UPDATE task SET begun = 1 WHERE place = ?", (record.place,)))
+        self._write(*rows, then=then)
+
+    def _write(self, *rows: Row, then: Callable[[], None] | None = None) -> None:
+        if self._journal:
+            self._journal.write(*rows, then=then)
+        elif then:
+            then()
+
+    # --- reading it back -----------------------------------------------------------------------
+
+    async def load(self) -> Stored:
+        """All that an earlier server has written down of this agent. Finished tasks are indexed
+        here; for the others, somebody has to go on."""
+        if self._journal is None:
+            return Stored()
+        read, agent = self._journal.read, self._agent
+        ((newest,),) = await read("SELECT coalesce(max(place), 0) FROM task")
+        self._journal.newest = max(self._journal.newest, newest)
+        prompts: dict[str, Message] = {}
+        for row in await read(_TASKS, agent):
+            prompt = load(Message, row[-1])
+            record = _record(row, prompt)
+            _replay(record, await read(_EVENTS, record.place))
+            prompts[record.task.id] = prompt
+            self._records[record.task.id] = record
+        ended = [record for record in self._records.values() if record.task.state.terminal]
+        ended.sort(key=lambda record: record.task.status_time)
+        self._finished = dict.fromkeys(record.task.id for record in ended)
+        starts = await read("SELECT id, start FROM context WHERE agent = ?", agent)
+        taken = await read(_TAKEN, agent)
+        return Stored(
+            {context_id: load(SessionStart, start) for context_id, start in starts},
+            [await self._session(*row) for row in await read(_SESSIONS, agent)],
+            prompts,
+            [(message, digest, self._records[task]) for message, digest, task in taken],
+        )
+
+    async def _session(
+        self, session_id: str, context_id: str, start: bytes, position: int
+    ) -> StoredSession:
+        assert self._journal
+        rows = await self._journal.read(_TOLD, session_id)
+        told = tuple(load(Told, one) for (one,) in rows)
+        return StoredSession(session_id, context_id, load(SessionStart, start), position, told)
+
+
+_TASKS = """
+    SELECT place, id, context, created, thoughts, begun, prompt FROM task
+    WHERE agent = ? ORDER BY place"""
+_EVENTS = "SELECT time, events, last FROM event WHERE task = ? ORDER BY rowid"
+_SESSIONS = "SELECT id, context, start, position FROM session WHERE agent = ?"
+_TOLD = "SELECT told FROM told WHERE session = ? ORDER BY rowid"
+_TAKEN = """
+    SELECT message, digest, id FROM taken JOIN task ON place = task
+    WHERE taken.agent = ? ORDER BY place"""
+
+
+def _record(row: tuple[Any, ...], prompt: Message) -> Record:
+    place, task_id, context_id, created, thoughts, begun, _ = row
+    task = Task(task_id, context_id, moment(created), show_thoughts=bool(thoughts))
+    task.history.append(prompt)
+    return Record(task, shown=True, begun=bool(begun), place=place)
+
+
+def _replay(record: Record, rows: Iterable[tuple[int, bytes, int]]) -> None:
+    """Let everything happen to the task that has happened to it."""
+    task = record.task
+    for time, events, last in rows:
+        try:
+            for event in load_events(events):
+                record.log.add(task.apply(event, moment(time)))
+        except Exception:  # written by another version, which knew other events or another table
+            log.exception("a task cannot be read", extra={"task": task.id})
+            break
+        if record.log.last != last:
+            log.warning("updates have other numbers than before", extra={"task": task.id})
+    task.reply = None  # it is a task by now, which clients may get
+    record.log.publish(record.log.last)
+    if task.state.terminal:
+        record.log.close()

@@ -1,0 +1,372 @@
+"""The HTTP+JSON binding of A2A 1.0 as an OpenAPI 3.1 document, for `GET /openapi.json`.
+
+What stands in another table is not written again here: routes, statuses, error reasons, states and
+the shapes of requests come from where the server itself takes them. Only the shapes of answers are
+written down, in COMPONENTS, and more strictly than the protocol asks: they have no other members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from bridge import errors
+from bridge.a2a import Operation
+from bridge.a2a.card import EXTENSION, Card
+from bridge.a2a.codec import ERROR_DOMAIN, ERRORS, Params, _ListParams, _TaskParams
+from bridge.a2a.v1_0 import V1_0, _PushConfig, _PushName, _PushTask, _SendParams
+from bridge.transports.negotiation import A2A_JSON, JSON
+from bridge.transports.operation import STREAMING
+from bridge.transports.rest import ROUTES, STATUS
+
+Schema = dict[str, Any]
+Refusal = type[errors.RequestError]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What an operation is told (None: no more than its path says), the component that it answers
+    with, each event of a stream too, and why it may be refused; `_refusals` has what may be wrong
+    with any request."""
+
+    params: type[Params] | None
+    answer: str
+    refusals: tuple[Refusal, ...]
+
+
+_NO_TASK = (errors.TaskNotFound,)
+_OVER = (errors.InvalidParams, errors.TaskNotFound, errors.UnsupportedOperation)
+_NO_SEND = (*_OVER, errors.ContentTypeNotSupported, errors.Unavailable)
+_CONFIG = "TaskPushNotificationConfig"
+CONTRACTS: Mapping[Operation, Contract] = {
+    Operation.SEND: Contract(_SendParams, "SendMessageResponse", _NO_SEND),
+    Operation.STREAM: Contract(_SendParams, "StreamResponse", _NO_SEND),
+    Operation.GET: Contract(_TaskParams, "Task", (errors.InvalidParams, errors.TaskNotFound)),
+    Operation.LIST: Contract(_ListParams, "ListTasksResponse", (errors.InvalidParams,)),
+    Operation.CANCEL: Contract(
+        _TaskParams, "Task", (errors.TaskNotFound, errors.TaskNotCancelable)
+    ),
+    Operation.SUBSCRIBE: Contract(None, "StreamResponse", _OVER),
+    Operation.PUSH_CREATE: Contract(_PushConfig, _CONFIG, _NO_TASK),
+    Operation.PUSH_GET: Contract(_PushName, _CONFIG, _NO_TASK),
+    Operation.PUSH_LIST: Contract(_PushTask, f"List{_CONFIG}sResponse", _NO_TASK),
+    Operation.PUSH_DELETE: Contract(_PushName, "Empty", _NO_TASK),
+    Operation.EXTENDED_CARD: Contract(None, "AgentCard", ()),
+}
+NOT_JSON = 415  # the status for a body that is not even declared as JSON, whatever the table says
+
+
+def document(card: Card) -> dict[str, Any]:
+    """The OpenAPI document of the agent that has this card, at the address that the card names."""
+    paths: dict[str, Schema] = {}
+    for method, route, operation in ROUTES:
+        path = re.sub(r"\{(\w+):.*?\}", r"{\1}", route)  # without the patterns of aiohttp
+        paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, card)
+    components: Schema = {"schemas": {**COMPONENTS, **_NESTED}, "parameters": _headers(card)}
+    if card.bearer:
+        components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": card.name, "description": card.description, "version": card.version},
+        "servers": [{"url": card.rest_url}],
+        "security": [{"bearer": []}] if card.bearer else [],
+        "paths": paths,
+        "components": components,
+    }
+
+
+# --- what is asked -----------------------------------------------------------------------------
+
+
+def _operation(method: str, path: str, operation: Operation, card: Card) -> Schema:
+    in_path = re.findall(r"\{(\w+)\}", path)
+    parameters: list[Schema] = [
+        {"$ref": f"#/components/parameters/{one}"} for one in _headers(card)
+    ]
+    parameters += [_parameter(name, "path", _NAME, required=True) for name in in_path]
+    described: Schema = {"operationId": _operation_id(method, operation), "parameters": parameters}
+    told = _told(operation, in_path)
+    if method == "POST":
+        content = _json({"type": "object", **told})
+        described["requestBody"] = {"required": "required" in told, "content": content}
+    else:
+        parameters += _query(told["properties"])
+    described["responses"] = {"200": _answer(operation), **_errors(method, operation, card)}
+    return described
+
+
+def _headers(card: Card) -> dict[str, Schema]:
+    """Parameters of every operation."""
+    extension = _parameter(
+        "A2A-Extensions", "header", _TEXT | {"examples": [EXTENSION]}, card.extension_required
+    )
+    version = _parameter("A2A-Version", "header", {"enum": [V1_0.version]}, required=True)
+    return {"version": version, "extensions": extension}
+
+
+def _parameter(name: str, place: str, schema: Schema, required: bool) -> Schema:
+    return {"name": name, "in": place, "required": required, "schema": schema}
+
+
+def _operation_id(method: str, operation: Operation) -> str:
+    """The operation's own name, with the method where another route has that name already."""
+    (name,) = (name for name, named in V1_0.methods.items() if named is operation)
+    first, *_ = (route for route in ROUTES if route[2] is operation)
+    return name if first[0] == method else f"{name}-{method}"
+
+
+def _told(operation: Operation, in_path: Sequence[str]) -> Schema:
+    """What the operation is told beside the path, which counts whatever else is sent."""
+    model = CONTRACTS[operation].params
+    whole = INPUTS[_Inputs.called(model.__name__)] if model else {"properties": {}}
+    properties = {name: one for name, one in whole["properties"].items() if name not in in_path}
+    required = [name for name in whole.get("required", ()) if name not in in_path]
+    return {"properties": properties} | ({"required": required} if required else {})
+
+
+def _query(members: Mapping[str, Schema]) -> Iterator[Schema]:
+    """The members that a query can name: it has no objects. Nor has it null."""
+    for name, schema in members.items():
+        kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+        if kinds[0].get("type") != "object":
+            only = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+            yield _parameter(name, "query", only, required=False)
+
+
+class _Inputs(GenerateJsonSchema):
+    """The model `_Part` is PartInput, since what is answered has a Part of its own."""
+
+    @staticmethod
+    def called(model: str) -> str:
+        return f"{model.lstrip('_')}Input"
+
+    def normalize_name(self, name: str) -> str:
+        return self.called(super().normalize_name(name))
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _inputs() -> dict[str, Schema]:
+    """The models of CONTRACTS and those within them, by name."""
+    models = dict.fromkeys(one.params for one in CONTRACTS.values() if one.params)
+    validation: Literal["validation"] = "validation"
+    _, generated = models_json_schema(
+        [(model, validation) for model in models],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Inputs,
+    )
+    inputs: dict[str, Schema] = generated["$defs"]
+    for schema in inputs.values():
+        del schema["title"]
+        for name, member in schema["properties"].items():
+            if name not in schema.get("required", ()) and "type" in member:  # null is absent
+                schema["properties"][name] = {"anyOf": [member, {"type": "null"}]}
+    # What functions check, of which pydantic knows nothing.
+    part, listed = inputs["PartInput"], inputs["ListParamsInput"]["properties"]
+    texts = [{"required": [one], "properties": {one: _TEXT}} for one in ("text", "raw", "url")]
+    part["oneOf"] = [*texts, {"required": ["data"]}]
+    part["properties"]["raw"]["anyOf"][0] |= {"contentEncoding": "base64", "pattern": _BASE64}
+    listed["status"] = {"enum": [*V1_0.states.values(), *V1_0.numbers]}
+    return inputs
+
+
+# --- what is answered --------------------------------------------------------------------------
+
+
+def _json(schema: Schema) -> Schema:
+    return {A2A_JSON: {"schema": schema}, JSON: {"schema": schema}}
+
+
+def _response(description: str, content: Schema, **headers: Schema) -> Schema:
+    on = {"description": "Which extensions are on.", "schema": {"const": EXTENSION}}
+    return {
+        "description": description,
+        "headers": {"A2A-Extensions": on, **headers},
+        "content": content,
+    }
+
+
+def _answer(operation: Operation) -> Schema:
+    name = CONTRACTS[operation].answer
+    streamed = {"text/event-stream": {"schema": _EVENT}}
+    return _response(name, streamed if operation in STREAMING else _json(_ref(name)))
+
+
+def _errors(method: str, operation: Operation, card: Card) -> dict[str, Schema]:
+    by_status: dict[int, list[Refusal]] = {}
+    for status, error in _refusals(method, operation, card):
+        by_status.setdefault(status, []).append(error)
+    return {str(status): _refusal(status, by_status[status]) for status in sorted(by_status)}
+
+
+def _refusals(method: str, operation: Operation, card: Card) -> Iterator[tuple[int, Refusal]]:
+    """Everything that may be wrong, with its status."""
+    found: list[Refusal] = [errors.VersionNotSupported, *CONTRACTS[operation].refusals]
+    if method == "POST":
+        yield NOT_JSON, errors.ContentTypeNotSupported
+        found += [errors.ParseError, errors.BodyTooLarge, errors.InvalidParams]
+    if operation is Operation.EXTENDED_CARD and not card.extended:
+        found.append(errors.UnsupportedOperation)
+    if card.bearer:
+        found.append(errors.Unauthenticated)
+    if card.extension_required:
+        found.append(errors.ExtensionSupportRequired)
+    for error in found:
+        yield STATUS[error][0], error
+
+
+def _refusal(status: int, refusals: Sequence[Refusal]) -> Schema:
+    reasons = sorted({ERRORS[error][1] for error in refusals})
+    members = {
+        "code": {"const": status},
+        "status": {"enum": sorted({STATUS[error][1] for error in refusals})},
+        "details": {
+            "contains": {"properties": {"reason": {"enum": reasons}}, "required": ["reason"]}
+        },
+    }
+    schema = {**_ref("Error"), "properties": {"error": {"properties": members}}}
+    asked = {"required": True, "schema": {"type": "string", "pattern": "^Bearer "}}
+    more = {"WWW-Authenticate": asked} if errors.Unauthenticated in refusals else {}
+    return _response(", ".join(reasons), _json(schema), **more)
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(name: str, least: int = 1) -> Schema:
+    return {"type": "array", "items": _ref(name), "minItems": least}
+
+
+def _object(required: str, optional: str = "", own: Mapping[str, Schema] = {}) -> Schema:
+    """An object with these members, of `own` or else of MEMBERS, and with no others."""
+    known = {**MEMBERS, **own}
+    return {
+        "type": "object",
+        "properties": {name: known[name] for name in f"{required} {optional}".split()},
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+
+
+def _one_of(names: str) -> Schema:
+    """An object with one of these members."""
+    return {**_object("", names), "minProperties": 1, "maxProperties": 1}
+
+
+def _type(name: str) -> dict[str, Schema]:
+    return {"@type": {"const": f"type.googleapis.com/google.rpc.{name}"}}
+
+
+_TEXT: Schema = {"type": "string"}
+_NAME: Schema = {"type": "string", "minLength": 1}
+_TEXTS: Schema = {"type": "array", "items": _TEXT}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_FLAG: Schema = {"type": "boolean"}
+_ANY: Schema = {"type": "object"}
+_TEXTS_BY_NAME: Schema = {"type": "object", "additionalProperties": _TEXT}
+_ANYS: Schema = {"type": "array", "items": _ANY}
+_TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
+_DIGIT = "[A-Za-z0-9+/_-]"  # of either alphabet of base64; padding may be missing
+_BASE64 = f"^({_DIGIT}{{4}})*({_DIGIT}{{2}}(==?)?|{_DIGIT}{{3}}=?)?$"
+_ITEM = {"type": "string", "contentMediaType": JSON, "contentSchema": _ref("StreamResponse")}
+# A stream is described by one of its events.
+_EVENT = {
+    "type": "object",
+    "properties": {"id": {"type": "string", "pattern": "^[0-9]+$"}, "data": _ITEM},
+    "required": ["id", "data"],
+}
+_DETAILS: Schema = {
+    "type": "array",
+    "items": {"oneOf": [_ref("ErrorInfo"), _ref("BadRequest")]},
+    "contains": _ref("ErrorInfo"),
+    "maxItems": 2,
+}
+# Most members are the same wherever they stand.
+MEMBERS: Mapping[str, Schema] = {
+    **dict.fromkeys(("id", "contextId", "taskId", "messageId", "artifactId"), _NAME),
+    **dict.fromkeys(("url", "scheme", "uri", "protocolBinding", "reason", "field"), _NAME),
+    **dict.fromkeys(("text", "raw", "mediaType", "filename"), _TEXT),
+    **dict.fromkeys(("name", "description", "version", "documentationUrl"), _NAME),
+    **dict.fromkeys(("append", "lastChunk", "streaming", "pushNotifications"), _FLAG),
+    **dict.fromkeys(("extendedAgentCard", "required"), _FLAG),
+    **dict.fromkeys(("tags", "examples", "defaultInputModes", "defaultOutputModes"), _TEXTS),
+    **dict.fromkeys(("referenceTaskIds", "extensions"), _TEXTS),
+    **dict.fromkeys(("metadata", "params", "securitySchemes"), _ANY),
+    **dict.fromkeys(("securityRequirements", "signatures"), _ANYS),
+    **dict.fromkeys(("pageSize", "totalSize", "code"), _COUNT),
+    "data": {},
+    "nextPageToken": _TEXT,
+    "domain": {"const": ERROR_DOMAIN},
+    "timestamp": _TIME,
+    "protocolVersion": {"const": V1_0.version},
+    "state": {"enum": list(V1_0.states.values())},
+    "role": {"enum": list(V1_0.roles.values())},
+    "task": _ref("Task"),
+    "message": _ref("Message"),
+    "status": _ref("TaskStatus"),
+    "artifact": _ref("Artifact"),
+    "statusUpdate": _ref("TaskStatusUpdateEvent"),
+    "artifactUpdate": _ref("TaskArtifactUpdateEvent"),
+    "parts": _list("Part"),
+    "history": _list("Message"),
+    "artifacts": _list("Artifact"),
+    "tasks": _list("Task", least=0),
+    "configs": _list(_CONFIG, least=0),
+    "supportedInterfaces": _list("AgentInterface"),
+    "skills": _list("AgentSkill"),
+    "capabilities": _ref("AgentCapabilities"),
+    "fieldViolations": _list("FieldViolation"),
+}
+COMPONENTS: Mapping[str, Schema] = {
+    "Task": _object("id contextId status", "history artifacts metadata"),
+    "TaskStatus": _object("state timestamp", "message"),
+    "Message": _object(
+        "messageId role parts", "taskId contextId referenceTaskIds extensions metadata"
+    ),
+    "Artifact": _object("artifactId parts", "name description metadata"),
+    "Part": {
+        **_object("", "text raw url data mediaType filename metadata", {"url": _TEXT}),
+        "oneOf": [{"required": [name]} for name in ("text", "raw", "url", "data")],
+    },
+    "SendMessageResponse": _one_of("task message"),
+    "StreamResponse": _one_of("task message statusUpdate artifactUpdate"),
+    "TaskStatusUpdateEvent": _object("taskId contextId status", "metadata"),
+    "TaskArtifactUpdateEvent": _object("taskId contextId artifact append lastChunk"),
+    "ListTasksResponse": _object("tasks nextPageToken pageSize totalSize"),
+    _CONFIG: _object("taskId id url", "authentication", {"authentication": _object("scheme")}),
+    f"List{_CONFIG}sResponse": _object("configs nextPageToken"),
+    "Empty": _object(""),
+    "AgentCard": _object(
+        "name description version supportedInterfaces capabilities defaultInputModes "
+        "defaultOutputModes skills",
+        "documentationUrl securitySchemes securityRequirements signatures",
+    ),
+    "AgentInterface": _object("url protocolBinding protocolVersion"),
+    "AgentCapabilities": _object(
+        "streaming pushNotifications extendedAgentCard extensions",
+        own={"extensions": _list("AgentExtension")},
+    ),
+    "AgentExtension": _object("uri description required", "params"),
+    "AgentSkill": _object("id name description tags examples"),
+    "Error": _object("error", own={"error": _ref("Status")}),
+    # Of google.rpc:
+    "Status": _object(
+        "code status message details",
+        own={"status": _NAME, "message": _NAME, "details": _DETAILS},
+    ),
+    "ErrorInfo": _object(
+        "@type reason domain metadata",
+        own={**_type("ErrorInfo"), "metadata": _TEXTS_BY_NAME},
+    ),
+    "BadRequest": _object("@type fieldViolations", own=_type("BadRequest")),
+    "FieldViolation": _object("field description"),
+}
+INPUTS = _inputs()
+# Others are written where they are used, without what is in the path.
+_NESTED = {name: one for name, one in INPUTS.items() if f"/{name}'" in str(INPUTS)}
