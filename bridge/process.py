@@ -32,6 +32,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from bridge import cgroup
+from bridge.cgroup import Cgroup
 from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
 from bridge.spool import SHIM, Spool, decode_status, exit_code, prepare
@@ -138,6 +140,7 @@ class AgentProcess:
         self._reaped = False
         self._detached = False
         self._marker = marker
+        self._cgroup = Cgroup(marker)
         self._channel = channel
         self._hooks = hooks
         self._reap = reap
@@ -202,6 +205,7 @@ class AgentProcess:
         spool: Path | None,
     ) -> AgentProcess:
         if spool is None:
+            Cgroup(start.marker).take(child.pid)
             return cls(child.pid, start.marker, Pipes(child), hooks, line_limit, child.wait)
 
         def reap() -> int:
@@ -317,6 +321,7 @@ class AgentProcess:
 
     def kill(self) -> None:
         """End it at once and without waiting; for a server that is told to leave now."""
+        self._cgroup.kill()
         for pid in {*self._family(), *marked(self._marker)}:
             _kill(pid)
         if self.exit_code is None:
@@ -346,11 +351,14 @@ class AgentProcess:
         while True:
             family |= self._family()
             left = {*alive(family), *await asyncio.to_thread(marked, self._marker)}
+            left |= self._cgroup.pids()
+            self._cgroup.kill()
             for pid in left:
                 family |= descendants(pid)
                 _kill(pid)
             reap_orphans()
             if not left or self._loop.time() > deadline:
+                self._cgroup.remove()
                 return
             await asyncio.sleep(pause)  # no event tells of the end of somebody else's child
             pause = min(2 * pause, 0.1)
@@ -404,6 +412,7 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
     wanted = f"{MARKER}={beginning}".encode()
     kept = {f"{MARKER}={marker}".encode() for marker in spared}
     killed: set[int] = set()
+    groups = {one for one in cgroup.markers() if one.startswith(beginning)} - set(spared)
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:  # what is killed may have forked meanwhile
         found = {
@@ -411,6 +420,7 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
             for pid in _processes()
             if any(line.startswith(wanted) and line not in kept for line in _environment(pid))
         }
+        found = found.union(*(Cgroup(marker).pids() for marker in groups))
         if not found:
             break
         for pid in found:
@@ -418,6 +428,9 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
         killed |= found
         time.sleep(0.002)
     reap_orphans()
+    for marker in groups:
+        Cgroup(marker).remove()
+    cgroup.tidy()
     return len(killed)
 
 
@@ -472,7 +485,7 @@ def _start(start: Start, spool: Path | None) -> subprocess.Popen[bytes]:
     if spool:
         _check(start)  # which the shim would do too late
         fifo = prepare(spool)
-        argv = (*SHIM, str(spool), *argv)
+        argv = (*SHIM, str(spool), Cgroup(start.marker).make(), *argv)
         stdin, output = fifo if start.stdin else stdin, subprocess.DEVNULL
     try:
         return subprocess.Popen(

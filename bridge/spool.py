@@ -1,7 +1,7 @@
 """A child whose streams are files, so that it outlives the server and nothing it says is lost.
 
 A folder per session has `in` (a FIFO that the child itself keeps open), `out` and `err` (files that
-only grow), `exit` (the status, once it has ended; bridge/shim.sh writes it) and `sent` (how many
+only grow), `exit` (the status, once it has ended) and `sent` (how many
 bytes were put into the FIFO). Another server reads `out` on from where the last one was, and sends
 on stdin exactly what had not been sent.
 """
@@ -19,7 +19,23 @@ from pathlib import Path
 from bridge.channel import READ_BYTES, STDERR_TAIL, Channel, Writer
 from bridge.inotify import Watch
 
-SHIM = ("/bin/sh", str(Path(__file__).with_name("shim.sh")))
+# Runs a program with its streams in a folder, so that it outlives whoever started it, and writes
+# its exit status down there. Its arguments are that folder, the cgroup.procs of the control group
+# to run in (or nothing), and the program with its own. In the code, not in a file: a server that
+# runs while it is upgraded must not meet another shim than its own.
+_SHIM = """
+folder=$1 group=$2
+shift 2
+case $group in */cgroup.procs) echo "$$" >"$group" ;; esac
+unset PWD OLDPWD SHLVL # which some shells set
+trap : HUP INT TERM # a signal to the group is meant for the program; handlers are not inherited
+"$@" >>"$folder/out" 2>>"$folder/err"
+code=$?
+echo "$code" >"$folder/exit.new"
+mv "$folder/exit.new" "$folder/exit"
+exit "$code"
+"""
+SHIM = ("/bin/sh", "-c", _SHIM, "coding-agent-bridge-shim")
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 _F_SETPIPE_SZ = 1031
 _SENT = struct.Struct("QQ")

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from bridge import cgroup
 from bridge.channel import STDERR_TAIL
 from bridge.errors import LaunchError
 from bridge.process import (
@@ -519,9 +520,19 @@ async def test_the_families_of_other_children_are_left_alone(
         await other.stop(grace=0.1)
 
 
+@pytest.mark.skipif(cgroup.home() is None, reason="no control group can be made here")
+async def test_nobody_leaves_a_control_group(spawn: Spawner, live: Liveness) -> None:
+    hidden = await spawn.misbehaving("hides", live)
+    await hidden.ended()
+    await live.pid("cleared-environment")
+    assert await hidden.stop() == "exited"
+    assert not live.alive("cleared-environment")
+
+
 async def test_at_the_end_even_those_are_found_that_hide_where_they_come_from(
-    spawn: Spawner, live: Liveness
+    spawn: Spawner, live: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cgroup, "home", lambda: None)
     hidden = await spawn.misbehaving("hides", live)
     await hidden.ended()
     await live.pid("cleared-environment")
