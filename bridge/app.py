@@ -23,6 +23,7 @@ from bridge.transports import openapi
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.operation import Caller, Operations
 from bridge.transports.rest import Rest, encode_unauthenticated, respond_unrouted
+from bridge.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def make_app(
     *,
     started: float,
     monitor: Monitor | None = None,
+    watchdog: Watchdog | None = None,
     public_url: str | None = None,
     token: str | None = None,
     max_body_bytes: int = 32 * 1024 * 1024,
@@ -71,7 +73,7 @@ def make_app(
         return await _agents(services, _base(request, public_url))
 
     async def health(request: web.Request) -> web.StreamResponse:
-        return await _health(services)
+        return _health(services, watchdog)
 
     if monitor:
         app.add_routes(monitor.routes())
@@ -183,9 +185,14 @@ async def _agents(services: Sequence[Service], base: str) -> web.Response:
     return _json({"agents": listed})
 
 
-async def _health(services: Sequence[Service]) -> web.Response:
+def _health(services: Sequence[Service], watchdog: Watchdog | None) -> web.Response:
+    """Degraded: something does not work, which may pass; agents that are at work go on."""
     agents = {service.id: service.manager.figures() for service in services}
-    return _json({"status": "ok", "version": __version__, "agents": agents})
+    found = [service.store.problem for service in services]
+    found.append(watchdog.problem if watchdog else None)
+    problems = sorted({problem for problem in found if problem})
+    status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
+    return _json({**status, "version": __version__, "agents": agents})
 
 
 def _json(body: dict[str, Any], status: int = 200) -> web.Response:

@@ -30,6 +30,10 @@ class Channel(ABC):
         """Send `data` to stdin as soon as the child reads. One that is gone reads nothing."""
 
     @abstractmethod
+    def pause(self, paused: bool) -> None:
+        """Read nothing more of stdout for now, or go on."""
+
+    @abstractmethod
     def finish(self, then: Callable[[], None]) -> None:
         """The child has ended: tell of what it has left to be read, and then call `then`."""
 
@@ -60,6 +64,12 @@ class Pipes(Channel):
     def write(self, data: bytes) -> None:
         if self._stdin:
             self._stdin.write(data)
+
+    def pause(self, paused: bool) -> None:
+        if paused:
+            self._loop.remove_reader(self._stdout)
+        else:
+            self._loop.add_reader(self._stdout, self._read_stdout)
 
     def finish(self, then: Callable[[], None]) -> None:
         """No more than the pipe can hold is read: a descendant may go on writing for ever."""

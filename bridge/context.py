@@ -430,6 +430,8 @@ class Context:
         if record.task.state.terminal:
             record.log.close()
 
+        session = self._session
+
         def written() -> None:
             record.log.publish(number)
             self._changed(record, updates)
@@ -437,6 +439,9 @@ class Context:
         spool = self._session.spool if self._session and record is self._current else None
         position = (spool.name, self._session.position) if self._session and spool else None
         self._store.write(record, events, now, position, written)
+        if session and self._store.congested:
+            session.pause(True)
+            self._store.when_relieved(partial(session.pause, False))
 
     # --- the session's end ---------------------------------------------------------------------
 

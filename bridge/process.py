@@ -139,6 +139,7 @@ class AgentProcess:
         self.exit_code: int | None = None
         self._reaped = False
         self._detached = False
+        self._paused = False
         self._marker = marker
         self._cgroup = Cgroup(marker)
         self._channel = channel
@@ -230,6 +231,12 @@ class AgentProcess:
         """Send `data` to stdin, as soon as the child reads. A child that is gone reads nothing."""
         if self.running:
             self._channel.write(data)
+
+    def pause(self, paused: bool) -> None:
+        """Hear nothing more for now, or go on. The child waits, or its file grows."""
+        if self.exit_code is None and not self._detached and paused != self._paused:
+            self._paused = paused
+            self._channel.pause(paused)
 
     # --- what it says --------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from bridge.settings import Loaded, Settings
 from bridge.state import State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.transports.operation import encode_notification
+from bridge.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +64,11 @@ async def serve(loaded: Loaded) -> int:
     monitor = Monitor()
     for service in services:
         monitor.add(service.id, service.manager)
+    watchdog = Watchdog()
     stop = asyncio.Event()
     _handle_signals(stop, services)
     runner = web.AppRunner(
-        _app(settings, services, monitor), access_log=None, shutdown_timeout=CLOSE_WITHIN
+        _app(settings, services, monitor, watchdog), access_log=None, shutdown_timeout=CLOSE_WITHIN
     )
     await runner.setup()
     try:
@@ -86,6 +88,7 @@ async def serve(loaded: Loaded) -> int:
         await runner.cleanup()
         await push.close()
         await state.close()
+        watchdog.close()
         kill_descendants([marker for service in services for marker in service.manager.kept])
         reap_orphans()
 
@@ -129,11 +132,14 @@ async def _go_on(settings: Settings, services: list[Service], state: State, push
         await push.watch(record)
 
 
-def _app(settings: Settings, services: list[Service], monitor: Monitor) -> web.Application:
+def _app(
+    settings: Settings, services: list[Service], monitor: Monitor, watchdog: Watchdog
+) -> web.Application:
     return make_app(
         services,
         started=time.time(),
         monitor=monitor,
+        watchdog=watchdog,
         public_url=settings.public_url,
         token=settings.bridge_token,
         max_body_bytes=settings.bridge_max_body_bytes,

@@ -171,6 +171,11 @@ class Session:
         if self._turn:
             self._turn.pause(waiting)
 
+    def pause(self, paused: bool) -> None:
+        """Hear nothing more of the CLI for now, or go on."""
+        if self._process:
+            self._process.pause(paused)
+
     def prompt(self, prompt: Prompt) -> None:
         self._tell(lambda: self.adapter.prompt(prompt))
 

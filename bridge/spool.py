@@ -54,6 +54,7 @@ class Spool(Channel):
         self._loop = asyncio.get_running_loop()
         self._out = os.open(folder / "out", os.O_RDONLY | os.O_CLOEXEC)
         self._at = start
+        self._paused = False
         self._watch: Watch | None = None
         self._reading: asyncio.Handle | None = None
         self._end: int | None = None  # where `out` ends, once that is certain
@@ -75,6 +76,11 @@ class Spool(Channel):
         """`data` is all that stdin should ever have got: send what it has not. Raises Uncertain."""
         if self._writer:
             self._writer.write(data[self._writer.sent() :])
+
+    def pause(self, paused: bool) -> None:
+        self._paused = paused
+        if not paused:
+            self._read()
 
     def finish(self, then: Callable[[], None]) -> None:
         """What a descendant still writes after the child's end is not read: it might not stop."""
@@ -105,6 +111,8 @@ class Spool(Channel):
         if self._reading:
             self._reading.cancel()
             self._reading = None
+        if self._paused:
+            return
         size = READ_BYTES if self._end is None else min(READ_BYTES, self._end - self._at)
         data = os.pread(self._out, size, self._at)
         self._at += len(data)

@@ -34,7 +34,7 @@ PURE: dict[str, set[str]] = {
     "options": {"a2a.codec", "adapter", "errors"},
 }
 ASYNCIO: dict[str, set[str]] = {
-    "process": {"channel", "errors", "spool"},
+    "process": {"cgroup", "channel", "errors", "spool"},
     "session": {"adapter", "events", "message", "process", "spool", "store.stored"},
     "log": set(),
     "store": set(),
@@ -79,6 +79,8 @@ ASYNCIO: dict[str, set[str]] = {
     "store.journal": {"errors", "store.database"},
     "store.stored": {"events", "message"},
     "store.tasks": {"adapter", "events", "log", "message", "store.journal", "store.stored", "task"},
+    "cgroup": set(),
+    "watchdog": set(),
 }
 SHELL: dict[str, set[str]] = {
     "settings": {"a2a.card", "errors", "workspace"},
@@ -133,6 +135,7 @@ SHELL: dict[str, set[str]] = {
         "transports.openapi",
         "transports.operation",
         "transports.rest",
+        "watchdog",
     },
     "choice": {
         "a2a.card",
@@ -165,6 +168,7 @@ SHELL: dict[str, set[str]] = {
         "state",
         "store.push_queue",
         "transports.operation",
+        "watchdog",
     },
     "__main__": {"errors", "recording", "registry", "server", "settings"},
 }

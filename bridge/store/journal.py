@@ -25,6 +25,7 @@ T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
+MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
 CLOSE_WITHIN = 5.0  # seconds to write what waits when the server stops
 BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
 
@@ -38,6 +39,7 @@ class Journal:
         self.waiting = 0
         self.size = 0
         self.newest = 0
+        self.relief: list[Callable[[], None]] = []  # what to call once it is not congested
         self._path = path
         self._migrations = migrations
         self._lock_wait = lock_wait
@@ -65,6 +67,11 @@ class Journal:
             await asyncio.wait([self._writer])
         await self._run(self._disconnect)
         self._thread.shutdown()
+
+    @property
+    def congested(self) -> bool:
+        """So much waits to be written that nothing should be added."""
+        return self.waiting > MOST_WAITING
 
     def write(self, *rows: Row, then: Callable[[], None] | None = None) -> None:
         """Have `rows` written in one transaction, after all that was to be written before. `then`
@@ -100,6 +107,8 @@ class Journal:
             if rows:
                 await self._insist(rows)
             self.waiting -= size
+            if not self.congested:
+                thens, self.relief = thens + self.relief, []
             for then in thens:
                 try:
                     then()

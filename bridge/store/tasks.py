@@ -146,8 +146,14 @@ class TaskStore:
         return self._journal.problem if self._journal else None
 
     @property
-    def durable(self) -> bool:
-        return self._journal is not None
+    def congested(self) -> bool:
+        """So much waits to be written that nothing should be added."""
+        return self._journal is not None and self._journal.congested
+
+    def when_relieved(self, then: Callable[[], None]) -> None:
+        """Have `then` called once it is no longer congested."""
+        if self._journal:
+            self._journal.relief.append(then)
 
     def get(self, task_id: str) -> Record | None:
         return self._records.get(task_id)

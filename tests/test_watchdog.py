@@ -1,0 +1,44 @@
+"""The watchdog, with an event loop that really stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from bridge.watchdog import Watchdog
+
+
+async def test_a_loop_that_stands_still_is_told_while_it_does_and_afterwards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.set()
+
+    listener = Listener()
+    logging.getLogger("bridge.watchdog").addHandler(listener)
+    watchdog = Watchdog(stuck=0.3)
+    try:
+        assert watchdog.problem is None
+        assert told.wait(10)  # on the loop: nothing else happens meanwhile
+        assert "told.wait" in caplog.records[0].__dict__["where"]
+        async with asyncio.timeout(10):
+            while watchdog.problem is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert "stood still for" in watchdog.problem
+    finally:
+        logging.getLogger("bridge.watchdog").removeHandler(listener)
+        watchdog.close()
+
+
+async def test_a_loop_that_works_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    watchdog = Watchdog(stuck=5.0)
+    await asyncio.sleep(0.6)
+    watchdog.close()
+    assert watchdog.problem is None
+    assert caplog.records == []
