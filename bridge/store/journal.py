@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
+MEASURED = 100  # commits from one look at the size of the database to the next
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
 CLOSE_WITHIN = 5.0  # seconds to write what waits when the server stops
@@ -38,6 +39,7 @@ class Journal:
         self.problem: str | None = None
         self.waiting = 0
         self.size = 0
+        self._commits = 0
         self.newest = 0
         self.relief: list[Callable[[], None]] = []  # what to call once it is not congested
         self._path = path
@@ -145,6 +147,9 @@ class Journal:
             with transaction(database):
                 for statement, values in rows:
                     database.execute(statement, values)
+            self._commits += 1
+            if self._commits % MEASURED != 1:
+                return self.size
             ((pages,), (free,)) = (
                 database.execute(f"PRAGMA {name}").fetchone()
                 for name in ("page_count", "freelist_count")
