@@ -1022,9 +1022,14 @@ VERSIONS = (
         "1.0",
         "§3.3.4, §4.6.1",
         "MUST",
-        "A request without an extension that the card requires is refused. The card "
-        "requires none, so that none is.",
+        "A request without an extension that the card requires is refused. Ours is required "
+        "only with BRIDGE_REQUIRE_EXTENSION.",
         (
+            *_in(
+                "bad_params",
+                "test_a_required_extension_must_be_asked_for",
+                "test_the_card_of_an_agent_that_requires_the_extension_says_so",
+            ),
             *_in("cards", "test_the_extension_is_declared_as_not_required"),
             *_in("options", "test_choices_count_without_the_header"),
         ),
@@ -1324,6 +1329,10 @@ SHAPES = (
                 "test_a_message_that_is_wrong_is_refused_with_the_field_that_is",
             ),
             *_in("equivalence", "test_a_wrong_send_is_refused_for_the_same_reason"),
+            *_in(
+                "bad_params",
+                "test_what_does_not_fit_a_field_is_refused_by_the_fields_name",
+            ),
         ),
     ),
     Requirement(
