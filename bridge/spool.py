@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import os
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +38,7 @@ mv "$folder/exit.new" "$folder/exit"
 exit "$code"
 """
 SHIM = ("/bin/sh", "-c", _SHIM, "coding-agent-bridge-shim")
+RESERVE = 256 * 1024  # bytes that the child can still say when the disk is full
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 _F_SETPIPE_SZ = 1031
 _SENT = struct.Struct("QQ")
@@ -52,8 +55,9 @@ class Spool(Channel):
         super().__init__()
         self.folder = folder
         self._loop = asyncio.get_running_loop()
-        self._out = os.open(folder / "out", os.O_RDONLY | os.O_CLOEXEC)
+        self._out = os.open(folder / "out", os.O_RDWR | os.O_CLOEXEC)
         self._at = start
+        self._reserved = 0
         self._paused = False
         self._watch: Watch | None = None
         self._reading: asyncio.Handle | None = None
@@ -116,6 +120,9 @@ class Spool(Channel):
         size = READ_BYTES if self._end is None else min(READ_BYTES, self._end - self._at)
         data = os.pread(self._out, size, self._at)
         self._at += len(data)
+        if self._at > self._reserved - RESERVE // 2:
+            self._reserved = self._at + RESERVE
+            _reserve(self._out, self._reserved)
         if data:
             self._on_output(data)
         if self._watch is None:  # closed by what the child had said
@@ -132,6 +139,8 @@ def prepare(folder: Path) -> int:
     folder.mkdir(mode=0o700, parents=True)
     for name in ("out", "err"):
         (folder / name).touch(0o600)
+    with open(folder / "out", "rb+") as out:
+        _reserve(out.fileno(), RESERVE)
     os.mkfifo(folder / "in", 0o600)
     fd = os.open(folder / "in", os.O_RDWR | os.O_CLOEXEC)
     with contextlib.suppress(OSError):
@@ -173,6 +182,14 @@ class _CountingWriter(Writer):
     def _note(self, wanted: int) -> None:
         self._wanted = wanted
         os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Have the disk keep room for so much of the file, which does not grow by that."""
+    keep_size = 1
+    if sys.platform == "linux":  # what cannot be reserved is not: the disk is full already
+        fallocate = ctypes.CDLL(None).fallocate
+        fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size))
 
 
 def exit_code(folder: Path) -> int | None:

@@ -2,14 +2,17 @@
 told when what was written is durable.
 
 When it cannot be written (the disk is full, the file is locked), what waits is kept and attempted
-again for as long as it takes; `problem` says why. After an error the database is opened anew: what
-a failed write has left in a cache is not to be believed.
+again for as long as it takes; `problem` says why. A full disk takes ballast first: a file that is
+thrown away then, so that what runs can be written down while nothing new is taken on. After an
+error the database is opened anew: what a failed write has left in a cache is not to be believed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +30,7 @@ Row = tuple[str, tuple[Any, ...]]
 MEASURED = 100  # commits from one look at the size of the database to the next
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
+BALLAST = 8 * 1024 * 1024  # bytes of disk that are kept free for the time when nothing else is
 CLOSE_WITHIN = 5.0  # seconds to write what waits when the server stops
 BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
 
@@ -43,6 +47,7 @@ class Journal:
         self.newest = 0
         self.relief: list[Callable[[], None]] = []  # what to call once it is not congested
         self._path = path
+        self._ballast = path.with_name("ballast")
         self._migrations = migrations
         self._lock_wait = lock_wait
         self._rows: list[Row] = []
@@ -55,6 +60,7 @@ class Journal:
     async def open(self) -> None:
         """Raises ConfigurationError if the database cannot be had."""
         await self._run(self._connect)
+        await self._run(self._take_ballast)
         self._writer = asyncio.create_task(self._write())
 
     async def close(self) -> None:
@@ -102,11 +108,12 @@ class Journal:
 
     async def _write(self) -> None:
         while True:
-            await self._wanted.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), RETRY_LONGEST if self.problem else None)
             self._wanted.clear()
             rows, thens, size = self._rows, self._thens, self.waiting
             self._rows, self._thens = [], []
-            if rows:
+            if rows or self.problem:
                 await self._insist(rows)
             self.waiting -= size
             if not self.congested:
@@ -130,15 +137,38 @@ class Journal:
                 break
             except (sqlite3.Error, ConfigurationError) as error:
                 if self.problem is None:
-                    log.error("nothing can be written down", extra={"error": error})
+                    log.error("nothing new is taken on", extra={"error": error})
                 self.problem = str(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, RETRY_LONGEST)
-        if self.problem is not None:
-            log.warning("what happens is written down again")
-        self.problem = None
+                if not await self._run(self._throw_ballast):
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, RETRY_LONGEST)
+        if self.problem:
+            well = await self._run(self._take_ballast)
+            if well:
+                log.warning("what happens can be written down again")
+                self.problem = None
 
     # --- in the database's thread --------------------------------------------------------------
+
+    def _take_ballast(self) -> bool:
+        """Set room aside for what runs already when the disk is full. False: there is none."""
+        try:
+            with open(self._ballast, "xb") as file:
+                os.posix_fallocate(file.fileno(), 0, BALLAST)
+        except FileExistsError:
+            return True
+        except OSError:
+            self._ballast.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _throw_ballast(self) -> bool:
+        """Make room; False if that was done before."""
+        try:
+            self._ballast.unlink()
+        except OSError:
+            return False
+        return True
 
     def _commit(self, rows: list[Row]) -> int:
         """Returns the size of the database."""

@@ -44,11 +44,12 @@ MIGRATIONS = (
     );
     CREATE TABLE event (
         task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        batch INTEGER NOT NULL,    -- counts from 1: one is written once, however often attempted
         time INTEGER NOT NULL,
         events BLOB NOT NULL,
-        last INTEGER NOT NULL      -- number of the last update that they brought
+        last INTEGER NOT NULL,     -- number of the last update that they brought
+        UNIQUE (task, batch)
     );
-    CREATE INDEX event_task ON event (task);
     CREATE TABLE session (
         id TEXT PRIMARY KEY,
         agent TEXT NOT NULL,
@@ -57,6 +58,7 @@ MIGRATIONS = (
         position INTEGER NOT NULL  -- bytes of its output whose events are in `event`
     );
     CREATE TABLE told (
+        number INTEGER PRIMARY KEY,
         session TEXT NOT NULL REFERENCES session ON DELETE CASCADE,
         told BLOB NOT NULL         -- Told
     );
@@ -84,6 +86,7 @@ class Record:
     shown: bool = False
     begun: bool = False
     place: int = 0
+    batches: int = 0  # of events that were written
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class TaskStore:
         times = (micros(task.created), task.show_thoughts)
         values = (record.place, task.id, self._agent, task.context_id, *times, dump(prompt))
         record.log.visible = -1
-        statement = "INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
+        statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
         self._write((statement, values), then=lambda: record.log.publish(0))
 
     def take(self, message_id: str, digest: bytes, record: Record) -> None:
@@ -194,8 +197,10 @@ class TaskStore:
         if self._journal is None:
             then()
             return
-        values = (record.place, micros(now), dump_events(events), record.log.last)
-        rows: list[Row] = [("INSERT INTO event VALUES (?, ?, ?, ?)", values)]
+        record.batches += 1
+        times = (record.batches, micros(now))
+        values = (record.place, *times, dump_events(events), record.log.last)
+        rows: list[Row] = [("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?)", values)]
         if session:
             session_id, position = session
             statement = "UPDATE session SET position = ? WHERE id = ?"
@@ -242,7 +247,7 @@ class TaskStore:
 
     def put_session(self, session_id: str, context_id: str, start: SessionStart) -> None:
         values = (session_id, self._agent, context_id, dump(start))
-        self._write(("INSERT INTO session VALUES (?, ?, ?, ?, 0)", values))
+        self._write(("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?, 0)", values))
 
     def remove_session(self, session_id: str, then: Callable[[], None] | None = None) -> None:
         """`then`: what follows once nothing will be read from the session any more."""
@@ -254,8 +259,9 @@ class TaskStore:
         """The adapter will be told so by `then`, once it is durable that it may have been.
         `session_id`: None for a session that does not outlive the server."""
         rows: list[Row] = []
-        if session_id:
-            rows.append(("INSERT INTO told VALUES (?, ?)", (session_id, dump(told))))
+        if session_id and self._journal:
+            values = (self._journal.number(), session_id, dump(told))
+            rows.append(("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", values))
         if not record.begun:
             record.begun = True
             rows.append(("UPDATE task SET begun = 1 WHERE place = ?", (record.place,)))
@@ -275,8 +281,9 @@ class TaskStore:
         if self._journal is None:
             return Stored()
         read, agent = self._journal.read, self._agent
-        ((newest,),) = await read("SELECT coalesce(max(place), 0) FROM task")
-        self._journal.newest = max(self._journal.newest, newest)
+        for query in _NEWEST:
+            ((newest,),) = await read(query)
+            self._journal.newest = max(self._journal.newest, newest or 0)
         prompts: dict[str, Message] = {}
         for row in await read(_TASKS, agent):
             prompt = load(Message, row[-1])
@@ -308,9 +315,10 @@ class TaskStore:
 _TASKS = """
     SELECT place, id, context, created, thoughts, begun, prompt FROM task
     WHERE agent = ? ORDER BY place"""
-_EVENTS = "SELECT time, events, last FROM event WHERE task = ? ORDER BY rowid"
+_NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
+_EVENTS = "SELECT batch, time, events, last FROM event WHERE task = ? ORDER BY batch"
 _SESSIONS = "SELECT id, context, start, position FROM session WHERE agent = ?"
-_TOLD = "SELECT told FROM told WHERE session = ? ORDER BY rowid"
+_TOLD = "SELECT told FROM told WHERE session = ? ORDER BY number"
 _TAKEN = """
     SELECT message, digest, id FROM taken JOIN task ON place = task
     WHERE taken.agent = ? ORDER BY place"""
@@ -323,10 +331,10 @@ def _record(row: tuple[Any, ...], prompt: Message) -> Record:
     return Record(task, shown=True, begun=bool(begun), place=place)
 
 
-def _replay(record: Record, rows: Iterable[tuple[int, bytes, int]]) -> None:
+def _replay(record: Record, rows: Iterable[tuple[Any, ...]]) -> None:
     """Let everything happen to the task that has happened to it."""
     task = record.task
-    for time, events, last in rows:
+    for record.batches, time, events, last in rows:
         try:
             for event in load_events(events):
                 record.log.add(task.apply(event, moment(time)))
