@@ -210,6 +210,7 @@ class Context:
     async def _go_on(self, record: Record, left: StoredSession) -> None:
         """The turn that was running when the last server ended."""
         session = self._session = self._agent.session(left.start, left.id)
+        self._left = None
         self._pool.claim(self)
         try:
             session.attach(left.told, left.position)
@@ -218,11 +219,12 @@ class Context:
             text = "The bridge was started anew and cannot tell what the agent was told."
             reason = "restart" if isinstance(error, Uncertain | OSError) else "adapter-error"
             self._apply(record, Interrupted(text, reason))
-        else:
-            waiting = record.task.state.interrupted
-            await self._run(session, record, lambda: session.waiting(waiting))
+        try:
+            if not record.task.state.terminal:
+                waiting = record.task.state.interrupted
+                await self._run(session, record, lambda: session.waiting(waiting))
         finally:
-            if not session.healthy:
+            if record.task.state is not TaskState.COMPLETED or not session.healthy:
                 await self.close()
 
     # --- what clients do -----------------------------------------------------------------------
@@ -269,7 +271,9 @@ class Context:
         def then() -> None:
             if not record.task.state.terminal:
                 tell()
+            session.pause(False)
 
+        session.pause(True)  # lest it hears more meanwhile, and is told at another place than noted
         self._store.tell(session.spool.name if session.spool else None, told, record, then)
 
     def cancel(self, record: Record) -> None:
@@ -277,25 +281,27 @@ class Context:
         self._end(record, Canceled())
 
     def detach(self) -> Sequence[str]:
-        """Leave the tasks that have not ended to another server, if the session can outlive this
-        one. Returns its marker then."""
-        session = self._session
-        running = self._current and not self._current.task.state.terminal
-        if not (session and session.spool and session.healthy and running):
+        """Leave the tasks that have not ended to another server, unless one runs in a session
+        that cannot outlive this one. Returns the marker of a session that does."""
+        session, current = self._session, self._current
+        running = current and current.begun and not current.task.state.terminal
+        lives_on = session and session.spool and session.healthy
+        if not self._store.durable or (running and not lives_on):
             return ()
-        session.detach()
-        self._session = None
         self._detached = True
         if self._worker:
             self._worker.cancel()
+        if not (running and session):
+            return ()
+        session.detach()
+        self._session = None
         return (session.marker,)
 
     async def shut_down(self) -> None:
         """End all tasks and the session, and wait until its processes are gone."""
-        if self._detached:
-            return
         text = "The bridge was shut down before the task had ended."
-        for record in [*(record for record, _ in self._queue), self._current]:
+        left = [] if self._detached else [*(record for record, _ in self._queue), self._current]
+        for record in left:
             if record and not record.task.state.terminal:
                 self._end(record, Interrupted(text))
         if self._worker:

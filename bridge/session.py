@@ -32,6 +32,7 @@ from bridge.process import (
     LineSplitter,
     LongLine,
     Start,
+    kill_marked,
     to_the_end,
 )
 from bridge.spool import Spool
@@ -111,7 +112,11 @@ class Session:
         assert self.spool
         owed = bytearray()
         position = max([position, *(one.position for one in told)])
-        spool = Spool(self.spool, position)
+        try:
+            spool = Spool(self.spool, position)
+        except OSError:  # its folder is gone, and it with it
+            kill_marked(self.marker, ())
+            raise
         self._process = AgentProcess.attach(
             spool, self.marker, self._hooks(), self._limits.line, position
         )

@@ -149,6 +149,10 @@ class TaskStore:
         return self._journal.problem if self._journal else None
 
     @property
+    def durable(self) -> bool:
+        return self._journal is not None
+
+    @property
     def congested(self) -> bool:
         """So much waits to be written that nothing should be added."""
         return self._journal is not None and self._journal.congested
