@@ -593,7 +593,7 @@ async def test_stop_may_be_called_twice_and_after_the_end(spawn: Spawner, live: 
     await live.pid("child")
     async with asyncio.timeout(WITHIN):
         rungs = await asyncio.gather(child.process.stop(0.1), child.process.stop(0.1))
-    assert list(rungs) == ["killed", "killed"]
+    assert "killed" in rungs  # the other one may have come when it was over
     assert await child.stop() == "exited"
     assert child.exits == [-signal.SIGKILL]
 
