@@ -41,6 +41,8 @@ from bridge.task import TaskState, Update
 
 log = logging.getLogger(__name__)
 
+MOST_OUTPUT = 64 * 1024 * 1024  # bytes of a session's output, of which a live one keeps all
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:
@@ -452,9 +454,12 @@ class Context:
     # --- the session's end ---------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """The turns are done: keep the session warm for a while."""
+        """The turns are done: keep the session warm for a while, unless its files are large."""
         self._pool.rest(self)
-        if self._session:
+        session = self._session
+        if session and session.spool and session.position > MOST_OUTPUT:
+            self._begin_close()
+        elif session:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._agent.idle_seconds, self._expire)
 

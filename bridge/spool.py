@@ -1,9 +1,9 @@
 """A child whose streams are files, so that it outlives the server and nothing it says is lost.
 
-A folder per session has `in` (a FIFO that the child itself keeps open), `out` and `err` (files that
-only grow), `exit` (the status, once it has ended) and `sent` (how many
-bytes were put into the FIFO). Another server reads `out` on from where the last one was, and sends
-on stdin exactly what had not been sent.
+A folder per session has `in` (a FIFO that the child itself keeps open), `out` (a file that only
+grows), `err` (of which the end is kept), `exit` (the status, once it has ended) and `sent` (how
+many bytes were put into the FIFO). Another server reads `out` on from where the last one was, and
+sends on stdin exactly what had not been sent.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ mv "$folder/exit.new" "$folder/exit"
 exit "$code"
 """
 SHIM = ("/bin/sh", "-c", _SHIM, "coding-agent-bridge-shim")
+STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
 RESERVE = 256 * 1024  # bytes that the child can still say when the disk is full
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 _F_SETPIPE_SZ = 1031
@@ -88,9 +89,7 @@ class Spool(Channel):
 
     def finish(self, then: Callable[[], None]) -> None:
         """What a descendant still writes after the child's end is not read: it might not stop."""
-        with open(self.folder / "err", "rb") as err:
-            err.seek(max(0, os.fstat(err.fileno()).st_size - STDERR_TAIL))
-            self.keep_stderr(err.read(STDERR_TAIL))
+        self._take_stderr()
         self._on_end = then
         self._closed()
 
@@ -104,6 +103,19 @@ class Spool(Channel):
             self._writer.stop()
             os.close(self._in)
         os.close(self._out)
+
+    def _stderr_size(self) -> int:
+        try:
+            return os.path.getsize(self.folder / "err")
+        except OSError:  # somebody removed it
+            return 0
+
+    def _take_stderr(self) -> None:
+        """Keep the end, and begin the file anew: the child appends to it."""
+        with contextlib.suppress(OSError), open(self.folder / "err", "rb+") as err:
+            err.seek(max(0, os.fstat(err.fileno()).st_size - STDERR_TAIL))
+            self.keep_stderr(err.read(STDERR_TAIL))
+            err.truncate(0)
 
     def _closed(self) -> None:
         """Nothing will be added to `out`, or nothing that matters."""
@@ -125,6 +137,8 @@ class Spool(Channel):
             _reserve(self._out, self._reserved)
         if data:
             self._on_output(data)
+        elif self._stderr_size() > STDERR_MOST:
+            self._take_stderr()
         if self._watch is None:  # closed by what the child had said
             return
         if len(data) == READ_BYTES:
