@@ -291,6 +291,9 @@ class Context:
         if not self._store.durable or (running and not lives_on):
             return ()
         self._detached = True
+        for record in [*(record for record, _ in self._queue), current]:
+            if record and not record.task.state.terminal:
+                record.log.close()  # whoever reads it comes back to the next server
         if self._worker:
             self._worker.cancel()
         if not (running and session):

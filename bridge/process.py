@@ -209,9 +209,8 @@ class AgentProcess:
             Cgroup(start.marker).take(child.pid)
             return cls(child.pid, start.marker, Pipes(child), hooks, line_limit, child.wait)
 
-        def reap() -> int:
-            return decode_status(child.wait())
-
+        child.returncode = 0  # it is not to complain of a child that outlives it
+        reap = partial(_reap_shim, child.pid, spool)
         return cls(child.pid, start.marker, Spool(spool), hooks, line_limit, reap)
 
     @classmethod
@@ -220,11 +219,8 @@ class AgentProcess:
     ) -> AgentProcess:
         """Go on with a child that an earlier server has started, if need be with its end."""
 
-        def reap() -> int:
-            code = exit_code(spool.folder)
-            return -signal.SIGKILL if code is None else code
-
-        pid = leader(marker)
+        pid = leader(marker, spool.folder)
+        reap = partial(_written_code, spool.folder)
         return cls(pid or 0, marker, spool, hooks, line_limit, reap, position)
 
     def write(self, data: bytes) -> None:
@@ -441,9 +437,14 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
     return len(killed)
 
 
-def leader(marker: str) -> int | None:
-    """The living process that a child's session is named by, if there still is one."""
-    return next((pid for pid in marked(marker) if _group_and_session(pid)[1:] == (pid,)), None)
+def leader(marker: str, spool: Path) -> int | None:
+    """The shim of the session, if it lives. Its program's own commands have the marker, too, and
+    lead sessions of their own; but they are not told of the folder."""
+    folder = os.fsencode(spool)
+    for pid in marked(marker):
+        if _group_and_session(pid)[1:] == (pid,) and folder in _arguments(pid):
+            return pid
+    return None
 
 
 def marked(marker: str) -> set[int]:
@@ -515,6 +516,20 @@ def _start(start: Start, spool: Path | None) -> subprocess.Popen[bytes]:
             os.close(fifo)
 
 
+def _reap_shim(pid: int, spool: Path) -> int:
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return _written_code(spool)
+    return decode_status(os.waitstatus_to_exitcode(status))
+
+
+def _written_code(spool: Path) -> int:
+    """How somebody else's child ended. One that could not even write it down was killed."""
+    code = exit_code(spool)
+    return -signal.SIGKILL if code is None else code
+
+
 def _check(start: Start) -> None:
     """Raise OSError if the program or its directory are not there."""
     os.close(os.open(start.cwd, os.O_PATH | os.O_DIRECTORY))
@@ -562,6 +577,13 @@ def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, a zombie, or somebody else's
+        return []
+
+
+def _arguments(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
         return []
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,26 @@ VERSIONS = ("1.0", "0.3")
 GONE_WITHIN = 8.0  # seconds: the interrupt's grace and SIGTERM's, and something to spare
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RealClaudeCode:
-    """A running server whose agent is the real CLI. `home` is the HOME of both, and of no other."""
+    """A server whose agent is the real CLI. `home` is the HOME of both, and of no other. With
+    restart() there is another `server`, for the same folders and on another port."""
 
     server: BridgeProcess
     model: ModelServer
     http: aiohttp.ClientSession
     workspace: Path
     home: Path
+    start: Callable[[], Awaitable[BridgeProcess]]
+
+    async def kill(self) -> None:
+        """End the server, which cannot do anything about it, and nothing else."""
+        await self.server.stop(signal.SIGKILL)
+
+    async def restart(self) -> None:
+        """Start the next server; the one before has ended."""
+        assert self.server.process.returncode is not None
+        self.server = await self.start()
 
     def client(self, version: str = "1.0") -> Client:
         return Client(self.http, self.server.url, version)
@@ -63,10 +75,14 @@ class RealClaudeCode:
 
     def agent(self, task: Json) -> psutil.Process:
         """The CLI that serves the conversation of `task`."""
-        session = session_id(task)
-        wanted = {f"--session-id={session}", f"--resume={session}"}
-        (found,) = [one for one in self.processes() if wanted & set(one.cmdline())]
+        (found,) = self.agents(session_id(task))
         return found
+
+    def agents(self, session: str) -> list[psutil.Process]:
+        """The CLIs that serve a conversation, without the shells that write down their ends."""
+        wanted = {f"--session-id={session}", f"--resume={session}"}
+        found = [(one, command_line(one)) for one in self.processes()]
+        return [one for one, line in found if wanted & set(line) and line[0] != "/bin/sh"]
 
     async def nothing_left(self) -> None:
         """Until no process is left. Nothing tells of the end of somebody else's child."""
@@ -76,6 +92,14 @@ class RealClaudeCode:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"still there: {self.processes()}\n{self.server.log}") from None
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Its arguments; none if it is gone or a zombie."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def settings(model: ModelServer) -> dict[str, Any]:
@@ -102,10 +126,23 @@ async def claude_code(folder: Path, **env: str) -> AsyncIterator[RealClaudeCode]
     timeout = aiohttp.ClientTimeout(total=60)
     async with (
         ModelServer() as model,
-        bridge(workspace, **{**settings(model), "TMPDIR": str(scratch), **env}) as server,
+        AsyncExitStack() as servers,
         aiohttp.ClientSession(timeout=timeout, read_bufsize=2**25) as http,
     ):
-        yield RealClaudeCode(server, model, http, workspace, folder / "home")
+        every = {**settings(model), "TMPDIR": str(scratch), **env}
+
+        async def start() -> BridgeProcess:
+            return await servers.enter_async_context(bridge(workspace, **every))
+
+        real = RealClaudeCode(await start(), model, http, workspace, folder / "home", start)
+        try:
+            yield real
+        finally:
+            await http.close()
+            await real.server.stop()
+            for process in real.processes():  # of a test that failed while no server ran
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
 
 
 # --- scripts -----------------------------------------------------------------------------------
