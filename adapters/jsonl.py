@@ -127,7 +127,7 @@ class Jsonl(Adapter):
         append, name, metadata = (
             line.get("append") is True,
             _text(line, "name"),
-            line.get("metadata"),
+            _object(line.get("metadata")),
         )
         artifact_id = _text(line, "artifactId") or name
         if not artifact_id:  # another one each time, unless it goes on
@@ -153,7 +153,7 @@ class Jsonl(Adapter):
             kind,
             _text(line),
             options,
-            line.get("data"),
+            _object(line.get("data")),
             free_text=True,  # the program gets the words, and may ask again
         )
 
@@ -173,6 +173,10 @@ def _carried(message: Message | None) -> dict[str, Any]:
     parts = message.parts if message else ()
     encoded = [V1_0().encode_part(part) for part in parts]
     return {"parts": encoded, "metadata": (message.metadata if message else None) or {}}
+
+
+def _object(value: Any) -> Json | None:
+    return value if isinstance(value, dict) else None
 
 
 def _text(line: Json, name: str = "text") -> str:

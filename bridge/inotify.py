@@ -11,22 +11,23 @@ import struct
 import sys
 from collections.abc import Callable
 
-IN_MODIFY, IN_CLOSE_WRITE, IN_IGNORED = 0x2, 0x8, 0x8000
-POLL = 0.5  # seconds between looks at a file of which nothing was told
+IN_MODIFY = 0x2
+LOOK, POLL = 2.0, 0.1  # seconds between looks at a file that is watched, or cannot be
 _HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
 
 
 class Watch:
-    """One file, until close(): `changed` is called when it was written to, or may have been;
-    `closed` when nobody has it open for writing any more."""
+    """One file, until close(): `changed` is called when it was written to, and `look` now and
+    then, since not everything can be told."""
 
-    def __init__(self, path: str, changed: Callable[[], None], closed: Callable[[], None]) -> None:
+    def __init__(self, path: str, changed: Callable[[], None], look: Callable[[], None]) -> None:
         self.changed = changed
-        self.closed = closed
+        self._look_at = look
         self._loop = asyncio.get_running_loop()
         self._notifier = _notifier(self._loop)
         self._watch = self._notifier.add(path, self) if self._notifier else -1
-        self._poll: asyncio.TimerHandle = self._loop.call_later(POLL, self._look)
+        self._pause = LOOK if self._watch >= 0 else POLL
+        self._poll: asyncio.TimerHandle = self._loop.call_later(self._pause, self._look)
 
     def close(self) -> None:
         self._poll.cancel()
@@ -35,8 +36,8 @@ class Watch:
             self._watch = -1
 
     def _look(self) -> None:
-        self._poll = self._loop.call_later(POLL, self._look)
-        self.changed()
+        self._poll = self._loop.call_later(self._pause, self._look)
+        self._look_at()
 
 
 class _Notifier:
@@ -51,8 +52,7 @@ class _Notifier:
 
     def add(self, path: str, watch: Watch) -> int:
         """The number of the watch; -1 where there can be no further one."""
-        mask = IN_MODIFY | IN_CLOSE_WRITE
-        number = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
+        number = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), IN_MODIFY))
         if number >= 0:
             self._watches[number] = watch
         return number
@@ -68,22 +68,20 @@ class _Notifier:
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._fd, 64 * 1024)
-            start, masks = 0, dict[int, int]()
+            start, numbers = 0, dict[int, None]()
             while start < len(data):
-                number, mask, _, length = _HEADER.unpack_from(data, start)
+                number, _, _, length = _HEADER.unpack_from(data, start)
                 start += _HEADER.size + length
-                masks[number] = masks.get(number, 0) | mask
-            for number, mask in masks.items():
-                self._tell(number, mask)
+                numbers[number] = None
+            for number in numbers:
+                self._tell(number)
 
-    def _tell(self, number: int, mask: int) -> None:
+    def _tell(self, number: int) -> None:
         if number < 0:  # the kernel's queue overflowed
             for one in list(self._watches.values()):
                 one.changed()
         elif watch := self._watches.get(number):
             watch.changed()
-            if mask & IN_CLOSE_WRITE:
-                watch.closed()
 
 
 _notifiers: dict[asyncio.AbstractEventLoop, _Notifier] = {}  # while they have something to watch

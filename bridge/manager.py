@@ -148,6 +148,9 @@ class TaskManager:
             self._new_context(context_id, start)
         unfinished: dict[str, list[tuple[Record, Message]]] = {}
         for record in self._store.unfinished():
+            if record.task.context_id not in self._contexts:  # what is known of it is damaged
+                start = SessionStart(self._workspaces.default, str(uuid.uuid4()))
+                self._new_context(record.task.context_id, start)
             pair = (record, stored.prompts[record.task.id])
             unfinished.setdefault(record.task.context_id, []).append(pair)
         left = {session.context_id: session for session in stored.sessions if reattach}
@@ -402,4 +405,9 @@ class TaskManager:
 
 
 def digest(message: Message) -> bytes:
-    return hashlib.sha256(repr(message).encode("utf-8", "surrogatepass")).digest()
+    """Of what the message says; not of where its sender wants to go on with the stream."""
+    metadata = dict(message.metadata or {})
+    if isinstance(bridge := metadata.get("bridge"), dict):
+        metadata["bridge"] = {name: value for name, value in bridge.items() if name != "after"}
+    said = repr(replace(message, metadata=metadata))
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).digest()

@@ -194,7 +194,12 @@ class AgentProcess:
             raise LaunchError(f"cannot start {start.argv[0]}: {error}", str(error)) from error
         finally:
             reap_orphans()  # those that ended meanwhile could not be told from the child
-        return cls._of(child, start, hooks, line_limit, spool)
+        try:
+            return cls._of(child, start, hooks, line_limit, spool)
+        except OSError as error:  # no descriptor left for its streams
+            os.killpg(child.pid, signal.SIGKILL)
+            await asyncio.to_thread(child.wait)
+            raise LaunchError(f"cannot hear {start.argv[0]}: {error}", error.strerror) from error
 
     @classmethod
     def _of(
@@ -290,7 +295,7 @@ class AgentProcess:
 
     def detach(self) -> None:
         """Leave it alone: it lives on, and another server may attach to it."""
-        if self.exit_code is None:
+        if self.exit_code is None and not self._detached:
             self._detached = True
             self._channel.close()
 
@@ -331,8 +336,8 @@ class AgentProcess:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._reaped:
-            return  # the id may be somebody else's by now
+        if self._reaped or self.pid == 0:
+            return  # the id may be somebody else's by now, or never was
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 

@@ -20,20 +20,25 @@ from bridge.errors import ConfigurationError
 
 PACKAGE = "bridge.adapters"
 GROUP = "coding_agent_bridge.adapters"
+COMMON_NAMES = ("agent", "copilot", "goose")
+"""Programs of others are called so, too: they are run if asked for, not because they are there."""
 
 
 def names() -> list[str]:
     """All names that load() knows, the built-in ones first."""
-    return [*sorted(_built_in()), *sorted(entry.name for entry in entry_points(group=GROUP))]
+    built_in = [*_files(), *(adapter.name for adapter in _further())]
+    return [*sorted(built_in), *sorted(entry.name for entry in entry_points(group=GROUP))]
 
 
 def load(name: str) -> type[Adapter]:
     """The adapter class called `name`. Raises ConfigurationError that says what else there is."""
     if ":" in name:
         return _from_path(name)
-    if name in _built_in():
-        module = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}")
-        return _checked(module.ADAPTER, name)
+    if name in _files():
+        return _checked(_module(name).ADAPTER, name)
+    for adapter in _further():
+        if adapter.name == name:
+            return adapter
     for entry in entry_points(group=GROUP, name=name):
         return _checked(entry.load(), name)
     raise ConfigurationError(f"There is no adapter {name!r}; known are {', '.join(names())}.")
@@ -46,16 +51,28 @@ def optional(name: str) -> ModuleType:
 
 
 def with_binary() -> Iterable[type[Adapter]]:
-    """Built-in adapters of CLIs that can be looked for on PATH, in order of preference."""
-    return (adapter for adapter in map(load, sorted(_built_in())) if adapter.binary)
+    """Built-in adapters of CLIs that can be looked for on PATH, in order of preference: those that
+    have a file of their own come first."""
+    for adapter in (*map(load, _files()), *_further()):
+        if adapter.binary and adapter.binary not in COMMON_NAMES:
+            yield adapter
 
 
-def _built_in() -> set[str]:
-    return {
-        path.stem.replace("_", "-")
-        for path in Path(_package_path()).glob("*.py")
-        if not path.stem.startswith("_")
-    }
+def _files() -> list[str]:
+    """The names of the adapters that have a file of their own."""
+    paths = sorted(Path(_package_path()).glob("*.py"))
+    return [path.stem.replace("_", "-") for path in paths if not path.stem.startswith("_")]
+
+
+def _further() -> Iterable[type[Adapter]]:
+    """What the files offer besides, in their ADAPTERS."""
+    for name in _files():
+        yield from getattr(_module(name), "ADAPTERS", ())
+
+
+def _module(name: str) -> ModuleType:
+    _package_path()
+    return importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}")
 
 
 def _package_path() -> str:

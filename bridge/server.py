@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,7 @@ from bridge.push import Push
 from bridge.settings import Loaded, Settings
 from bridge.state import State, open_state
 from bridge.store.push_queue import SqliteQueue
+from bridge.store.tasks import Stored
 from bridge.transports.operation import encode_notification
 from bridge.watchdog import Watchdog
 
@@ -55,12 +57,16 @@ async def serve(loaded: Loaded) -> int:
         text = f"cannot listen on {where}: {error.strerror}; choose another with --port"
         print(f"coding-agent-bridge: {text}", file=sys.stderr)
         return 1
-    versions = {choice.id: await _version(choice) for choice in choices}
-    pool = SessionPool(settings.bridge_max_sessions)
-    state = await _open_state(settings)
-    push = _push(settings, state.folder)
-    services = [make_service(choice, pool, push, versions[choice.id], state) for choice in choices]
-    await _go_on(settings, services, state, push)
+    with contextlib.ExitStack() as unused:
+        for one in sockets:
+            unused.callback(one.close)
+        versions = {choice.id: await _version(choice) for choice in choices}
+        pool = SessionPool(settings.bridge_max_sessions)
+        state = await _open_state(settings)
+        push = _push(settings, state.folder)
+        services = [make_service(one, pool, push, versions[one.id], state) for one in choices]
+        await _go_on(settings, services, state, push)
+        unused.pop_all()
     monitor = Monitor()
     for service in services:
         monitor.add(service.id, service.manager)
@@ -119,13 +125,23 @@ def _push(settings: Settings, folder: Path | None) -> Push:
     return Push(queue, encode_notification, allow_private=allow_private)
 
 
+async def _load(services: list[Service], state: State) -> list[Stored]:
+    try:
+        return [await service.store.load() for service in services]
+    except sqlite3.DatabaseError as error:
+        if not await state.renew(error):
+            raise
+        return [await service.store.load() for service in services]
+
+
 async def _go_on(settings: Settings, services: list[Service], state: State, push: Push) -> None:
     """Take up what the last server has left: tasks, agents that live on, notifications."""
+    stored = await _load(services, state)
+    reattach = settings.bridge_on_restart == "reattach"
     kept: set[str] = set()
-    for service in services:
-        stored = await service.store.load()
-        kept |= service.manager.restore(stored, settings.bridge_on_restart == "reattach")
-    state.sweep(kept)
+    for service, one in zip(services, stored, strict=True):
+        kept |= service.manager.restore(one, reattach)
+    state.sweep(kept)  # before anything that was begun just now gets its turn
     records = [record for service in services for record in service.store.all()]
     await push.start({record.task.id for record in records})
     for record in records:

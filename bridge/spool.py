@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +31,7 @@ shift 2
 case $group in */cgroup.procs) echo "$$" >"$group" ;; esac
 unset PWD OLDPWD SHLVL # which some shells set
 trap : HUP INT TERM # a signal to the group is meant for the program; handlers are not inherited
-"$@" >>"$folder/out" 2>>"$folder/err"
+(exec "$@" >>"$folder/out" 2>>"$folder/err") 2>/dev/null
 code=$?
 echo "$code" >"$folder/exit.new"
 mv "$folder/exit.new" "$folder/exit"
@@ -41,7 +41,7 @@ SHIM = ("/bin/sh", "-c", _SHIM, "coding-agent-bridge-shim")
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
 RESERVE = 256 * 1024  # bytes that the child can still say when the disk is full
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
-_F_SETPIPE_SZ = 1031
+_F_SETPIPE_SZ, _F_SETLEASE = 1031, 1024
 _SENT = struct.Struct("QQ")
 
 
@@ -56,21 +56,28 @@ class Spool(Channel):
         super().__init__()
         self.folder = folder
         self._loop = asyncio.get_running_loop()
-        self._out = os.open(folder / "out", os.O_RDWR | os.O_CLOEXEC)
+        self._out = os.open(folder / "out", os.O_RDONLY | os.O_CLOEXEC)
         self._at = start
         self._reserved = 0
         self._paused = False
         self._watch: Watch | None = None
         self._reading: asyncio.Handle | None = None
-        self._end: int | None = None  # where `out` ends, once that is certain
+        self._end: int | None = None  # where `out` ends, once the child has ended
+        self._told_of_end = False
         self._in: int | None = None
-        with contextlib.suppress(OSError):  # nobody is there any more to read
+        self._writer: _CountingWriter | None
+        try:
             self._in = os.open(folder / "in", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._writer = None if self._in is None else _CountingWriter(self._in, folder / "sent")
+            self._writer = _CountingWriter(self._in, folder / "sent")
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                self._close()
+                raise
+            self._writer = None  # nobody is there any more to read
 
     def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         self._on_output, self._on_end = on_output, on_end
-        self._watch = Watch(str(self.folder / "out"), self._read, self._closed)
+        self._watch = Watch(str(self.folder / "out"), self._read, self._look)
         self._reading = self._loop.call_soon(self._read)  # what was there before
 
     def write(self, data: bytes) -> None:
@@ -91,7 +98,9 @@ class Spool(Channel):
         """What a descendant still writes after the child's end is not read: it might not stop."""
         self._take_stderr()
         self._on_end = then
-        self._closed()
+        self._paused = False  # it can say no more than it has
+        self._end = os.fstat(self._out).st_size
+        self._read()
 
     def close(self) -> None:
         if self._watch:
@@ -99,10 +108,14 @@ class Spool(Channel):
             self._watch = None
         if self._reading:
             self._reading.cancel()
-        if self._writer and self._in is not None:
+        if self._writer:
             self._writer.stop()
-            os.close(self._in)
-        os.close(self._out)
+        self._close()
+
+    def _close(self) -> None:
+        for fd in (self._in, self._out):
+            if fd is not None:
+                os.close(fd)
 
     def _stderr_size(self) -> int:
         try:
@@ -113,14 +126,26 @@ class Spool(Channel):
     def _take_stderr(self) -> None:
         """Keep the end, and begin the file anew: the child appends to it."""
         with contextlib.suppress(OSError), open(self.folder / "err", "rb+") as err:
-            err.seek(max(0, os.fstat(err.fileno()).st_size - STDERR_TAIL))
+            size = os.fstat(err.fileno()).st_size
+            err.seek(max(0, size - STDERR_TAIL))
             self.keep_stderr(err.read(STDERR_TAIL))
-            err.truncate(0)
+            if size > STDERR_MOST:
+                err.truncate(0)
 
-    def _closed(self) -> None:
-        """Nothing will be added to `out`, or nothing that matters."""
-        self._end = os.fstat(self._out).st_size
+    def _look(self) -> None:
+        """Now and then, for what nobody tells of: a flood on stderr, a child that has closed its
+        stdout, or has cut off what it had said there."""
         self._read()
+        if self._watch is None or self._paused or self._end is not None:
+            return
+        if self._stderr_size() > STDERR_MOST:
+            self._take_stderr()
+        size = os.fstat(self._out).st_size
+        if size < self._at:
+            self._at = size
+        elif size == self._at and not self._told_of_end and _nobody_writes(self.folder / "out"):
+            self._told_of_end = True
+            self._on_end()
 
     def _read(self) -> None:
         """Tell of one piece; of more after others have had their turn."""
@@ -129,16 +154,15 @@ class Spool(Channel):
             self._reading = None
         if self._paused:
             return
-        size = READ_BYTES if self._end is None else min(READ_BYTES, self._end - self._at)
+        left = READ_BYTES if self._end is None else self._end - self._at
+        size = max(0, min(READ_BYTES, left))
         data = os.pread(self._out, size, self._at)
         self._at += len(data)
         if self._at > self._reserved - RESERVE // 2:
             self._reserved = self._at + RESERVE
-            _reserve(self._out, self._reserved)
+            _reserve(self.folder / "out", self._reserved)
         if data:
             self._on_output(data)
-        elif self._stderr_size() > STDERR_MOST:
-            self._take_stderr()
         if self._watch is None:  # closed by what the child had said
             return
         if len(data) == READ_BYTES:
@@ -153,8 +177,7 @@ def prepare(folder: Path) -> int:
     folder.mkdir(mode=0o700, parents=True)
     for name in ("out", "err"):
         (folder / name).touch(0o600)
-    with open(folder / "out", "rb+") as out:
-        _reserve(out.fileno(), RESERVE)
+    _reserve(folder / "out", RESERVE)
     os.mkfifo(folder / "in", 0o600)
     fd = os.open(folder / "in", os.O_RDWR | os.O_CLOEXEC)
     with contextlib.suppress(OSError):
@@ -198,12 +221,28 @@ class _CountingWriter(Writer):
         os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
 
 
-def _reserve(fd: int, size: int) -> None:
+def _reserve(path: Path, size: int) -> None:
     """Have the disk keep room for so much of the file, which does not grow by that."""
     keep_size = 1
-    if sys.platform == "linux":  # what cannot be reserved is not: the disk is full already
-        fallocate = ctypes.CDLL(None).fallocate
-        fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size))
+    with contextlib.suppress(OSError):  # what cannot be reserved is not: the disk is full already
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            fallocate = ctypes.CDLL(None).fallocate
+            fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size))
+        finally:
+            os.close(fd)
+
+
+def _nobody_writes(path: Path) -> bool:
+    """Whether no process has the file open for writing: only then a read lease is granted."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(fd, _F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)  # which gives the lease back
+    return True
 
 
 def exit_code(folder: Path) -> int | None:
@@ -218,4 +257,4 @@ def exit_code(folder: Path) -> int | None:
 
 def decode_status(code: int) -> int:
     """A shell's exit status: over 128, it is a signal."""
-    return 128 - code if code > 128 else code
+    return 128 - code if 128 < code <= 192 else code

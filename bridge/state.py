@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
 import sqlite3
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from bridge.errors import ConfigurationError
 from bridge.process import kill_marked
-from bridge.store.database import private_directory
+from bridge.store.database import private_directory, sync_directory
 from bridge.store.journal import Journal
 from bridge.store.tasks import MIGRATIONS
 
@@ -54,6 +55,16 @@ class State:
             for name in set(os.listdir(self.spools)) - ids:
                 shutil.rmtree(self.spools / name, ignore_errors=True)
 
+    async def renew(self, error: sqlite3.DatabaseError) -> bool:
+        """Put a database aside that turned out to be damaged, and begin a new one. False if that
+        is not what `error` says."""
+        if not (self.journal and self.folder and _damaged(error)):
+            return False
+        await self.journal.abandon()
+        _put_aside(self.folder / DATABASE, error)
+        await self.journal.open()
+        return True
+
     async def close(self) -> None:
         if self.journal:
             await self.journal.close()
@@ -86,11 +97,17 @@ async def open_state(folder: Path | None) -> State:
 
 def _identity(path: Path) -> str:
     """What tells the processes of this state's servers from those of all others."""
-    if not path.exists():
-        draft = path.with_name("id.new")
-        draft.write_text(secrets.token_hex(8))
-        draft.replace(path)
-    return path.read_text().strip()
+    if path.exists() and (known := re.fullmatch("[0-9a-f]{16}", path.read_text(errors="replace"))):
+        return known[0]
+    made = secrets.token_hex(8)
+    draft = path.with_name("id.new")
+    with open(draft, "w") as file:
+        file.write(made)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_directory(path.parent)
+    return made
 
 
 def _damaged(error: sqlite3.DatabaseError) -> bool:

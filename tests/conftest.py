@@ -7,6 +7,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+
+# What hypothesis keeps of its own goes where pytest keeps its own, not into the checkout.
+set_hypothesis_home_dir(Path(__file__).parent.parent / ".pytest_cache" / "hypothesis")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.configuration import set_hypothesis_home_dir
 
 from bridge import errors
 from bridge.a2a import Operation
@@ -30,8 +28,6 @@ from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState
 from tests import wire as shapes
 from tests.wire import WIRES, UpdateSeen, Wire
 
-# What hypothesis keeps of its own goes where pytest keeps its own, not into the checkout.
-set_hypothesis_home_dir(Path(__file__).parent.parent / ".pytest_cache" / "hypothesis")
 settings.register_profile(
     "codecs",
     max_examples=150,

@@ -76,9 +76,21 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 def private_directory(path: Path) -> None:
     """Make it, or see that it is ours alone. What exists is not changed: it may be anybody's.
     Raises ConfigurationError if others can look into it, OSError if it cannot be had."""
+    new = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in new:
+        sync_directory(one.parent)  # else its name, and with it all in there, can be lost
     if path.stat().st_mode & 0o077:
         raise ConfigurationError(f"others can look into {path}, which will hold secrets: chmod 700")
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in it survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _private_file(path: Path) -> None:

@@ -27,12 +27,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
-MEASURED = 100  # commits from one look at the size of the database to the next
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
 BALLAST = 8 * 1024 * 1024  # bytes of disk that are kept free for the time when nothing else is
 CLOSE_WITHIN = 5.0  # seconds to write what waits when the server stops
-BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _is_bug(error: Exception) -> bool:
+    """Whether it is the statement or its values that are wrong, which no time mends."""
+    if isinstance(error, sqlite3.OperationalError):
+        return error.sqlite_errorcode == sqlite3.SQLITE_ERROR
+    wrong = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
+    return isinstance(error, wrong) or not isinstance(error, sqlite3.Error | ConfigurationError)
 
 
 class Journal:
@@ -43,7 +53,6 @@ class Journal:
         self.problem: str | None = None
         self.waiting = 0
         self.size = 0
-        self._commits = 0
         self.newest = 0
         self.relief: list[Callable[[], None]] = []  # what to call once it is not congested
         self._path = path
@@ -75,6 +84,13 @@ class Journal:
             await asyncio.wait([self._writer])
         await self._run(self._disconnect)
         self._thread.shutdown()
+
+    async def abandon(self) -> None:
+        """Close the file without writing anything more, so that another can take its place."""
+        if self._writer:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+        await self._run(self._disconnect)
 
     @property
     def congested(self) -> bool:
@@ -129,11 +145,7 @@ class Journal:
         pause = RETRY_FIRST
         while True:
             try:
-                self.size = await self._run(lambda: self._commit(rows))
-                break
-            except BUGS:
-                log.exception("a row cannot be written")
-                await self._run(lambda: self._commit_each(rows))
+                await self._run(lambda: self._commit_what_can_be(rows))
                 break
             except (sqlite3.Error, ConfigurationError) as error:
                 if self.problem is None:
@@ -153,10 +165,8 @@ class Journal:
     def _take_ballast(self) -> bool:
         """Set room aside for what runs already when the disk is full. False: there is none."""
         try:
-            with open(self._ballast, "xb") as file:
+            with open(self._ballast, "ab", opener=_private) as file:
                 os.posix_fallocate(file.fileno(), 0, BALLAST)
-        except FileExistsError:
-            return True
         except OSError:
             self._ballast.unlink(missing_ok=True)
             return False
@@ -170,34 +180,43 @@ class Journal:
             return False
         return True
 
-    def _commit(self, rows: list[Row]) -> int:
-        """Returns the size of the database."""
+    def _commit_what_can_be(self, rows: list[Row]) -> None:
+        """A row that a bug makes impossible to write must not stop the rest."""
+        try:
+            self._commit(rows)
+        except Exception as error:
+            if not _is_bug(error):
+                raise
+            for row in rows:
+                self._commit_one(row)
+        self._measure()
+
+    def _commit_one(self, row: Row) -> None:
+        try:
+            self._commit([row])
+        except Exception as error:
+            if not _is_bug(error):
+                raise
+            log.exception("a row cannot be written", extra={"statement": row[0]})
+
+    def _commit(self, rows: list[Row]) -> None:
         database = self._connected()
         try:
             with transaction(database):
                 for statement, values in rows:
                     database.execute(statement, values)
-            self._commits += 1
-            if self._commits % MEASURED != 1:
-                return self.size
-            ((pages,), (free,)) = (
-                database.execute(f"PRAGMA {name}").fetchone()
-                for name in ("page_count", "freelist_count")
-            )
-        except BUGS:
+        except sqlite3.Error as error:
+            if not _is_bug(error):
+                self._disconnect()
             raise
-        except sqlite3.Error:
-            self._disconnect()
-            raise
-        return int(pages - free) * 4096
 
-    def _commit_each(self, rows: list[Row]) -> None:
-        """What a bug makes impossible to write must not stop the rest."""
-        for row in rows:
-            try:
-                self._commit([row])
-            except BUGS:
-                log.exception("a row was not written", extra={"statement": row[0]})
+    def _measure(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            ((pages,), (free,), (size,)) = (
+                self._connected().execute(f"PRAGMA {name}").fetchone()
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            self.size = (pages - free) * size
 
     def _connected(self) -> sqlite3.Connection:
         if self._database is None:

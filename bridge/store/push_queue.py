@@ -18,7 +18,7 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from bridge.errors import BridgeError, ConfigurationError, InvalidParams
-from bridge.store.database import open_database, transaction
+from bridge.store.database import open_database, sync_directory, transaction
 
 T = TypeVar("T")
 Version = Literal["1.0", "0.3"]
@@ -438,13 +438,5 @@ def _key(path: Path) -> bytes:
         finally:
             os.close(fd)
             draft.unlink()
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     return path.read_bytes()
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -39,7 +39,7 @@ def dump(value: Any) -> bytes:
 
 
 def load(kind: type[T], data: bytes) -> T:
-    loaded: T = _adapter(kind).validate_json(data)
+    loaded: T = _adapter(kind).validate_python(orjson.loads(data))
     return loaded
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from bridge.adapter import SessionStart
 from bridge.events import Event
@@ -22,6 +22,8 @@ from bridge.store.stored import Told, dump, dump_events, load, load_events, micr
 from bridge.task import Task, Update
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Each brings a database from the version that is its index to the next. Only ever append.
 MIGRATIONS = (
@@ -290,30 +292,37 @@ class TaskStore:
             self._journal.newest = max(self._journal.newest, newest or 0)
         prompts: dict[str, Message] = {}
         for row in await read(_TASKS, agent):
-            prompt = load(Message, row[-1])
-            record = _record(row, prompt)
-            _replay(record, await read(_EVENTS, record.place))
-            prompts[record.task.id] = prompt
-            self._records[record.task.id] = record
+            prompt = _readable(Message, row[-1])
+            if prompt:
+                record = _record(row, prompt)
+                _replay(record, await read(_EVENTS, record.place))
+                prompts[record.task.id] = prompt
+                self._records[record.task.id] = record
         ended = [record for record in self._records.values() if record.task.state.terminal]
         ended.sort(key=lambda record: record.task.status_time)
         self._finished = dict.fromkeys(record.task.id for record in ended)
         starts = await read("SELECT id, start FROM context WHERE agent = ?", agent)
         taken = await read(_TAKEN, agent)
+        sessions = [await self._session(*row) for row in await read(_SESSIONS, agent)]
+        known = {context_id: _readable(SessionStart, start) for context_id, start in starts}
+        records = self._records
         return Stored(
-            {context_id: load(SessionStart, start) for context_id, start in starts},
-            [await self._session(*row) for row in await read(_SESSIONS, agent)],
+            {context_id: start for context_id, start in known.items() if start},
+            [session for session in sessions if session],
             prompts,
-            [(message, digest, self._records[task]) for message, digest, task in taken],
+            [(name, digest, records[task]) for name, digest, task in taken if task in records],
         )
 
     async def _session(
         self, session_id: str, context_id: str, start: bytes, position: int
-    ) -> StoredSession:
+    ) -> StoredSession | None:
         assert self._journal
         rows = await self._journal.read(_TOLD, session_id)
-        told = tuple(load(Told, one) for (one,) in rows)
-        return StoredSession(session_id, context_id, load(SessionStart, start), position, told)
+        told = [_readable(Told, one) for (one,) in rows]
+        known = _readable(SessionStart, start)
+        if known is None or None in told:
+            return None
+        return StoredSession(session_id, context_id, known, position, tuple(filter(None, told)))
 
 
 _TASKS = """
@@ -326,6 +335,14 @@ _TOLD = "SELECT told FROM told WHERE session = ? ORDER BY number"
 _TAKEN = """
     SELECT message, digest, id FROM taken JOIN task ON place = task
     WHERE taken.agent = ? ORDER BY place"""
+
+
+def _readable(kind: type[T], data: bytes) -> T | None:
+    try:
+        return load(kind, data)
+    except ValueError:  # written by another version, or damaged
+        log.exception("something that was written down cannot be read", extra={"kind": kind})
+        return None
 
 
 def _record(row: tuple[Any, ...], prompt: Message) -> Record:
