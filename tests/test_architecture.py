@@ -20,6 +20,7 @@ PURE: dict[str, set[str]] = {
     "errors": set(),
     "message": set(),
     "readable": set(),
+    "rpc": {"readable"},
     "events": {"message"},
     "question": {"events", "message"},
     "wording": {"events", "message", "readable"},
