@@ -174,7 +174,8 @@ class Adapter(ABC):
 
     spools: ClassVar[bool] = True
     """Whether the CLI behaves when its stdout is a file and its stdin a FIFO, so that it can
-    outlive the server."""
+    outlive the server. One that opens its own stdout anew and cuts it off (`>/dev/stdout`) loses
+    by that what it had said, as it would not on a pipe."""
 
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""

@@ -197,8 +197,10 @@ class AgentProcess:
         try:
             return cls._of(child, start, hooks, line_limit, spool)
         except OSError as error:  # no descriptor left for its streams
-            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             await asyncio.to_thread(child.wait)
+            _ours.discard(child.pid)
             raise LaunchError(f"cannot hear {start.argv[0]}: {error}", error.strerror) from error
 
     @classmethod
@@ -214,9 +216,10 @@ class AgentProcess:
             Cgroup(start.marker).take(child.pid)
             return cls(child.pid, start.marker, Pipes(child), hooks, line_limit, child.wait)
 
+        streams = Spool(spool)
         child.returncode = 0  # it is not to complain of a child that outlives it
         reap = partial(_reap_shim, child.pid, spool)
-        return cls(child.pid, start.marker, Spool(spool), hooks, line_limit, reap)
+        return cls(child.pid, start.marker, streams, hooks, line_limit, reap)
 
     @classmethod
     def attach(

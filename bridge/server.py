@@ -95,7 +95,9 @@ async def serve(loaded: Loaded) -> int:
         await push.close()
         await state.close()
         watchdog.close()
-        kill_descendants([marker for service in services for marker in service.manager.kept])
+        kept = [marker for service in services for marker in service.manager.kept]
+        kill_descendants(kept)
+        state.tidy(marker.removeprefix(state.markers) for marker in kept)
         reap_orphans()
 
 

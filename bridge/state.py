@@ -51,8 +51,12 @@ class State:
         killed = kill_marked(self.markers, {self.markers + one for one in ids})
         if killed:
             log.warning("ended what an earlier server had left", extra={"processes": killed})
+        self.tidy(ids)
+
+    def tidy(self, kept: Iterable[str]) -> None:
+        """Remove all streams but those of the sessions `kept`."""
         if self.spools and self.spools.is_dir():
-            for name in set(os.listdir(self.spools)) - ids:
+            for name in set(os.listdir(self.spools)) - set(kept):
                 shutil.rmtree(self.spools / name, ignore_errors=True)
 
     async def renew(self, error: sqlite3.DatabaseError) -> bool:
