@@ -31,7 +31,7 @@ from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from tests import client, ledger
+from tests import client, ledger, load
 from tests.bridge_process import CHECKOUT, BridgeProcess
 from tests.client import RpcError
 from tests.ledger import Ledger, View, read_ledger
@@ -45,7 +45,7 @@ GRACE = 1.0  # seconds from SIGTERM to SIGKILL, in these servers
 GONE_WITHIN = GRACE + 1.0  # seconds from the reply to a cancel
 ENDS_WITHIN = 5.0  # seconds from the death of a CLI, or from a restart, to a terminal state
 REPORT = CHECKOUT / "docs" / "reliability.md"
-BEGIN, END = "<!-- chaos -->\n", "<!-- /chaos -->"
+CHAOS, LOAD = "chaos", "load"  # the blocks of the report
 GONE = (ClientError, ConnectionError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -1175,16 +1175,19 @@ def _by_number(item: tuple[str, Row]) -> tuple[int, str]:
 
 def facts(command: str, outcome: Outcome) -> str:
     """Where and how the table came about."""
-    machine = f"{os.cpu_count()} cores, Linux {platform.release()}, Python {sys.version.split()[0]}"
-    return f"`{command}`, {outcome.seconds:.0f} s on {machine}.\n\n"
+    return f"`{command}`, {outcome.seconds:.0f} s on {machine()}.\n\n"
 
 
-def write_report(text: str) -> None:
+def machine() -> str:
+    return f"{os.cpu_count()} cores, Linux {platform.release()}, Python {sys.version.split()[0]}"
+
+
+def write_report(block: str, text: str) -> None:
     """Put it between the marks of docs/reliability.md."""
-    old = REPORT.read_text("utf-8") if REPORT.exists() else f"# Reliability\n\n{BEGIN}{END}\n"
-    before, _, rest = old.partition(BEGIN)
-    after = rest.partition(END)[2]
-    REPORT.write_text(f"{before}{BEGIN}{text}{END}{after}", "utf-8")
+    begin, end = f"<!-- {block} -->\n", f"<!-- /{block} -->"
+    before, _, rest = REPORT.read_text("utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    REPORT.write_text(f"{before}{begin}{text}{end}{after}", "utf-8")
 
 
 def main() -> int:
@@ -1194,17 +1197,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="worlds at once (2)")
     parser.add_argument("--write", action="store_true", help="into docs/reliability.md")
+    parser.add_argument("--load", action="store_true", help="no faults, but many agents")
     given = parser.parse_args()
+    command = " ".join(["scripts/chaos", *(a for a in sys.argv[1:] if a != "--write")])
+    if given.load:
+        text = f"`{command}`, {machine()}.\n\n{asyncio.run(load.table())}\n"
+        print(text)
+        if given.write:
+            write_report(LOAD, text)
+        return 0
     wanted = set(filter(None, given.only.split(",")))
     chosen = [s for s in SCENARIOS if not wanted or {s.fault, s.play.__name__} & wanted]
     if not chosen:
         parser.error(f"there is no {given.only}")
     outcome = asyncio.run(run_all(chosen, given.seed, given.seconds, given.workers))
-    command = " ".join(["scripts/chaos", *(a for a in sys.argv[1:] if a != "--write")])
     text = facts(command, outcome) + table(outcome)
     print(text)
     if given.write:
-        write_report(text)
+        write_report(CHAOS, text)
     return 1 if outcome.violations else 0
 
 

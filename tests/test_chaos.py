@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import chaos, ledger
+from tests import chaos, ledger, load
 from tests.ledger import Ledger, View
 
 Json = dict[str, Any]
@@ -131,3 +131,9 @@ def test_the_table_names_each_fault() -> None:
     table = chaos.table(outcome)
     assert table.index("| F1 | dies | 1 | 1 | 1 |") < table.index("| F9 | killed | 300 | 600 | 0 |")
     assert "1.0%" in table
+
+
+async def test_many_agents_at_once_lose_nothing() -> None:
+    outcome = await load.run(tasks=30, rate=20, seconds=3)
+    assert outcome.lost == 0
+    assert outcome.peak - outcome.idle < 60, outcome  # MiB
