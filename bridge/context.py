@@ -319,9 +319,10 @@ class Context:
             self._session.kill()
 
     def _end(self, record: Record, event: Canceled | Interrupted) -> None:
-        if record is self._current and self._session:
-            self._session.begin_stop(interrupt=True)
+        session = self._session if record is self._current else None
         self._apply(record, event)
+        if session:  # first the word, then the deed: else a crash makes a failure of it
+            self._store.when_durable(partial(session.begin_stop, interrupt=True))
         self._pool.notify()  # it may have waited for a place
 
     # --- the worker ----------------------------------------------------------------------------

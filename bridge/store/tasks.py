@@ -159,6 +159,14 @@ class TaskStore:
         """So much waits to be written that nothing should be added."""
         return self._journal is not None and self._journal.congested
 
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """Have `then` called once all that happened until now is durable; at once where that may
+        take long."""
+        if self._journal and not self._journal.problem:
+            self._journal.write(then=then)
+        else:
+            then()
+
     def when_relieved(self, then: Callable[[], None]) -> None:
         """Have `then` called once it is no longer congested."""
         if self._journal:
