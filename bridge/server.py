@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bridge import __version__
+from bridge import __version__, cgroup
 from bridge.app import Service, make_app
 from bridge.choice import Choice, choose_all, make_service
 from bridge.context import SessionPool
@@ -82,6 +82,8 @@ async def serve(loaded: Loaded) -> int:
         for site in sites:
             await site.start()
         print(banner(settings, choices, versions, _address(runner)), file=sys.stderr, flush=True)
+        where = {"state": state.folder or "memory", "groups": cgroup.home() or "none"}
+        log.info("ready", extra=where)
         await stop.wait()
         log.info("stopping")
         for site in sites:

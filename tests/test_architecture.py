@@ -159,6 +159,7 @@ SHELL: dict[str, set[str]] = {
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {
         "app",
+        "cgroup",
         "choice",
         "context",
         "errors",
@@ -168,6 +169,7 @@ SHELL: dict[str, set[str]] = {
         "settings",
         "state",
         "store.push_queue",
+        "store.tasks",
         "transports.operation",
         "watchdog",
     },

@@ -1,5 +1,6 @@
 """A `jsonl` program behind the bridge can bring about all that the protocol knows: every state, a
-direct Message, every kind of part, artifacts in chunks. So conformance suites need no other agent."""
+direct Message, every kind of part, artifacts in chunks. So conformance suites need no other
+agent."""
 
 from __future__ import annotations
 
