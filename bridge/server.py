@@ -81,9 +81,8 @@ async def serve(loaded: Loaded) -> int:
         sites = [web.SockSite(runner, one) for one in sockets]
         for site in sites:
             await site.start()
-        print(banner(settings, choices, versions, _address(runner)), file=sys.stderr, flush=True)
-        where = {"state": state.folder or "memory", "groups": cgroup.home() or "none"}
-        log.info("ready", extra=where)
+        text = banner(settings, choices, versions, _address(runner), state.folder)
+        print(text, file=sys.stderr, flush=True)
         await stop.wait()
         log.info("stopping")
         for site in sites:
@@ -192,7 +191,11 @@ def _address(runner: web.AppRunner) -> str:
 
 
 def banner(
-    settings: Settings, choices: list[Choice], versions: dict[str, str], address: str
+    settings: Settings,
+    choices: list[Choice],
+    versions: dict[str, str],
+    address: str,
+    folder: Path | None = None,
 ) -> str:
     """What the operator sees: what is served, where, and how to try it."""
     auth = " -H 'Authorization: Bearer <token>'" if settings.bridge_token else ""
@@ -205,7 +208,10 @@ def banner(
         lines += [f"  note       {note}" for note in choice.notes]
         lines.append(f"  agent      {choice.id}: {choice.runs} {versions[choice.id]}".rstrip())
         lines.append(f"  workspace  {choice.settings.workspaces.default}")
+    groups = cgroup.home()
     lines += [
+        f"  state      {folder or 'memory: nothing survives a restart'}",
+        f"  ending by  {f'control groups in {groups}' if groups else 'signals to all descendants'}",
         f"  endpoint   {address}/a2a/jsonrpc",
         *(f"             {address}/agents/{choice.id}/a2a/jsonrpc" for choice in choices[1:]),
         f"  card       {address}/.well-known/agent-card.json",
