@@ -314,7 +314,9 @@ class AgentProcess:
         SIGTERM to the group, `grace` seconds, SIGKILL to the group and to every descendant that
         left it. Returns what it took: "exited", "terminated" or "killed".
         """
-        family = self._family()  # while the tree still tells who is whose child
+        # A shim puts itself into the group before it starts anything: then all of them are in there.
+        grouped = isinstance(self._channel, Spool) and self.pid in self._cgroup.pids()
+        family = {} if grouped else self._family()  # while the tree still tells who is whose child
         rung = "exited"
         if self.exit_code is None:
             self._signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
@@ -327,7 +329,7 @@ class AgentProcess:
             self._signal(signal.SIGKILL)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._exited.wait(), KILL_GRACE)
-        await self._sweep(family)
+        await self._sweep(family, grouped)
         return rung
 
     def kill(self) -> None:
@@ -355,17 +357,19 @@ class AgentProcess:
                     family[pid] = started
         return family
 
-    async def _sweep(self, family: Family) -> None:
-        """SIGKILL what is left of the family until nothing is, and reap it."""
+    async def _sweep(self, family: Family, grouped: bool) -> None:
+        """SIGKILL what is left of the family until nothing is, and reap it. Where the control
+        group has all of them, nobody else need be looked at: with many agents, that takes long."""
         deadline = self._loop.time() + KILL_GRACE
         pause = 0.002
         while True:
-            family |= self._family()
-            left = {*alive(family), *await asyncio.to_thread(marked, self._marker)}
-            left |= self._cgroup.pids()
+            left = self._cgroup.pids()
+            if not grouped:
+                family |= self._family()
+                left |= {*alive(family), *await asyncio.to_thread(marked, self._marker)}
             self._cgroup.kill()
             for pid in left:
-                family |= descendants(pid)
+                family |= {} if grouped else descendants(pid)
                 _kill(pid)
             reap_orphans()
             if not left or self._loop.time() > deadline:
