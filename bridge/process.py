@@ -314,7 +314,7 @@ class AgentProcess:
         SIGTERM to the group, `grace` seconds, SIGKILL to the group and to every descendant that
         left it. Returns what it took: "exited", "terminated" or "killed".
         """
-        # A shim puts itself into the group before it starts anything: then all of them are in there.
+        # A shim puts itself into the group before it starts anything: then all are in there.
         grouped = isinstance(self._channel, Spool) and self.pid in self._cgroup.pids()
         family = {} if grouped else self._family()  # while the tree still tells who is whose child
         rung = "exited"
