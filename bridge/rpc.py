@@ -115,14 +115,14 @@ class Peer(Generic[T]):
         message = json_object(line)
         if message is None:
             return None
-        method, id_ = message.get("method"), message.get("id")
+        method, id_ = message.get("method"), _id(message.get("id"))
         if isinstance(method, str):
             params = message.get("params")
             params = params if isinstance(params, dict) else {}
-            if _is_id(id_):
-                return self._asked(Request(id_, method, params))
-            return self._told(method, params)
-        if _is_id(id_) and ("result" in message or "error" in message):
+            if id_ is None:
+                return self._told(method, params)
+            return self._asked(Request(id_, method, params))
+        if id_ is not None and ("result" in message or "error" in message):
             return self._answered(id_, message)
         return None
 
@@ -153,8 +153,8 @@ class Peer(Generic[T]):
         return list(then(Reply(message.get("result"), _error(message.get("error")))))
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
+def _id(value: Any) -> Id | None:
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def _error(value: Any) -> RpcError | None:
@@ -164,5 +164,5 @@ def _error(value: Any) -> RpcError | None:
     if not isinstance(value, dict):
         return RpcError(0, str(value))
     code, message = value.get("code"), value.get("message")
-    known = isinstance(code, int) and not isinstance(code, bool)
-    return RpcError(code if known else 0, str(message or "no reason given"), value.get("data"))
+    number = code if isinstance(code, int) else 0
+    return RpcError(number, str(message or "no reason given"), value.get("data"))
