@@ -1,0 +1,1200 @@
+"""Any agent that speaks the Agent Client Protocol, version 1, on its stdin and stdout; one process
+and one ACP session per session of ours. PRESETS has the agents that are known by name.
+
+Run against gemini 0.61.0, opencode 1.18.33, kilo 7.7.7, copilot 1.0.102, claude-agent-acp 0.49.0
+and qwen 0.15.10 (tests/test_real_acp.py). What decides the code (all measured):
+
+* `session/prompt` is answered when the turn is over: the answer is the end, not an exit.
+* Options of a permission have any id (`once`, `proceed_once`, `allow-once`): their kind decides.
+  While one is open, a cancel must answer it, or the turn never ends.
+* A tool may first be heard of in `tool_call`, in its permission request or in its result, and its
+  input may be empty at first: the three are put together by the tool call's id.
+* What is offered may be missing: qwen says that it can `session/resume`, and does not know it.
+* `session/load` says the whole history again before it is answered; gemini goes on after that.
+* An agent that may use the client's `fs` does so, and breaks where a file is missing: it is not
+  offered. `terminal` neither.
+* Cursor asks with methods of its own (`cursor/…`), and waits for the answer (from its
+  documentation and the recordings of others: it could not be run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from typing import Any, ClassVar, Literal, TypeGuard
+from urllib.parse import quote, unquote, urlsplit
+
+import orjson
+
+from bridge.adapter import Adapter, AgentConfig, Launch, Prompt, SessionStart, as_text
+from bridge.events import (
+    SESSION_LOST,
+    AgentEvent,
+    Answer,
+    ArtifactChunk,
+    Done,
+    Failed,
+    FileChange,
+    Option,
+    OptionKind,
+    Plan,
+    PlanEntry,
+    PlanStatus,
+    Question,
+    QuestionWithdrawn,
+    Started,
+    Status,
+    Text,
+    Thought,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from bridge.message import Part, RawPart, TextPart, UrlPart, media_type
+from bridge.rpc import METHOD_NOT_FOUND, Peer, Reply, Request, RpcError
+
+Json = Mapping[str, Any]
+Said = Iterable[AgentEvent]
+
+PROTOCOL = 1
+AUTH_REQUIRED = -32000
+NOT_FOUND = -32002
+REQUEST_CANCELLED = -32800
+CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+ACCEPT = Option("accept", "Done", "allow_once")
+DECLINE = Option("decline", "Decline", "reject_once")
+YES = Option("true", "Yes")
+NO = Option("false", "No")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What is particular about one agent. Everything else it says itself, in `initialize`.
+
+    `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
+    `model_flag` chooses its model where ACP cannot. `environment`, `modes`: see Adapter.
+    `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
+    """
+
+    name: str
+    title: str
+    binary: str
+    arguments: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    modes: tuple[str, ...] = ()
+    model_flag: str = ""
+    images: bool = False
+    """It takes images in its protocol; else they are files that the prompt names."""
+    logins: tuple[tuple[str, str], ...] = ()
+    login_first: bool = False
+    """authenticate comes before session/new, not only after -32000."""
+    list_first: bool = False
+    """A conversation that it does not know is resumed as an empty one."""
+    late_history: bool = False
+    """session/load goes on with the history after its answer."""
+    silent_failures: bool = False
+    """Errors of the model end the turn as if it had gone well, without a word."""
+    lasting: tuple[str, ...] = ()
+    """Ids of options that write rules for other sessions, too: they are not offered."""
+
+
+_OPENAI = ("OPENAI_*",)
+_NODE_CHILD = {"NO_COLOR": "1"}
+
+PRESETS = (
+    Preset(
+        "gemini",
+        "Gemini CLI",
+        "gemini",
+        ("--acp",),
+        ("GEMINI_*", "GOOGLE_*"),
+        # Without it, SIGTERM reaches a parent that ignores it.
+        {"GEMINI_CLI_NO_RELAUNCH": "true", **_NODE_CHILD},
+        ("default", "autoEdit", "plan"),  # not yolo
+        "--model",
+        images=True,
+        logins=(("GEMINI_API_KEY", "gemini-api-key"),),
+        late_history=True,
+        silent_failures=True,  # a broken stream ends as end_turn
+    ),
+    Preset(
+        "opencode",
+        "opencode",
+        "opencode",
+        ("acp",),
+        ("OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
+        ("build", "plan"),
+        images=True,
+    ),
+    Preset(
+        "copilot",
+        "GitHub Copilot CLI",
+        "copilot",
+        ("--acp",),
+        ("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN"),
+        # Its modes are URIs, and one of them allows everything: none is offered.
+        model_flag="--model",
+        images=True,
+    ),
+    Preset(
+        "cursor",
+        "Cursor CLI",
+        "agent",
+        ("acp",),
+        ("CURSOR_*",),
+        modes=("agent", "plan", "ask"),
+        logins=(("", "cursor_login"),),
+        login_first=True,  # its documentation says so; it succeeds at once if logged in
+    ),
+    Preset(
+        "qwen",
+        "Qwen Code",
+        "qwen",
+        ("--acp",),
+        (*_OPENAI, "QWEN_*", "DASHSCOPE_*"),
+        {"QWEN_CODE_NO_RELAUNCH": "true", **_NODE_CHILD},
+        ("plan", "default", "auto-edit"),  # not yolo
+        "--model",
+        logins=(("OPENAI_API_KEY", "openai"),),
+        list_first=True,  # an unknown id is loaded "successfully"
+        lasting=("proceed_always_project", "proceed_always_user"),
+    ),
+    Preset(
+        "kilo",
+        "Kilo Code",
+        "kilo",
+        ("acp",),
+        ("KILO_*", "OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
+        images=True,  # a file outside of the workspace costs a permission
+    ),
+    Preset(
+        "claude-agent-acp",
+        "Claude Agent",
+        "claude-agent-acp",
+        (),
+        ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX"),
+        # As for Claude Code itself: a task has one end.
+        {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
+        ("default", "acceptEdits", "plan"),
+        images=True,
+    ),
+    Preset(
+        "cline",
+        "Cline",
+        "cline",
+        ("--acp",),
+        # Without CLINE_API_KEY it wants a login, whatever provider is configured.
+        ("CLINE_*", "ANTHROPIC_*", *_OPENAI),
+    ),
+    # Not run by us from here on, but for the handshakes of droid 0.225.1 and auggie 0.36.0, and for
+    # turns of codex-acp 0.16.0: the arguments are those of the agents' own documentation.
+    Preset("goose", "Goose", "goose", ("acp",), ("GOOSE_*", "ANTHROPIC_*", *_OPENAI)),
+    Preset("kimi", "Kimi CLI", "kimi", ("acp",), ("KIMI_*", "MOONSHOT_*")),
+    Preset("vibe", "Mistral Vibe", "vibe-acp", (), ("MISTRAL_*", "VIBE_*")),
+    Preset(
+        "droid",
+        "Factory Droid",
+        "droid",
+        ("exec", "--output-format", "acp"),
+        ("FACTORY_*",),
+    ),
+    Preset("auggie", "Auggie", "auggie", ("--acp",), ("AUGMENT_*",)),
+    Preset("kiro", "Kiro CLI", "kiro-cli", ("acp",), ("KIRO_*", "AWS_*")),
+    Preset("codex-acp", "Codex", "codex-acp", (), ("CODEX_*", *_OPENAI)),
+)
+
+
+@dataclass(slots=True)
+class _Tool:
+    """A tool call, put together from all that was said of it."""
+
+    id: str
+    title: str = ""
+    name: str = ""  # the tool's own, where the agent tells it
+    kind: str = ""
+    input: Any = None
+    output: Any = None
+    content: Sequence[Any] = ()
+    paths: tuple[str, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+    status: str = "pending"
+    announced: str | None = None  # the name under which it was
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Turn:
+    prompt: Prompt
+    sent: bool = False
+    heard: bool = False  # something was said since it was sent
+    interrupted: bool = False
+    refused: bool = False  # the client said no to a permission
+    tools: dict[str, _Tool] = field(default_factory=dict)
+    message: str | None = None  # id of the message whose text is being streamed
+    new_block: bool = True
+    block: list[str] = field(default_factory=list)  # the text of the last block
+    artifacts: int = 0
+    usage: dict[str, Any] = field(default_factory=dict)
+    cost: float | None = None
+    changed: dict[str, None] = field(default_factory=dict)  # paths, in order
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request of the agent until all of its questions are answered. `reply` makes the result of
+    the answers by question id, `cancelled` is the result if there will be none."""
+
+    request: Request
+    questions: dict[str, Question]
+    reply: Callable[[Mapping[str, Answer]], Json]
+    cancelled: Json
+    answers: dict[str, Answer] = field(default_factory=dict)
+
+
+class Acp(Adapter):
+    """AGENT_BINARY and AGENT_ARGS say what to run; presets bring that along."""
+
+    preset: ClassVar[Preset] = Preset("acp", "The agent", "")
+    name: ClassVar[str] = preset.name
+    title: ClassVar[str] = preset.title
+    # Images of which it is not known that the agent takes them are files that the prompt names.
+    input_modes: ClassVar[tuple[str, ...]] = ("text/*", "application/json")
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self._peer: Peer[AgentEvent] = Peer(self.send)
+        self._peer.requests = {
+            "session/request_permission": self._permission,
+            "elicitation/create": self._elicitation,
+            "cursor/ask_question": self._cursor_question,
+            "cursor/create_plan": self._cursor_plan,
+            "cursor/update_todos": self._cursor_todos,
+            "cursor/task": self._acknowledge,
+            "cursor/generate_image": self._acknowledge,
+        }
+        self._peer.notifications = {
+            "session/update": self._update,
+            "$/cancel_request": self._withdraw,
+            "cursor/update_todos": _cursor_plan_of,
+        }
+        self._agent: Json | None = None  # what it said of itself
+        self._session_id: str | None = None
+        self._facts: dict[str, str | None] = {}  # model and mode of the session
+        self._opening = False  # a request of the handshake is under way
+        self._ready = False
+        self._tried_login = False
+        self._cost: float | None = None if start.resume else 0.0  # of the session so far
+        self._turn: _Turn | None = None
+        self._asked: list[_Asked] = []
+        self._questions = 0
+        self._updates: dict[str, Callable[[_Turn, Json], Said]] = {
+            "agent_message_chunk": self._message_chunk,
+            "agent_thought_chunk": _thought_chunk,
+            "tool_call": self._tool_update,
+            "tool_call_update": self._tool_update,
+            "plan": lambda turn, update: [_plan(update["entries"])],
+            "usage_update": self._usage_update,
+            "current_mode_update": self._mode_update,
+        }
+
+    # --- what the session asks for -------------------------------------------------------------
+
+    def launch(self) -> Launch:
+        preset, model = self.preset, self._model()
+        argv = [self.config.binary, *self.config.args]
+        if model and preset.model_flag:
+            argv.append(f"{preset.model_flag}={model}")
+        argv += preset.arguments
+        seen = self.config.env
+        return Launch(tuple(argv), {k: v for k, v in preset.variables.items() if k not in seen})
+
+    def prompt(self, prompt: Prompt) -> None:
+        """Said at once, or when the handshake is done, which the first prompt begins."""
+        self._turn = _Turn(prompt)
+        if self._ready:
+            self._send_prompt(self._turn)
+        elif not self._opening:
+            self._opening = True
+            self._open()
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        asked = next((one for one in self._asked if question.id in one.questions), None)
+        if asked is None:
+            return  # withdrawn meanwhile
+        asked.answers[question.id] = answer
+        if len(asked.answers) == len(asked.questions):
+            self._asked.remove(asked)
+            self._peer.answer(asked.request, asked.reply(asked.answers))
+
+    def interrupt(self) -> bool:
+        """The agent must then end the turn as `cancelled` (ACP v1, Prompt Turn: Cancellation)."""
+        turn = self._turn
+        if turn is None or not turn.sent:
+            self._turn = None  # a prompt that waits for the handshake is not sent any more
+            return False
+        turn.interrupted = True
+        self._peer.notify("session/cancel", {"sessionId": self._session_id})
+        self._cancel_questions()
+        return True
+
+    def receive_line(self, line: bytes) -> Said:
+        turn = self._turn
+        said = self._peer.receive(line)
+        if said is None:
+            return (_output_status(line),) if line.strip() else ()
+        if turn and turn.sent and not turn.heard and said:
+            turn.heard = True
+            return [Started(self._session_id, *self._describe()), *said]
+        return said
+
+    def _describe(self) -> tuple[str | None, str | None, str | None]:
+        info = _dict((self._agent or {}).get("agentInfo"))
+        return self._facts.get("model"), _word(info.get("version")), self._facts.get("mode")
+
+    # --- the handshake -------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._agent is not None:
+            self._open_session()
+            return
+        # No fs, no terminal: see above.
+        capabilities = {
+            "fs": {"readTextFile": False, "writeTextFile": False},
+            "terminal": False,
+            "elicitation": {"form": {}, "url": {}},
+        }
+        params = {
+            "protocolVersion": PROTOCOL,
+            "clientCapabilities": capabilities,
+            "clientInfo": {"name": "coding-agent-bridge", "version": "1"},
+        }
+        self._peer.request("initialize", params, self._initialized)
+
+    def _initialized(self, reply: Reply) -> Said:
+        if reply.error:
+            return self._not_opened(reply.error)
+        version = reply.members.get("protocolVersion")
+        if version not in (None, PROTOCOL):
+            text = f"{self.title} speaks version {version} of ACP, and the bridge {PROTOCOL}."
+            return self._give_up(Failed(text, "protocol"))
+        self._agent = reply.members
+        method = self._login() if self.preset.login_first else None
+        if method:
+            self._authenticate(method)
+        else:
+            self._open_session()
+        return ()
+
+    def _login(self) -> str | None:
+        """A way to log in that the agent offers and that can work without a person."""
+        offered = [_dict(one).get("id") for one in _list(self._offer("authMethods"))]
+        for variable, method in self.preset.logins:
+            if method in offered and (not variable or self.config.env.get(variable)):
+                return method
+        return None
+
+    def _authenticate(self, method: str) -> None:
+        self._tried_login = True
+        self._peer.request("authenticate", {"methodId": method}, self._authenticated)
+
+    def _authenticated(self, reply: Reply) -> Said:
+        if reply.error:
+            return self._give_up(self._not_logged_in(reply.error))
+        self._open_session()
+        return ()
+
+    def _offer(self, name: str) -> Any:
+        return (self._agent or {}).get(name)
+
+    def _can(self, group: str, name: str) -> bool:
+        """Whether the agent has a capability; members that are objects count as yes."""
+        capabilities = _dict(self._offer("agentCapabilities"))
+        value = (_dict(capabilities.get(group)) if group else capabilities).get(name)
+        return value is True or isinstance(value, dict)
+
+    def _open_session(self) -> None:
+        if not self.start.resume:
+            self._ask_session("session/new")
+        elif self.preset.list_first and self._can("sessionCapabilities", "list"):
+            self._list({})
+        else:
+            self._resume()
+
+    def _ask_session(self, method: str, **members: Any) -> None:
+        params = {"cwd": self.start.cwd, "mcpServers": [], **members}
+        if self.start.folder and self._can("sessionCapabilities", "additionalDirectories"):
+            params["additionalDirectories"] = [self.start.folder]
+        self._peer.request(method, params, partial(self._opened, method))
+
+    def _list(self, cursor: Json) -> None:
+        params = {"cwd": self.start.cwd, **cursor}
+        self._peer.request("session/list", params, self._listed)
+
+    def _listed(self, reply: Reply) -> Said:
+        known = [_dict(one).get("sessionId") for one in _list(reply.members.get("sessions"))]
+        cursor = reply.members.get("nextCursor")
+        if self.start.session_id in known:
+            self._resume()
+        elif cursor and not reply.error:
+            self._list({"cursor": cursor})
+        else:
+            return self._give_up(self._lost())
+        return ()
+
+    def _resume(self) -> None:
+        if self._can("sessionCapabilities", "resume"):
+            self._ask_session("session/resume", sessionId=self.start.session_id)
+        else:
+            # Attempted even where it is not offered: the error says what is wrong.
+            self._ask_session("session/load", sessionId=self.start.session_id)
+
+    def _opened(self, method: str, reply: Reply) -> Said:
+        if reply.error and reply.error.code == METHOD_NOT_FOUND and method == "session/resume":
+            self._ask_session("session/load", sessionId=self.start.session_id)  # qwen
+            return ()
+        if reply.error:
+            return self._session_refused(reply.error, resumed=method != "session/new")
+        result = reply.members
+        session_id = result.get("sessionId") if method == "session/new" else self.start.session_id
+        if not isinstance(session_id, str):
+            return self._give_up(Failed(f"{self.title} began no session.", "protocol"))
+        self._session_id = session_id
+        self._facts = {name: _current(result, name) for name in ("model", "mode")}
+        late = self.preset.late_history and method == "session/load"
+        mode = self._facts["mode"]
+        # The answer to a request that changes nothing comes after the rest of the history.
+        first = [("mode", mode)] if late and mode else []
+        return self._configure(result, [*first, *self._wishes()])
+
+    def _wishes(self) -> Iterator[tuple[str, str]]:
+        """What the session is to be set to, beyond what the command line says."""
+        if self.start.options.mode:
+            yield "mode", self.start.options.mode
+        model = self._model()
+        if model and not self.preset.model_flag:
+            yield "model", model
+
+    def _session_refused(self, error: RpcError, resumed: bool) -> Said:
+        if error.code == AUTH_REQUIRED and not self._tried_login:
+            method = self._login()
+            if method:
+                self._authenticate(method)
+                return ()
+        if resumed and error.code != AUTH_REQUIRED and _means_lost(error):
+            return self._give_up(self._lost())
+        return self._not_opened(error)
+
+    def _configure(self, session: Json, steps: Sequence[tuple[str, str]]) -> Said:
+        """Take the next step to the session that was asked for; after the last, begin."""
+        if not steps:
+            self._opening, self._ready = False, True
+            if self._turn:
+                self._send_prompt(self._turn)
+            return ()
+        (what, value), *rest = steps
+        request = _setting(session, what, value)
+        if request is None:
+            text = f"{self.title} does not let its {what} be chosen over ACP ({value})."
+            return self._give_up(Failed(text, "configuration"))
+        method, params = request
+        then = partial(self._configured, session, what, value, rest)
+        self._peer.request(method, {"sessionId": self._session_id, **params}, then)
+        return ()
+
+    def _configured(
+        self,
+        session: Json,
+        what: str,
+        value: str,
+        rest: Sequence[tuple[str, str]],
+        reply: Reply,
+    ) -> Said:
+        if reply.error:
+            text = f"{self.title} did not take the {what} {value}: {_reason(reply.error)}"
+            return self._give_up(Failed(text, "configuration"))
+        self._facts[what] = value
+        return self._configure(session, rest)
+
+    def _model(self) -> str | None:
+        return self.start.options.model or self.config.model
+
+    # --- the end of a handshake or a turn that went wrong ----------------------------------------
+
+    def _not_opened(self, error: RpcError) -> Said:
+        if error.code == AUTH_REQUIRED:
+            return self._give_up(self._not_logged_in(error))
+        text = f"{self.title} could not begin: {_reason(error)}"
+        return self._give_up(Failed(text, "agent-error", {"code": error.code}))
+
+    def _give_up(self, failed: Failed) -> Said:
+        """The handshake ends here. The next prompt begins it anew."""
+        self._opening = False
+        self._tried_login = False
+        return self._end(failed)
+
+    def _not_logged_in(self, error: RpcError) -> Failed:
+        offers = (_dict(one) for one in _list(self._offer("authMethods")))
+        hints = [": ".join(filter(None, map(_word, _hint(one)))) for one in offers]
+        text = f"{self.title} is not logged in on the server, or its key is not accepted."
+        if any(hints):
+            text += f" It offers: {'; '.join(filter(None, hints))}."
+        return Failed(f"{text} It said: {_reason(error)}", "auth", {"code": error.code})
+
+    def _lost(self) -> Failed:
+        return Failed(
+            f"{self.title} no longer has the conversation {self.start.session_id}. The message "
+            "was not run; send it again to begin a new conversation.",
+            SESSION_LOST,
+        )
+
+    def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
+        """The turn is over, if there is one."""
+        turn, self._turn = self._turn, None
+        self._cancel_questions()
+        if turn:
+            used = self._usage(turn)
+            if used:
+                yield used
+            yield event
+
+    # --- the turn ------------------------------------------------------------------------------
+
+    def _send_prompt(self, turn: _Turn) -> None:
+        turn.sent = True
+        blocks = [self._block(part) for part in turn.prompt.parts]
+        params = {"sessionId": self._session_id, "prompt": blocks}
+        self._peer.request("session/prompt", params, partial(self._prompted, turn))
+
+    def _block(self, part: Part) -> Json:
+        """The part as a ContentBlock (ACP v1, Content)."""
+        kind = media_type(part)
+        image = isinstance(part, RawPart) and kind.startswith("image/")
+        if isinstance(part, RawPart) and image and self._can("promptCapabilities", "image"):
+            return {"type": "image", "mimeType": kind, "data": part.base64}
+        if image:
+            text = f"[Here was a file of type {kind}, which {self.title} cannot be given.]"
+            return {"type": "text", "text": text}
+        if isinstance(part, RawPart) and self._can("promptCapabilities", "embeddedContext"):
+            uri = f"attachment:///{quote(part.filename or 'file')}"
+            text = part.content().decode(errors="replace")
+            return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": text}}
+        if isinstance(part, UrlPart) and part.url.startswith("file:"):
+            path = unquote(urlsplit(part.url).path)
+            name = part.filename or path.rpartition("/")[2] or path
+            link = {"type": "resource_link", "uri": part.url, "name": name}
+            return {**link, "mimeType": part.media_type} if part.media_type else link
+        return {"type": "text", "text": as_text(part)}
+
+    def _prompted(self, turn: _Turn, reply: Reply) -> Said:
+        if reply.error:
+            return self._end(self._failure(turn, reply.error))
+        turn.usage |= _usage_of(reply.members)
+        return self._end(self._outcome(turn, reply.members.get("stopReason")))
+
+    def _failure(self, turn: _Turn, error: RpcError) -> Failed:
+        if turn.interrupted:
+            return Failed("The turn was interrupted.", "interrupted")
+        if error.code in (AUTH_REQUIRED, 401, 403):  # gemini's codes are those of HTTP
+            return self._not_logged_in(error)
+        return Failed(_reason(error), "agent-error", {"code": error.code})
+
+    def _outcome(self, turn: _Turn, reason: Any) -> Done | Failed:
+        """What a stop reason means (ACP v1, Prompt Turn: Stop Reasons)."""
+        match reason:
+            case "end_turn" | None:
+                if self.preset.silent_failures and _came_to_nothing(turn):
+                    text = f"{self.title} ended the turn, but the model's answer was broken off."
+                    return Failed(text, "empty-answer")
+                return self._done(turn, "end_turn")
+            case "cancelled" if turn.interrupted:
+                return Failed("The turn was interrupted.", "interrupted")
+            case "cancelled" if turn.refused:  # codex-acp: its only way to say no is `abort`
+                return self._done(turn, "cancelled")
+            case "cancelled":
+                return Failed(f"{self.title} cancelled the turn by itself.", "cancelled")
+            case "refusal":
+                return Failed(f"{self.title} refused to go on with this.", "refusal")
+            case "max_tokens":
+                text = "The answer was cut: the model had reached its limit of tokens."
+                return Failed(text, "max-tokens")
+            case "max_turn_requests":
+                text = f"{self.title} asked the model as often as it may in one turn, and stopped."
+                return Failed(text, "max-turn-requests")
+        text = f"{self.title} ended the turn for a reason that the bridge does not know: {reason}"
+        return Failed(text, "stopped", {"stopReason": reason})
+
+    def _done(self, turn: _Turn, reason: str) -> Done:
+        details: dict[str, Any] = {"stopReason": reason}
+        if turn.changed:
+            details["changedFiles"] = list(turn.changed)
+        return Done(summary="".join(turn.block), details=details)
+
+    def _usage(self, turn: _Turn) -> Usage | None:
+        used = dict(turn.usage)
+        cost = None
+        if turn.cost is not None:
+            if self._cost is not None:  # else the conversation's earlier turns are in it
+                cost = round(turn.cost - self._cost, 6)
+            self._cost = turn.cost
+        if not used and cost is None:
+            return None
+        counts = [used.pop(f"{name}Tokens", None) for name in ("input", "output", "total")]
+        return Usage(counts[0], counts[1], counts[2], cost, used or None)
+
+    # --- session/update ------------------------------------------------------------------------
+
+    def _update(self, params: Json) -> Said:
+        """ACP v1, Prompt Turn. Kinds that are not in the table are for editors; what is said before
+        the prompt was sent is history."""
+        update, turn = params["update"], self._turn
+        foreign = params.get("sessionId") not in (None, self._session_id)
+        if foreign or turn is None or not turn.sent:
+            return ()
+        handler = self._updates.get(str(update.get("sessionUpdate")))
+        return handler(turn, update) if handler else ()
+
+    def _message_chunk(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+        meta_usage = _dict(_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
+        for name, count in _counts(meta_usage).items():
+            turn.usage[name] = turn.usage.get(name, 0) + count
+        content = update["content"]
+        if content.get("type") != "text":
+            yield from self._handed_over(turn, content)
+            return
+        text = _string(content["text"])
+        if not text:
+            return
+        message = _word(update.get("messageId"))
+        new_block = turn.new_block or message != turn.message
+        if new_block:
+            turn.block = []
+        turn.message, turn.new_block = message, False
+        turn.block.append(text)
+        yield Text(text, new_block)
+
+    def _handed_over(self, turn: _Turn, content: Json) -> Iterator[AgentEvent]:
+        part = _part(content)
+        if part:
+            turn.artifacts += 1
+            yield ArtifactChunk(f"content-{turn.artifacts}", (part,), part.filename)
+
+    def _tool_update(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+        turn.new_block = True
+        tool = _merged(turn.tools, update)
+        # An input that has nothing but a folder (opencode) is going to be filled.
+        filled = isinstance(tool.input, dict) and bool(tool.input.keys() - {"cwd"})
+        if filled or tool.status != "pending":
+            yield from _announce(tool)
+        if tool.status in ("completed", "failed") and not tool.ended:
+            tool.ended = True
+            failed = tool.status == "failed"
+            changes = () if failed else tool.changes
+            turn.changed |= dict.fromkeys(change.path for change in changes)
+            yield ToolResult(tool.id, _output(tool), failed, tool.announced, None, changes)
+
+    def _usage_update(self, turn: _Turn, update: Json) -> Said:
+        for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
+            if _is_count(update.get(name)):
+                turn.usage[ours] = update[name]
+        cost = _dict(update.get("cost"))
+        amount = cost.get("amount")
+        if cost.get("currency") == "USD" and (_is_count(amount) or isinstance(amount, float)):
+            turn.cost = float(amount)  # of the whole session
+        return ()
+
+    def _mode_update(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+        mode = _string(update["currentModeId"])
+        if mode != self._facts.get("mode"):
+            self._facts["mode"] = mode
+            yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        request: Request,
+        questions: Sequence[Question],
+        reply: Callable[[Mapping[str, Answer]], Json],
+        cancelled: Json,
+    ) -> Said:
+        """Ask the client. Nobody can be asked between turns, or after a cancel."""
+        turn = self._turn
+        if turn is None or turn.interrupted or not questions:
+            self._peer.answer(request, cancelled)
+            return ()
+        by_id = {question.id: question for question in questions}
+        self._asked.append(_Asked(request, by_id, reply, cancelled))
+        return questions
+
+    def _next_id(self) -> str:
+        self._questions += 1
+        return f"question-{self._questions}"
+
+    def _cancel_questions(self) -> None:
+        asked, self._asked = self._asked, []
+        for one in asked:
+            self._peer.answer(one.request, one.cancelled)
+
+    def _withdraw(self, params: Json) -> Iterator[AgentEvent]:
+        """The agent does not want to know any more (ACP v1, Cancellation)."""
+        for one in [one for one in self._asked if one.request.id == params["requestId"]]:
+            self._asked.remove(one)
+            self._peer.refuse(one.request, REQUEST_CANCELLED, "Request cancelled")
+            for question_id in one.questions.keys() - one.answers.keys():
+                yield QuestionWithdrawn(question_id)
+
+    def _permission(self, request: Request) -> Iterator[AgentEvent]:
+        """ACP v1, Tool Calls: Requesting Permission."""
+        params = request.params
+        tool = _merged(self._turn.tools if self._turn else {}, params["toolCall"])
+        options = [_option(one) for one in params["options"]]
+        options = [one for one in options if one.id not in self.preset.lasting]
+        allowed = _of_kind(options, "allow_once", "allow_always") if self.config.force else None
+        yield from _announce(tool)
+        if allowed and self._turn and not self._turn.interrupted:
+            self._peer.answer(request, _selected(allowed))
+            return
+        question = Question(
+            self._next_id(), "permission", _wish(self.title, tool), tuple(options), _subject(tool)
+        )
+        yield from self._ask(request, [question] if options else [], self._decision, CANCELLED)
+
+    def _decision(self, answers: Mapping[str, Answer]) -> Json:
+        (answer,) = answers.values()
+        if answer.option is None:
+            return CANCELLED
+        if self._turn and answer.option.kind.startswith("reject"):
+            self._turn.refused = True
+        return _selected(answer.option)
+
+    def _elicitation(self, request: Request) -> Said:
+        """ACP v1, Elicitation: a form has a question per member, an address is to be visited."""
+        params = request.params
+        cancelled: Json = {"action": "cancel"}
+        message = str(params.get("message") or "")
+        if params.get("mode") == "url":
+            text = f"{message}\n{_string(params['url'])}".strip()
+            question = Question(self._next_id(), "auth", text, (ACCEPT, DECLINE))
+            return self._ask(request, [question], _visited, cancelled)
+        members = _dict(params["requestedSchema"].get("properties"))
+        asked = {
+            self._next_id(): (name, _dict(schema))
+            for name, schema in members.items()
+            if name.removesuffix("_custom") == name or name.removesuffix("_custom") not in members
+        }
+        questions = [
+            _member_question(question_id, name, schema, message, members)
+            for question_id, (name, schema) in asked.items()
+        ]
+        return self._ask(request, questions, partial(_form, asked), cancelled)
+
+    def _cursor_question(self, request: Request) -> Said:
+        """Cursor's own: {questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
+        asked = {self._next_id(): _dict(one) for one in request.params["questions"]}
+        questions = [
+            Question(
+                question_id,
+                "choice",
+                str(one.get("prompt") or request.params.get("title") or ""),
+                tuple(
+                    Option(_string(o["id"]), str(o.get("label") or o["id"])) for o in one["options"]
+                ),
+                multiple=one.get("allowMultiple") is True,
+            )
+            for question_id, one in asked.items()
+        ]
+        return self._ask(request, questions, partial(_cursor_answers, asked), CANCELLED)
+
+    def _cursor_plan(self, request: Request) -> Said:
+        """Cursor's own: {name, overview, plan}."""
+        plan = str(request.params.get("plan") or request.params.get("overview") or "")
+        text = f"{self.title} has a plan and asks to begin:\n\n{plan}"
+        options = (
+            Option("accepted", "Approve the plan", "allow_once"),
+            Option("rejected", "Send the plan back", "reject_once"),
+        )
+        question = Question(self._next_id(), "plan", text, options)
+        return self._ask(request, [question], _cursor_verdict, CANCELLED)
+
+    def _cursor_todos(self, request: Request) -> Said:
+        self._peer.answer(request, {})
+        return _cursor_plan_of(request.params)
+
+    def _acknowledge(self, request: Request) -> Said:
+        self._peer.answer(request, {})
+        return ()
+
+
+# --- settings of a session -----------------------------------------------------------------------
+
+
+def _setting(session: Json, what: str, value: str) -> tuple[str, Json] | None:
+    """The request that sets mode or model: in the words of the session's own offer."""
+    if what == "mode" and isinstance(session.get("modes"), dict):
+        return "session/set_mode", {"modeId": value}
+    if what == "model" and isinstance(session.get("models"), dict):
+        return "session/set_model", {"modelId": value}
+    option = _config_option(session, what)
+    if option:
+        return "session/set_config_option", {"configId": option.get("id"), "value": value}
+    return None
+
+
+def _config_option(session: Json, what: str) -> Json | None:
+    options = map(_dict, _list(session.get("configOptions")))
+    return next((one for one in options if what in (one.get("category"), one.get("id"))), None)
+
+
+def _current(session: Json, what: str) -> str | None:
+    offered = _dict(session.get(f"{what}s"))
+    option = _config_option(session, what) or {}
+    return _word(offered.get(f"current{what.capitalize()}Id")) or _word(option.get("currentValue"))
+
+
+def _means_lost(error: RpcError) -> bool:
+    """Whether an error of session/load says that there is no such session. The codes differ:
+    -32002 by the standard, -32602 and -32603 of gemini."""
+    words = _reason(error).casefold()
+    known = ("not found", "invalid session", "no such", "unknown session", "does not exist")
+    return error.code in (NOT_FOUND, -32602, METHOD_NOT_FOUND) or any(one in words for one in known)
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def _merged(tools: dict[str, _Tool], update: Json) -> _Tool:
+    """The tool call with what is new of it: members that are missing stay as they were."""
+    tool_id = _string(update["toolCallId"])
+    tool = tools.setdefault(tool_id, _Tool(tool_id))
+    meta = _dict(update.get("_meta"))
+    name = meta.get("toolName") or _dict(meta.get("claudeCode")).get("toolName")
+    tool.name = _word(name) or tool.name
+    tool.title = _word(update.get("title")) or tool.title
+    tool.kind = _word(update.get("kind")) or tool.kind
+    tool.status = _word(update.get("status")) or tool.status
+    tool.input = update.get("rawInput") or tool.input
+    tool.output = update.get("rawOutput") if "rawOutput" in update else tool.output
+    content = update.get("content")
+    if isinstance(content, list):
+        tool.content = content
+        tool.changes = tuple(_changes(content)) or tool.changes
+    paths = [_word(_dict(one).get("path")) for one in _list(update.get("locations"))]
+    tool.paths = tuple(filter(None, paths)) or tool.paths
+    return tool
+
+
+def _announce(tool: _Tool) -> Iterator[AgentEvent]:
+    if tool.announced is None:
+        tool.announced = tool.name or tool.title or tool.kind or tool.id
+        yield ToolCall(tool.id, tool.announced, _input(tool))
+
+
+def _input(tool: _Tool) -> Any:
+    """What the tool was given; where the agent does not tell (gemini), what it says instead."""
+    if tool.input is not None:
+        return tool.input
+    facts = {"title": tool.title, "kind": tool.kind, "paths": list(tool.paths)}
+    return {name: value for name, value in facts.items() if value}
+
+
+def _output(tool: _Tool) -> Any:
+    if isinstance(tool.output, str):
+        return tool.output
+    texts = [
+        _dict(_dict(one).get("content")).get("text")
+        for one in tool.content
+        if _dict(one).get("type") == "content"
+    ]
+    return "\n".join(text for text in texts if isinstance(text, str)) or tool.output
+
+
+def _changes(content: Sequence[Any]) -> Iterator[FileChange]:
+    """The diffs in a tool call's content. Some agents give the changed places, not whole files:
+    then the numbers of the lines are not those of the file."""
+    for one in map(_dict, content):
+        path, new = one.get("path"), one.get("newText")
+        if one.get("type") != "diff" or not isinstance(path, str):
+            continue
+        old = _word(one.get("oldText")) or ""
+        kind: Literal["create", "update", "delete"] = "update" if old else "create"
+        kind = kind if isinstance(new, str) else "delete"
+        yield FileChange(path, kind, _diff(path, old, _word(new) or ""))
+
+
+def _diff(path: str, old: str, new: str) -> str:
+    """A unified diff in one hunk, from the first line that differs to the last."""
+    if old == new:
+        return ""
+    before, after = old.splitlines(True), new.splitlines(True)
+    head = _same(before, after)
+    tail = _same(before[head:][::-1], after[head:][::-1])
+    first, context = max(head - 3, 0), min(tail, 3)
+    gone = before[head : len(before) - tail]
+    come = after[head : len(after) - tail]
+    around = len(before[first:head]) + context
+    lines = [f"--- {path if old else '/dev/null'}\n", f"+++ {path if new else '/dev/null'}\n"]
+    spans = (_span(first, len(gone) + around), _span(first, len(come) + around))
+    lines.append(f"@@ -{spans[0]} +{spans[1]} @@\n")
+    end = len(before) - tail
+    marked = [(" ", before[first:head]), ("-", gone), ("+", come)]
+    for mark, some in (*marked, (" ", before[end : end + context])):
+        lines += [f"{mark}{_whole(line)}" for line in some]
+    return "".join(lines)
+
+
+def _span(first: int, length: int) -> str:
+    return f"{first + 1 if length else first},{length}"
+
+
+def _whole(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _same(left: Sequence[str], right: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
+    )
+
+
+# --- permissions and forms -----------------------------------------------------------------------
+
+
+def _option(one: Json) -> Option:
+    kinds = ("allow_once", "allow_always", "reject_once", "reject_always")
+    kind, option_id = one.get("kind"), _string(one["optionId"])
+    return Option(option_id, str(one.get("name") or option_id), kind if kind in kinds else "choice")
+
+
+def _of_kind(options: Sequence[Option], *kinds: OptionKind) -> Option | None:
+    return next((one for kind in kinds for one in options if one.kind == kind), None)
+
+
+def _selected(option: Option) -> Json:
+    return {"outcome": {"outcome": "selected", "optionId": option.id}}
+
+
+def _wish(title: str, tool: _Tool) -> str:
+    """What the agent wants to do, for the person who decides."""
+    command = _dict(tool.input).get("command")
+    what = tool.title or tool.name or tool.kind
+    text = f"{title} asks for permission: {what}"
+    if isinstance(command, str) and command not in text:
+        text += f"\n{command}"
+    paths = [path for path in tool.paths if path not in text]
+    text += "".join(f"\n{path}" for path in paths)
+    return text + "".join(f"\n{change.diff}" for change in tool.changes)
+
+
+def _subject(tool: _Tool) -> Json:
+    name = tool.announced or tool.title
+    return {"toolCallId": tool.id, "name": name, "kind": tool.kind, "input": _input(tool)}
+
+
+def _visited(answers: Mapping[str, Answer]) -> Json:
+    (answer,) = answers.values()
+    return {"action": "accept" if answer.option in (None, ACCEPT) else "decline"}
+
+
+def _member_question(
+    question_id: str, name: str, schema: Json, message: str, members: Json
+) -> Question:
+    """The question for one member of a form; `X_custom` is where own words for X go."""
+    multiple = schema.get("type") == "array"
+    options = tuple(_choices(_dict(schema.get("items")) if multiple else schema))
+    if schema.get("type") == "boolean":
+        options = (YES, NO)
+    label = str(schema.get("description") or schema.get("title") or name)
+    alone = sum(not one.endswith("_custom") for one in members) == 1
+    text = message if alone and message else f"{message}\n{label}".strip()
+    own_words = not options or f"{name}_custom" in members
+    kind: Literal["choice", "text"] = "choice" if options else "text"
+    subject = {"name": name, "schema": schema}
+    return Question(question_id, kind, text, options, subject, own_words, multiple)
+
+
+def _choices(schema: Json) -> Iterator[Option]:
+    named = _list(schema.get("oneOf")) or _list(schema.get("anyOf"))
+    for one in map(_dict, named):
+        value = str(one.get("const"))
+        yield Option(value, str(one.get("title") or value))
+    for value in map(str, _list(schema.get("enum"))):
+        yield Option(value, value)
+
+
+def _form(asked: Mapping[str, tuple[str, Json]], answers: Mapping[str, Answer]) -> Json:
+    content: dict[str, Any] = {}
+    for question_id, answer in answers.items():
+        name, schema = asked[question_id]
+        if answer.options:
+            chosen = [one.id for one in answer.options]
+            content[name] = chosen if schema.get("type") == "array" else _typed(schema, chosen[0])
+        elif schema.get("type") in ("number", "integer", "boolean") or not _choices_of(schema):
+            content[name] = _typed(schema, answer.text)
+        else:
+            content[f"{name}_custom"] = answer.text
+    return {"action": "accept", "content": content}
+
+
+def _choices_of(schema: Json) -> bool:
+    return any(_choices(_dict(schema.get("items")))) or any(_choices(schema))
+
+
+def _typed(schema: Json, text: str) -> Any:
+    """A text as the type that the member has, if it can be read so."""
+    try:
+        match schema.get("type"):
+            case "boolean":
+                return text == YES.id
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+    except ValueError:
+        pass
+    return text
+
+
+# --- Cursor's own --------------------------------------------------------------------------------
+
+
+def _cursor_answers(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
+    chosen = [
+        {"questionId": asked[one].get("id"), "selectedOptionIds": [o.id for o in answer.options]}
+        for one, answer in answers.items()
+    ]
+    return {"outcome": {"outcome": "answered", "answers": chosen}}
+
+
+def _cursor_verdict(answers: Mapping[str, Answer]) -> Json:
+    (answer,) = answers.values()
+    return {"outcome": {"outcome": answer.option.id if answer.option else "rejected"}}
+
+
+def _cursor_plan_of(params: Json) -> Said:
+    return [_plan(params["todos"])]
+
+
+# --- content, plans and usage --------------------------------------------------------------------
+
+
+def _thought_chunk(turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+    turn.new_block = True
+    text = _string(update["content"].get("text") or "")
+    if text:
+        yield Thought(text)
+
+
+def _part(content: Json) -> RawPart | UrlPart | TextPart | None:
+    """What an agent hands over in a ContentBlock that is no text."""
+    kind = _word(content.get("mimeType"))
+    match content.get("type"):
+        case "image" | "audio":
+            return RawPart(_string(content["data"]), kind)
+        case "resource_link":
+            return UrlPart(_string(content["uri"]), kind, _word(content.get("name")))
+        case "resource":
+            inner = _dict(content["resource"])
+            name, kind = _word(inner.get("uri")), _word(inner.get("mimeType"))
+            if isinstance(inner.get("blob"), str):
+                return RawPart(inner["blob"], kind, name)
+            return TextPart(_string(inner["text"]), kind, name)
+    return None
+
+
+def _plan(entries: Any) -> Plan:
+    return Plan(tuple(_plan_entry(_dict(entry)) for entry in entries))
+
+
+def _plan_entry(entry: Json) -> PlanEntry:
+    known: dict[Any, PlanStatus] = {"in_progress": "in_progress", "completed": "completed"}
+    return PlanEntry(str(entry.get("content") or ""), known.get(entry.get("status"), "pending"))
+
+
+def _usage_of(result: Json) -> dict[str, int]:
+    """The tokens of a turn; gemini says them in a place and in words of its own."""
+    quota = _dict(_dict(_dict(result.get("_meta")).get("quota")).get("token_count"))
+    words = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
+    own = {ours: quota.get(theirs) for ours, theirs in words.items()}
+    return _counts({**own, **_dict(result.get("usage"))})
+
+
+def _came_to_nothing(turn: _Turn) -> bool:
+    """Whether the model has said nothing, or what it said was never counted."""
+    counted = [turn.usage.get(f"{name}Tokens") for name in ("input", "output")]
+    return not (turn.block or turn.tools) or counted == [0, 0]
+
+
+def _counts(values: Json) -> dict[str, int]:
+    return {name: one for name, one in values.items() if _is_count(one)}
+
+
+# --- members of a line, whose types are the agent's affair ----------------------------------------
+
+
+def _hint(method: Json) -> tuple[Any, Any]:
+    return method.get("name"), method.get("description")
+
+
+def _reason(error: RpcError) -> str:
+    """The message, and what `data` adds to it."""
+    data = error.data
+    details = data.get("details") or data.get("message") if isinstance(data, dict) else data
+    if isinstance(details, str) and details not in error.message:
+        return f"{error.message}: {details}"
+    if details and not isinstance(details, str):
+        return f"{error.message}: {orjson.dumps(details).decode()}"
+    return error.message
+
+
+def _output_status(line: bytes) -> Status:
+    text = line.decode(errors="replace")
+    return Status(text, {"type": "output", "text": text[:2000]})
+
+
+def _string(value: Any) -> str:
+    """What makes no sense unless it is a string. Raises TypeError."""
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"a string was expected, not {type(value).__name__}")
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _dict(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# --- the adapters --------------------------------------------------------------------------------
+
+
+def _named(one: Preset) -> type[Acp]:
+    class Named(Acp):
+        preset = one
+        name = one.name
+        title = one.title
+        binary = one.binary
+        environment = one.environment
+        modes = one.modes
+        input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
+
+    return Named
+
+
+ADAPTER = Acp
+ADAPTERS = tuple(map(_named, PRESETS))

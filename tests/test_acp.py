@@ -1,0 +1,1193 @@
+"""The ACP adapter, line by line and in both directions (Agent Client Protocol, version 1)."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bridge import registry
+from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
+from bridge.events import (
+    ENDINGS,
+    SESSION_LOST,
+    AgentEvent,
+    Answer,
+    ArtifactChunk,
+    Done,
+    Failed,
+    Option,
+    Plan,
+    PlanEntry,
+    Question,
+    QuestionWithdrawn,
+    Started,
+    Status,
+    Text,
+    Thought,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.question import read_answer
+
+Json = dict[str, Any]
+Acp = registry.load("acp")
+PRESETS = [name for name in registry.names() if issubclass(registry.load(name), Acp)]
+LOADS: Json = {"loadSession": True}
+RESUMES: Json = {"loadSession": True, "sessionCapabilities": {"resume": {}, "list": {}}}
+FOR_EDITORS = (
+    "available_commands_update",
+    "session_info_update",
+    "config_option_update",
+    "user_message_chunk",
+)
+NO_OPTIONS = SessionOptions()
+OPTIONS = (
+    {"optionId": "x1", "name": "Always", "kind": "allow_always"},
+    {"optionId": "x2", "name": "Once", "kind": "allow_once"},
+    {"optionId": "x3", "name": "No", "kind": "reject_once"},
+)
+
+
+class Talk:
+    """A conversation with the adapter, whose agent says what the test says."""
+
+    def __init__(
+        self,
+        name: str = "acp",
+        *,
+        resume: bool = False,
+        options: SessionOptions = NO_OPTIONS,
+        folder: str | None = None,
+        **config: Any,
+    ) -> None:
+        start = SessionStart("/workspace", "s-1", resume, options, folder)
+        self.adapter: Adapter = registry.load(name)(AgentConfig("/opt/agent", **config), start)
+        self.owed: list[Json] = []
+
+    def prompt(self, *parts: Part) -> None:
+        message = Message("m", Role.USER, parts or (TextPart("hello"),))
+        self.adapter.prompt(Prompt("t", "c", message))
+
+    def hear(self, **message: Any) -> list[AgentEvent]:
+        return list(self.adapter.receive_line(json.dumps({"jsonrpc": "2.0", **message}).encode()))
+
+    def written(self) -> list[Json]:
+        """All that the agent was told and has not been looked at."""
+        self.owed += map(json.loads, self.adapter.data_to_send().splitlines())
+        owed, self.owed = self.owed, []
+        return owed
+
+    def asked(self, method: str) -> Json:
+        """The next thing that the agent is told, which must be this request."""
+        first, *self.owed = self.written()
+        assert first.get("method") == method, first
+        return first
+
+    def reply(self, method: str, result: Any = None, **members: Any) -> list[AgentEvent]:
+        """Answer the request that comes next, which must be this one."""
+        answer = {"result": result if result is not None else {}}
+        return self.hear(id=self.asked(method)["id"], **(members or answer))
+
+    def initialized(self, capabilities: Json | None = None, **members: Any) -> list[AgentEvent]:
+        result = {
+            "protocolVersion": 1,
+            "agentCapabilities": capabilities or {},
+            "agentInfo": {"name": "a", "version": "9.8"},
+            **members,
+        }
+        return self.reply("initialize", result)
+
+    def running(self, capabilities: Json | None = None, **session: Any) -> Talk:
+        """Up to the prompt, which the agent has been sent."""
+        self.prompt()
+        self.initialized(capabilities)
+        assert self.reply("session/new", {"sessionId": "s-1", **session}) == []
+        return self
+
+    def update(self, **update: Any) -> list[AgentEvent]:
+        params = {"sessionId": "s-1", "update": update}
+        return self.hear(method="session/update", params=params)
+
+    def text(self, text: str, **members: Any) -> list[AgentEvent]:
+        content = {"type": "text", "text": text}
+        return self.update(sessionUpdate="agent_message_chunk", content=content, **members)
+
+    def begun(self) -> Talk:
+        """running(), with the first thing said: the events that follow are those of the test."""
+        self.running().asked("session/prompt")
+        self.heard()
+        return self
+
+    def heard(self) -> None:
+        assert isinstance(self.text("x")[0], Started)
+
+    def permission(self, number: Any = 0, options: Sequence[Json] = OPTIONS, **call: Any) -> Any:
+        tool = {"toolCallId": "t1", "title": "rm x", "kind": "execute", **call}
+        params = {"sessionId": "s-1", "toolCall": tool, "options": options}
+        return self.hear(id=number, method="session/request_permission", params=params)
+
+    def question(self, number: Any = 0, **members: Any) -> Question:
+        *_, question = self.permission(number, **members)
+        assert isinstance(question, Question)
+        return question
+
+    def answer(self, question: Question, text: str) -> None:
+        """The client's words, read as those of a client are."""
+        message = Message("a", Role.USER, (TextPart(text),))
+        answer = read_answer(question, message)
+        assert answer, text
+        self.adapter.answer(question, answer)
+
+    def end(self, **result: Any) -> list[AgentEvent]:
+        """Answer the prompt, which has been read already."""
+        return self.hear(id=3, result=result)
+
+
+# --- launching -----------------------------------------------------------------------------------
+
+
+def test_any_agent_is_what_the_operator_says() -> None:
+    launch = Talk(args=("acp", "--x"), model="m").adapter.launch()
+    assert launch.argv == ("/opt/agent", "acp", "--x")
+    assert launch.env == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [
+        ("gemini", ["--model=m", "--acp"]),
+        ("opencode", ["acp"]),
+        ("copilot", ["--model=m", "--acp"]),
+        ("cursor", ["acp"]),
+        ("qwen", ["--model=m", "--acp"]),
+        ("kilo", ["acp"]),
+        ("cline", ["--acp"]),
+        ("goose", ["acp"]),
+        ("kimi", ["acp"]),
+        ("vibe", []),
+        ("droid", ["exec", "--output-format", "acp"]),
+        ("auggie", ["--acp"]),
+        ("kiro", ["acp"]),
+        ("claude-agent-acp", []),
+        ("codex-acp", []),
+    ],
+)
+def test_a_preset_brings_its_arguments_along(name: str, argv: list[str]) -> None:
+    launch = Talk(name, args=("--mine",), model="m").adapter.launch()
+    assert launch.argv == ("/opt/agent", "--mine", *argv)
+
+
+def test_a_variable_of_the_operator_is_not_overridden() -> None:
+    assert Talk("gemini").adapter.launch().env["GEMINI_CLI_NO_RELAUNCH"] == "true"
+    mine = Talk("gemini", env={"GEMINI_CLI_NO_RELAUNCH": "false"})
+    assert "GEMINI_CLI_NO_RELAUNCH" not in mine.adapter.launch().env
+
+
+# --- presets -------------------------------------------------------------------------------------
+
+
+def test_every_preset_can_be_loaded_by_its_name() -> None:
+    assert len(PRESETS) == 16
+    for name in PRESETS:
+        assert registry.load(name).name == name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_an_adapter_like_any_other(name: str) -> None:
+    adapter = registry.load(name)
+    assert adapter.title
+    assert adapter.binary or name == "acp"
+    assert not {"yolo", "bypassPermissions", "dontAsk", "auto"} & set(adapter.modes)
+    talk = Talk(name)
+    talk.prompt()
+    assert talk.asked("initialize")["params"]["protocolVersion"] == 1
+    (failed,) = talk.adapter.receive_exit(ExitStatus(3, "last words"))
+    assert isinstance(failed, Failed)
+    assert "last words" in failed.text
+
+
+def test_programs_whose_name_is_not_theirs_alone_are_not_run_because_they_are_there() -> None:
+    found = [adapter.name for adapter in registry.with_binary()]
+    assert found[0] == "claude-code"  # what has a file of its own is preferred
+    assert {"gemini", "opencode", "qwen"} <= set(found)
+    assert not {"acp", "cursor", "copilot", "goose"} & set(found)
+
+
+# --- the handshake -------------------------------------------------------------------------------
+
+
+def test_the_prompt_waits_until_the_handshake_is_done() -> None:
+    talk = Talk()
+    talk.prompt()
+    assert talk.asked("initialize")["params"] == {
+        "protocolVersion": 1,
+        "clientCapabilities": {
+            "fs": {"readTextFile": False, "writeTextFile": False},
+            "terminal": False,
+            "elicitation": {"form": {}, "url": {}},
+        },
+        "clientInfo": {"name": "coding-agent-bridge", "version": "1"},
+    }
+    assert talk.written() == []
+    assert talk.hear(id=1, result={"protocolVersion": 1}) == []
+    assert talk.asked("session/new")["params"] == {"cwd": "/workspace", "mcpServers": []}
+    assert talk.written() == []
+    assert talk.hear(id=2, result={"sessionId": "s-9"}) == []
+    prompt = talk.asked("session/prompt")["params"]
+    assert prompt == {"sessionId": "s-9", "prompt": [{"type": "text", "text": "hello"}]}
+    assert talk.written() == []
+
+
+def test_a_second_turn_needs_no_handshake() -> None:
+    talk = Talk().begun()
+    assert isinstance(talk.end(stopReason="end_turn")[-1], Done)
+    talk.prompt(TextPart("again"))
+    assert talk.asked("session/prompt")["params"]["prompt"] == [{"type": "text", "text": "again"}]
+    assert talk.text("y")[0] == Started("s-1", None, "9.8", None)
+
+
+def test_what_the_session_is_comes_with_the_first_that_is_said_in_a_turn() -> None:
+    modes = {"currentModeId": "ask", "availableModes": []}
+    model = {"id": "model", "category": "model", "currentValue": "m-7", "options": []}
+    talk = Talk().running(modes=modes, configOptions=[model])
+    assert talk.text("x") == [Started("s-1", "m-7", "9.8", "ask"), Text("x", new_block=True)]
+    assert talk.text("y") == [Text("y")]
+
+
+def test_files_of_messages_are_offered_where_the_agent_takes_folders() -> None:
+    for capabilities, given in (
+        ({"sessionCapabilities": {"additionalDirectories": {}}}, ["/files"]),
+        ({}, None),
+    ):
+        talk = Talk(folder="/files")
+        talk.prompt()
+        talk.initialized(capabilities)
+        assert talk.asked("session/new")["params"].get("additionalDirectories") == given
+
+
+@pytest.mark.parametrize("version", [2, "1", 0])
+def test_another_version_of_the_protocol_is_refused(version: Any) -> None:
+    talk = Talk()
+    talk.prompt()
+    (failed,) = talk.reply("initialize", {"protocolVersion": version})
+    assert isinstance(failed, Failed)
+    assert failed.reason == "protocol"
+    assert talk.written() == []
+
+
+@pytest.mark.parametrize("result", [None, 5, [], {}, {"sessionId": 7}])
+def test_a_session_without_an_id_is_none(result: Any) -> None:
+    talk = Talk()
+    talk.prompt()
+    talk.initialized()
+    (failed,) = talk.hear(id=talk.asked("session/new")["id"], result=result)
+    assert isinstance(failed, Failed)
+    assert failed.reason == "protocol"
+
+
+def test_a_handshake_that_failed_is_begun_anew_by_the_next_prompt() -> None:
+    talk = Talk()
+    talk.prompt()
+    talk.initialized()
+    (failed,) = talk.reply("session/new", error={"code": -32603, "message": "Internal error"})
+    assert isinstance(failed, Failed)
+    assert failed.reason == "agent-error"
+    assert talk.written() == []
+    talk.prompt()
+    talk.reply("session/new", {"sessionId": "s-1"})
+    talk.asked("session/prompt")
+
+
+# --- logging in ----------------------------------------------------------------------------------
+
+LOGIN = {"id": "gemini-api-key", "name": "Gemini API key", "description": "Use an API key"}
+NEEDS_LOGIN = {"code": -32000, "message": "Authentication required"}
+
+
+def test_an_agent_that_needs_a_login_fails_the_task_and_says_how() -> None:
+    talk = Talk()
+    talk.prompt()
+    methods = [{"id": "x", "name": "Login", "description": "Run `x login`"}, 5, {"name": "Other"}]
+    talk.initialized(authMethods=methods)
+    (failed,) = talk.reply("session/new", error=NEEDS_LOGIN)
+    assert isinstance(failed, Failed)
+    assert failed.reason == "auth"
+    assert "Login: Run `x login`; Other" in failed.text
+    assert "Authentication required" in failed.text
+
+
+def test_a_key_in_the_environment_is_used_to_log_in_once() -> None:
+    talk = Talk("gemini", env={"GEMINI_API_KEY": "k"})
+    talk.prompt()
+    talk.initialized(authMethods=[LOGIN])
+    assert talk.reply("session/new", error=NEEDS_LOGIN) == []
+    assert talk.asked("authenticate")["params"] == {"methodId": "gemini-api-key"}
+    assert talk.hear(id=3, result={}) == []
+    (failed,) = talk.reply("session/new", error=NEEDS_LOGIN)
+    assert isinstance(failed, Failed)
+    assert failed.reason == "auth"
+
+
+def test_without_a_key_nobody_is_logged_in() -> None:
+    talk = Talk("gemini")
+    talk.prompt()
+    talk.initialized(authMethods=[LOGIN])
+    (failed,) = talk.reply("session/new", error=NEEDS_LOGIN)
+    assert isinstance(failed, Failed)
+    assert talk.written() == []
+
+
+def test_cursor_is_logged_in_first() -> None:
+    talk = Talk("cursor")
+    talk.prompt()
+    talk.initialized(authMethods=[{"id": "cursor_login", "name": "Cursor Login"}])
+    (failed,) = talk.reply("authenticate", error={"code": -32603, "message": "not logged in"})
+    assert isinstance(failed, Failed)
+    assert failed.reason == "auth"
+    talk.prompt()
+    talk.asked("session/new")
+
+
+@pytest.mark.parametrize("code", [-32000, 401, 403])
+def test_a_key_that_is_not_accepted_in_a_turn_is_a_matter_of_login(code: int) -> None:
+    talk = Talk().begun()
+    (failed,) = talk.hear(id=3, error={"code": code, "message": "bad key"})
+    assert isinstance(failed, Failed)
+    assert failed.reason == "auth"
+    assert "bad key" in failed.text
+
+
+# --- going on with a conversation ----------------------------------------------------------------
+
+
+def test_a_conversation_is_resumed_where_the_agent_can_and_else_loaded() -> None:
+    for capabilities, method in ((RESUMES, "session/resume"), (LOADS, "session/load")):
+        talk = Talk(resume=True)
+        talk.prompt()
+        talk.initialized(capabilities)
+        params = talk.asked(method)["params"]
+        assert params == {"cwd": "/workspace", "mcpServers": [], "sessionId": "s-1"}
+        assert talk.hear(id=2, result={}) == []
+        assert talk.asked("session/prompt")["params"]["sessionId"] == "s-1"
+
+
+def test_a_resume_that_is_offered_but_not_known_becomes_a_load() -> None:
+    """As with qwen 0.15.10."""
+    talk = Talk(resume=True)
+    talk.prompt()
+    talk.initialized(RESUMES)
+    unknown = {"code": -32601, "message": '"Method not found": session/resume'}
+    assert talk.reply("session/resume", error=unknown) == []
+    assert talk.asked("session/load")["params"]["sessionId"] == "s-1"
+
+
+def test_what_is_said_before_a_load_is_answered_is_history() -> None:
+    talk = Talk(resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    load = talk.asked("session/load")
+    assert talk.text("old") == []
+    assert (
+        talk.update(sessionUpdate="tool_call", toolCallId="1", title="old", status="failed") == []
+    )
+    assert talk.hear(id=load["id"], result=None) == []
+    assert talk.text("new")[1:] == [Text("new", new_block=True)]
+
+
+def test_gemini_goes_on_with_the_history_after_the_answer() -> None:
+    talk = Talk("gemini", resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    talk.reply("session/load", {"modes": {"currentModeId": "default", "availableModes": []}})
+    barrier = talk.asked("session/set_mode")
+    assert barrier["params"] == {"sessionId": "s-1", "modeId": "default"}
+    assert talk.written() == []
+    assert talk.text("old") == []
+    assert talk.hear(id=barrier["id"], result={}) == []
+    talk.asked("session/prompt")
+    assert talk.text("new")[1:] == [Text("new", new_block=True)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32002, "message": "Resource not found: s-1"},
+        {"code": -32602, "message": 'Session not found: "s-1"'},
+        {"code": -32603, "message": "Internal error", "data": {"details": "Invalid session id"}},
+        {"code": -32601, "message": "Method not found"},
+    ],
+)
+def test_a_conversation_that_is_gone_is_told(error: Json) -> None:
+    talk = Talk(resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    (failed,) = talk.reply("session/load", error=error)
+    assert isinstance(failed, Failed)
+    assert failed.reason == SESSION_LOST
+
+
+def test_another_error_of_a_load_does_not_lose_the_conversation() -> None:
+    talk = Talk(resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    (failed,) = talk.reply("session/load", error={"code": -32603, "message": "disk is full"})
+    assert isinstance(failed, Failed)
+    assert failed.reason == "agent-error"
+
+
+def test_qwen_is_asked_whether_it_knows_the_conversation() -> None:
+    for second, method in (("s-1", "session/resume"), ("other", None)):
+        talk = Talk("qwen", resume=True)
+        talk.prompt()
+        talk.initialized(RESUMES)
+        page = {"sessions": [{"sessionId": "a"}, 5], "nextCursor": "c"}
+        assert talk.reply("session/list", page) == []
+        request = talk.asked("session/list")
+        assert request["params"] == {"cwd": "/workspace", "cursor": "c"}
+        said = talk.hear(id=request["id"], result={"sessions": [{"sessionId": second}]})
+        if method:
+            talk.asked(method)
+        else:
+            assert [event.reason for event in said if isinstance(event, Failed)] == [SESSION_LOST]
+
+
+# --- mode and model ------------------------------------------------------------------------------
+
+MODES = {"modes": {"currentModeId": "a", "availableModes": []}}
+MODELS = {"models": {"currentModelId": "m", "availableModels": []}}
+CONFIG = {
+    "configOptions": [
+        {"id": "the-mode", "category": "mode", "currentValue": "a"},
+        {"id": "model", "currentValue": "m"},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("session", "told"),
+    [
+        (
+            {**MODES, **MODELS},
+            [("session/set_mode", {"modeId": "plan"}), ("session/set_model", {"modelId": "big"})],
+        ),
+        (
+            CONFIG,
+            [
+                ("session/set_config_option", {"configId": "the-mode", "value": "plan"}),
+                ("session/set_config_option", {"configId": "model", "value": "big"}),
+            ],
+        ),
+    ],
+)
+def test_mode_and_model_are_set_before_the_prompt(
+    session: Json, told: list[tuple[str, Json]]
+) -> None:
+    talk = Talk(options=SessionOptions(model="big", mode="plan")).running(**session)
+    for method, params in told:
+        request = talk.asked(method)
+        assert request["params"] == {"sessionId": "s-1", **params}
+        assert talk.written() == []
+        assert talk.hear(id=request["id"], result={}) == []
+    talk.asked("session/prompt")
+    assert talk.text("x")[0] == Started("s-1", "big", "9.8", "plan")
+
+
+def test_the_model_of_the_operator_is_set_and_that_of_the_client_goes_first() -> None:
+    for options, model in ((SessionOptions(), "op"), (SessionOptions(model="cl"), "cl")):
+        talk = Talk(model="op", options=options).running(**MODELS)
+        assert talk.asked("session/set_model")["params"]["modelId"] == model
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_model_that_cannot_be_had_fails_the_task(refused: bool) -> None:
+    talk = Talk(model="big")
+    talk.prompt()
+    talk.initialized()
+    said = talk.reply("session/new", {"sessionId": "s-1", **(MODELS if refused else {})})
+    if refused:
+        error = {"code": -32603, "message": "unknown model"}
+        said = talk.reply("session/set_model", error=error)
+    (failed,) = said
+    assert isinstance(failed, Failed)
+    assert failed.reason == "configuration"
+    assert "big" in failed.text
+    assert talk.written() == []
+
+
+# --- what a prompt carries -----------------------------------------------------------------------
+
+PNG = b64encode(b"png").decode()
+PARTS = (
+    TextPart("one"),
+    DataPart({"a": 1}),
+    RawPart(b64encode(b"caf\xe9").decode(), "text/x-log", "my file.log"),
+    RawPart(PNG, "image/png"),
+    UrlPart("file:///workspace/a%20b.pdf", "application/pdf"),
+    UrlPart("https://example.org/x"),
+)
+
+
+def blocks(capabilities: Json) -> Any:
+    talk = Talk()
+    talk.prompt(*PARTS)
+    talk.initialized(capabilities)
+    talk.reply("session/new", {"sessionId": "s-1"})
+    return talk.asked("session/prompt")["params"]["prompt"]
+
+
+def test_a_part_becomes_what_the_agent_can_take() -> None:
+    link = {"type": "resource_link", "uri": "file:///workspace/a%20b.pdf", "name": "a b.pdf"}
+    can = {"promptCapabilities": {"image": True, "embeddedContext": True}}
+    resource = {"uri": "attachment:///my%20file.log", "mimeType": "text/x-log", "text": "caf\ufffd"}
+    assert blocks(can) == [
+        {"type": "text", "text": "one"},
+        {"type": "text", "text": '{"a":1}'},
+        {"type": "resource", "resource": resource},
+        {"type": "image", "mimeType": "image/png", "data": PNG},
+        {**link, "mimeType": "application/pdf"},
+        {"type": "text", "text": "Attached: https://example.org/x"},
+    ]
+    plain = blocks({"promptCapabilities": {"image": False}})
+    assert plain[2] == {"type": "text", "text": '<file name="my file.log">\ncaf\ufffd\n</file>'}
+    assert plain[3]["type"] == "text"
+    assert PNG not in plain[3]["text"]
+    assert plain[4] == {**link, "mimeType": "application/pdf"}
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+def test_text_is_told_in_blocks_and_what_is_empty_is_not() -> None:
+    talk = Talk().begun()
+    assert talk.text("a", messageId="m1") == [Text("a", new_block=True)]
+    assert talk.text("") == []
+    assert talk.text("b", messageId="m1") == [Text("b")]
+    assert talk.text("c", messageId="m2") == [Text("c", new_block=True)]
+    talk.update(sessionUpdate="tool_call", toolCallId="1", title="t", status="in_progress")
+    assert talk.text("d", messageId="m2") == [Text("d", new_block=True)]
+    done = talk.end(stopReason="end_turn")[-1]
+    assert done == Done(summary="d", details={"stopReason": "end_turn"})
+
+
+def test_a_thought_is_a_thought() -> None:
+    content = {"type": "text", "text": "hm"}
+    said = Talk().begun().update(sessionUpdate="agent_thought_chunk", content=content)
+    assert said == [Thought("hm")]
+
+
+def test_a_plan_is_told_whole() -> None:
+    entries = [
+        {"content": "a", "priority": "high", "status": "completed"},
+        {"content": "b", "status": "in_progress"},
+        {"content": None, "status": "new"},
+        5,
+    ]
+    assert Talk().begun().update(sessionUpdate="plan", entries=entries) == [
+        Plan(
+            (
+                PlanEntry("a", "completed"),
+                PlanEntry("b", "in_progress"),
+                PlanEntry("", "pending"),
+                PlanEntry("", "pending"),
+            )
+        )
+    ]
+
+
+def test_a_mode_that_changes_is_told_once() -> None:
+    talk = Talk().begun()
+    said = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
+    assert said == [Status("The mode is now plan", {"type": "mode", "mode": "plan"})]
+    assert talk.update(sessionUpdate="current_mode_update", currentModeId="plan") == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*FOR_EDITORS, "something_new", None, 5],
+)
+def test_other_updates_are_for_editors(kind: Any) -> None:
+    content = {"type": "text", "text": "hm"}
+    assert Talk().begun().update(sessionUpdate=kind, content=content) == []
+
+
+def test_what_another_session_says_is_not_this_one_s() -> None:
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
+    talk = Talk().begun()
+    assert talk.hear(method="session/update", params={"sessionId": "s-2", "update": update}) == []
+    assert talk.hear(method="session/update", params={"update": update}) == [Text("x")]
+
+
+def test_content_that_is_no_text_is_handed_over() -> None:
+    talk = Talk().begun()
+    contents: list[tuple[Json, Part]] = [
+        ({"type": "image", "mimeType": "image/png", "data": PNG}, RawPart(PNG, "image/png")),
+        (
+            {"type": "resource_link", "uri": "file:///x", "name": "x"},
+            UrlPart("file:///x", None, "x"),
+        ),
+        (
+            {"type": "resource", "resource": {"uri": "file:///y", "text": "y"}},
+            TextPart("y", None, "file:///y"),
+        ),
+    ]
+    for number, (content, part) in enumerate(contents, 1):
+        said = talk.update(sessionUpdate="agent_message_chunk", content=content)
+        name = getattr(part, "filename", None)
+        assert said == [ArtifactChunk(f"content-{number}", (part,), name)]
+    assert talk.update(sessionUpdate="agent_message_chunk", content={"type": "new"}) == []
+
+
+def test_an_update_in_an_unknown_shape_is_shown_as_it_is() -> None:
+    (status,) = Talk().begun().update(sessionUpdate="agent_message_chunk", content="words")
+    assert isinstance(status, Status)
+    assert status.data is not None
+    assert "words" in status.data["text"]
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def test_a_tool_call_is_announced_as_soon_as_its_input_is_known() -> None:
+    """As opencode 1.18.33 says it: at first there is nothing but a folder."""
+    talk = Talk().begun()
+    call = {"toolCallId": "c", "title": "bash", "kind": "execute"}
+    first = {**call, "status": "pending", "rawInput": {"cwd": "/w"}}
+    assert talk.update(sessionUpdate="tool_call", **first) == []
+    told = {"status": "in_progress", "title": "ls", "rawInput": {"command": "ls", "cwd": "/w"}}
+    said = talk.update(sessionUpdate="tool_call_update", toolCallId="c", **told)
+    assert said == [ToolCall("c", "ls", {"command": "ls", "cwd": "/w"})]
+    assert talk.update(sessionUpdate="tool_call_update", toolCallId="c", **told) == []
+    content = [{"type": "content", "content": {"type": "text", "text": "a\nb"}}]
+    done = {"status": "completed", "content": content, "rawOutput": {"exit": 0}}
+    said = talk.update(sessionUpdate="tool_call_update", toolCallId="c", **done)
+    assert said == [ToolResult("c", "a\nb", name="ls")]
+    assert talk.update(sessionUpdate="tool_call_update", toolCallId="c", **done) == []
+
+
+def test_a_tool_s_own_name_and_output_go_first() -> None:
+    """As claude-agent-acp 0.49.0 says it."""
+    talk = Talk().begun()
+    meta = {"claudeCode": {"toolName": "Bash"}}
+    said = talk.update(
+        sessionUpdate="tool_call", toolCallId="c", title="Terminal", rawInput={}, _meta=meta
+    )
+    assert said == []
+    said = talk.update(
+        sessionUpdate="tool_call_update", toolCallId="c", title="ls", rawInput={"command": "ls"}
+    )
+    assert said == [ToolCall("c", "Bash", {"command": "ls"})]
+    assert talk.update(sessionUpdate="tool_call_update", toolCallId="c", _meta=meta) == []
+    content = [{"type": "content", "content": {"type": "text", "text": "```console\nx\n```"}}]
+    said = talk.update(
+        sessionUpdate="tool_call_update",
+        toolCallId="c",
+        status="failed",
+        rawOutput="x",
+        content=content,
+    )
+    assert said == [ToolResult("c", "x", is_error=True, name="Bash")]
+
+
+def test_a_tool_may_first_be_heard_of_in_its_result() -> None:
+    """As gemini 0.61.0 says it of a tool that was allowed."""
+    said = (
+        Talk()
+        .begun()
+        .update(
+            sessionUpdate="tool_call_update",
+            toolCallId="c",
+            status="completed",
+            title="ls",
+            content=[],
+            locations=[{"path": "/w/x"}],
+            kind="execute",
+        )
+    )
+    told = {"title": "ls", "kind": "execute", "paths": ["/w/x"]}
+    assert said == [ToolCall("c", "ls", told), ToolResult("c", None, name="ls")]
+
+
+def changed(old: Any, new: Any) -> Any:
+    content = [
+        {"type": "diff", "path": "/w/x", "oldText": old, "newText": new},
+        5,
+        {"type": "diff"},
+    ]
+    talk = Talk().begun()
+    call = {"toolCallId": "c", "title": "edit", "status": "in_progress"}
+    talk.update(sessionUpdate="tool_call", content=content, **call)
+    # opencode: the last content is words, and the change is a change all the same
+    words = [{"type": "content", "content": {"type": "text", "text": "done"}}]
+    done = {"toolCallId": "c", "status": "completed", "content": words}
+    (result,) = talk.update(sessionUpdate="tool_call_update", **done)
+    assert isinstance(result, ToolResult)
+    (change,) = result.changes
+    ended = talk.end(stopReason="end_turn")[-1]
+    assert isinstance(ended, Done)
+    assert ended.details == {"stopReason": "end_turn", "changedFiles": ["/w/x"]}
+    return change
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "diff"),
+    [
+        (None, "a\nb\n", "create", "--- /dev/null\n+++ /w/x\n@@ -0,0 +1,2 @@\n+a\n+b\n"),
+        ("a\n", None, "delete", "--- /w/x\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-a\n"),
+        (
+            "1\n2\n3\n4\n5\n6\n7\n8\n9\n",
+            "1\n2\n3\n4\nfive\n6\n7\n8\n9\n",
+            "update",
+            "--- /w/x\n+++ /w/x\n@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n",
+        ),
+        (
+            "a\nb",
+            "a\nc",
+            "update",
+            "--- /w/x\n+++ /w/x\n@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n"
+            "+c\n\\ No newline at end of file\n",
+        ),
+        ("a\n", "a\n", "update", ""),
+    ],
+)
+def test_a_diff_is_a_change(old: Any, new: Any, kind: str, diff: str) -> None:
+    change = changed(old, new)
+    assert (change.path, change.kind, change.diff) == ("/w/x", kind, diff)
+
+
+def test_a_change_that_failed_is_none() -> None:
+    content = [{"type": "diff", "path": "/w/x", "oldText": None, "newText": "x"}]
+    talk = Talk().begun()
+    _, result = talk.update(
+        sessionUpdate="tool_call", toolCallId="c", title="e", status="failed", content=content
+    )
+    assert isinstance(result, ToolResult)
+    assert result.changes == ()
+
+
+# --- permissions ---------------------------------------------------------------------------------
+
+
+def test_a_permission_is_asked_for_and_its_tool_announced() -> None:
+    talk = Talk().begun()
+    call, question = talk.permission(rawInput={"command": "rm -r x"}, locations=[{"path": "/w"}])
+    assert call == ToolCall("t1", "rm x", {"command": "rm -r x"})
+    assert isinstance(question, Question)
+    assert question.kind == "permission"
+    assert question.text == "The agent asks for permission: rm x\nrm -r x\n/w"
+    assert question.options == (
+        Option("x1", "Always", "allow_always"),
+        Option("x2", "Once", "allow_once"),
+        Option("x3", "No", "reject_once"),
+    )
+    assert question.subject == {
+        "toolCallId": "t1",
+        "name": "rm x",
+        "kind": "execute",
+        "input": {"command": "rm -r x"},
+    }
+    assert talk.written() == []
+
+
+@pytest.mark.parametrize(
+    ("word", "chosen"),
+    [("yes", "x2"), ("always", "x1"), ("no", "x3"), ("Once", "x2"), ("x1", "x1")],
+)
+@pytest.mark.parametrize("number", [0, 3, "a-uuid"])
+def test_an_answer_is_the_option_of_the_kind_that_was_meant(
+    number: Any, word: str, chosen: str
+) -> None:
+    talk = Talk().begun()
+    talk.answer(talk.question(number), word)
+    (line,) = talk.written()
+    assert line["id"] == number
+    assert line["result"] == {"outcome": {"outcome": "selected", "optionId": chosen}}
+
+
+def test_what_an_edit_would_change_is_shown_to_who_decides() -> None:
+    diff = {"type": "diff", "path": "/w/x", "oldText": "a\n", "newText": "b\n"}
+    question = Talk().begun().question(kind="edit", content=[diff])
+    assert "-a\n+b\n" in question.text
+
+
+def test_two_permissions_at_once_are_two_questions() -> None:
+    talk = Talk().begun()
+    first, second = talk.question(0), talk.question(1, toolCallId="t2")
+    assert first.id != second.id
+    talk.answer(second, "no")
+    talk.answer(first, "yes")
+    assert [line["id"] for line in talk.written()] == [1, 0]
+
+
+def test_an_option_of_no_known_kind_can_still_be_named() -> None:
+    talk = Talk().begun()
+    question = talk.question(options=[{"optionId": "o", "name": "Perhaps", "kind": "maybe"}])
+    assert question.options == (Option("o", "Perhaps", "choice"),)
+    talk.answer(question, "perhaps")
+    assert talk.written()[0]["result"]["outcome"]["optionId"] == "o"
+
+
+def test_a_permission_without_options_is_cancelled() -> None:
+    talk = Talk().begun()
+    assert [type(event) for event in talk.permission(options=[])] == [ToolCall]
+    assert talk.written()[0]["result"] == {"outcome": {"outcome": "cancelled"}}
+
+
+def test_rules_for_other_sessions_are_not_offered() -> None:
+    options = [
+        {"optionId": "proceed_always_project", "name": "P", "kind": "allow_always"},
+        {"optionId": "proceed_once", "name": "O", "kind": "allow_once"},
+    ]
+    talk = Talk("qwen").running()
+    assert [option.id for option in talk.question(options=options).options] == ["proceed_once"]
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"), [(OPTIONS, "x2"), (OPTIONS[::2], "x1"), (OPTIONS[2:], None)]
+)
+def test_an_operator_who_forces_allows_once(options: Sequence[Json], chosen: str | None) -> None:
+    talk = Talk(force=True).begun()
+    said = talk.permission(options=options)
+    asked = [event for event in said if isinstance(event, Question)]
+    lines = talk.written()
+    assert bool(asked) is (chosen is None)
+    assert [line["result"]["outcome"]["optionId"] for line in lines] == ([chosen] if chosen else [])
+
+
+def test_between_turns_nobody_can_be_asked() -> None:
+    talk = Talk().begun()
+    talk.end(stopReason="end_turn")
+    assert not any(isinstance(event, Question) for event in talk.permission())
+    assert talk.written()[0]["result"] == {"outcome": {"outcome": "cancelled"}}
+
+
+def test_a_question_that_the_agent_takes_back_is_withdrawn() -> None:
+    talk = Talk().begun()
+    question = talk.question("r-1")
+    assert talk.hear(method="$/cancel_request", params={"requestId": "other"}) == []
+    said = talk.hear(method="$/cancel_request", params={"requestId": "r-1"})
+    assert said == [QuestionWithdrawn(question.id)]
+    assert talk.written()[0]["error"]["code"] == -32800
+    talk.adapter.answer(question, Answer(question.id, "yes", question.options[:1]))
+    assert talk.written() == []
+
+
+# --- cancelling ----------------------------------------------------------------------------------
+
+
+def test_a_cancel_answers_what_is_open_and_the_agent_ends_the_turn() -> None:
+    talk = Talk().begun()
+    question = talk.question(7)
+    assert talk.adapter.interrupt()
+    assert talk.written() == [
+        {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s-1"}},
+        {"jsonrpc": "2.0", "id": 7, "result": {"outcome": {"outcome": "cancelled"}}},
+    ]
+    talk.adapter.answer(question, Answer(question.id, "yes", question.options[:1]))
+    assert talk.written() == []
+    said = talk.permission(8, toolCallId="t2")  # it had asked before it heard of the cancel
+    assert not any(isinstance(event, Question) for event in said)
+    assert talk.written()[0]["result"] == {"outcome": {"outcome": "cancelled"}}
+    (failed,) = talk.end(stopReason="cancelled")
+    assert isinstance(failed, Failed)
+    assert failed.reason == "interrupted"
+
+
+def test_a_prompt_that_is_cancelled_in_the_handshake_is_never_sent() -> None:
+    talk = Talk()
+    talk.prompt()
+    assert not talk.adapter.interrupt()
+    talk.initialized()
+    assert talk.reply("session/new", {"sessionId": "s-1"}) == []
+    assert talk.written() == []
+
+
+def test_the_answer_to_a_turn_that_is_over_ends_no_other_one() -> None:
+    talk = Talk().begun()
+    talk.end(stopReason="end_turn")
+    talk.prompt()
+    assert talk.end(stopReason="end_turn") == []
+
+
+# --- the end of a turn ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("refusal", "refusal"),
+        ("max_tokens", "max-tokens"),
+        ("max_turn_requests", "max-turn-requests"),
+        ("cancelled", "cancelled"),
+        ("something_new", "stopped"),
+        (5, "stopped"),
+    ],
+)
+def test_a_turn_that_did_not_end_well_has_failed(reason: Any, word: str) -> None:
+    (failed,) = Talk().begun().end(stopReason=reason)
+    assert isinstance(failed, Failed)
+    assert failed.reason == word
+
+
+@pytest.mark.parametrize("result", [{"stopReason": "end_turn"}, {}, None, 5])
+def test_a_turn_that_ended_is_done(result: Any) -> None:
+    talk = Talk().begun()
+    assert talk.hear(id=3, result=result)[-1] == Done(
+        summary="x", details={"stopReason": "end_turn"}
+    )
+
+
+def test_a_cancel_that_follows_a_no_is_the_end_that_was_wanted() -> None:
+    """As codex-acp does, whose only refusal is `abort`."""
+    talk = Talk().begun()
+    talk.answer(talk.question(), "no")
+    assert isinstance(talk.end(stopReason="cancelled")[-1], Done)
+
+
+def test_an_answer_of_gemini_that_is_empty_or_was_not_counted_is_a_failure() -> None:
+    nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}}}
+    for words, meta in (("", {}), ("broken off", nothing)):
+        talk = Talk("gemini").running()
+        talk.asked("session/prompt")
+        talk.text(words)
+        failed = talk.end(stopReason="end_turn", _meta=meta)[-1]
+        assert isinstance(failed, Failed)
+        assert failed.reason == "empty-answer"
+
+
+def test_an_empty_answer_of_others_is_an_answer() -> None:
+    talk = Talk("opencode").running()
+    talk.asked("session/prompt")
+    assert isinstance(talk.end(stopReason="end_turn")[-1], Done)
+
+
+def test_an_error_of_a_turn_says_all_that_is_known() -> None:
+    error = {"code": -32603, "message": "Internal error", "data": {"details": "500 broken"}}
+    (failed,) = Talk().begun().hear(id=3, error=error)
+    assert failed == Failed("Internal error: 500 broken", "agent-error", {"code": -32603})
+
+
+def test_an_open_question_ends_with_the_turn() -> None:
+    talk = Talk().begun()
+    talk.question(4)
+    talk.hear(id=3, error={"code": 1, "message": "x"})
+    assert talk.written()[0] == {
+        "jsonrpc": "2.0",
+        "id": 4,
+        "result": {"outcome": {"outcome": "cancelled"}},
+    }
+
+
+# --- usage ---------------------------------------------------------------------------------------
+
+
+def test_usage_is_that_of_the_turn() -> None:
+    talk = Talk().begun()
+    cost = {"amount": 0.5, "currency": "USD"}
+    assert talk.update(sessionUpdate="usage_update", used=10, size=100, cost=cost) == []
+    usage = {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7, "cachedReadTokens": 1}
+    used, _ = talk.end(stopReason="end_turn", usage=usage)
+    extra = {"contextTokens": 10, "contextSize": 100, "cachedReadTokens": 1}
+    assert used == Usage(3, 4, 7, 0.5, extra)
+    talk.prompt()
+    talk.asked("session/prompt")
+    talk.update(sessionUpdate="usage_update", used=1, size=2, cost={**cost, "amount": 0.75})
+    _, used, _ = talk.hear(id=4, result={"stopReason": "end_turn"})
+    assert isinstance(used, Usage)
+    assert used.cost_usd == 0.25
+
+
+def test_what_earlier_turns_cost_is_not_this_one_s() -> None:
+    talk = Talk(resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    talk.reply("session/load", {})
+    talk.asked("session/prompt")
+    talk.update(sessionUpdate="usage_update", cost={"amount": 5, "currency": "USD"})
+    assert not any(isinstance(event, Usage) for event in talk.end(stopReason="end_turn"))
+
+
+def test_gemini_and_qwen_have_their_own_places_for_usage() -> None:
+    talk = Talk().begun()
+    quota = {"quota": {"token_count": {"input_tokens": 5, "output_tokens": 6}}}
+    assert talk.end(stopReason="end_turn", _meta=quota)[0] == Usage(5, 6)
+    talk = Talk().begun()
+    usage = {"usage": {"inputTokens": 1, "outputTokens": 2, "thoughtTokens": 3}}
+    assert talk.text("", _meta=usage) == []
+    assert talk.text("", _meta=usage) == []
+    assert talk.end(stopReason="end_turn")[0] == Usage(2, 4, extra={"thoughtTokens": 6})
+
+
+# --- forms ---------------------------------------------------------------------------------------
+
+COLOURS = [{"const": "Red", "title": "Red — r"}, {"const": "Blue", "title": "Blue — b"}]
+
+
+def elicit(talk: Talk, **params: Any) -> list[Any]:
+    return talk.hear(id=5, method="elicitation/create", params={"sessionId": "s-1", **params})
+
+
+def form(talk: Talk, **properties: Any) -> list[Any]:
+    schema = {"type": "object", "properties": properties}
+    return elicit(talk, mode="form", message="Which colour?", requestedSchema=schema)
+
+
+@pytest.mark.parametrize(
+    ("said", "content"),
+    [
+        ("Red", {"question_0": "Red"}),
+        ("Blue — b", {"question_0": "Blue"}),
+        ("something else", {"question_0_custom": "something else"}),
+    ],
+)
+def test_claude_s_question_is_a_choice_with_room_for_own_words(said: str, content: Json) -> None:
+    """As claude-agent-acp 0.49.0 asks it."""
+    talk = Talk().begun()
+    (question,) = form(
+        talk,
+        question_0={"type": "string", "title": "Colour", "oneOf": COLOURS},
+        question_0_custom={"type": "string", "title": "Other"},
+    )
+    assert (question.kind, question.text, question.free_text) == ("choice", "Which colour?", True)
+    assert question.options == (Option("Red", "Red — r"), Option("Blue", "Blue — b"))
+    talk.answer(question, said)
+    assert talk.written()[0]["result"] == {"action": "accept", "content": content}
+
+
+def test_a_form_is_answered_when_all_of_its_members_are() -> None:
+    talk = Talk().begun()
+    asked = form(
+        talk,
+        name={"type": "string", "description": "Your name"},
+        age={"type": "integer"},
+        size={"type": "number"},
+        sure={"type": "boolean", "title": "Sure?"},
+        some={"type": "array", "items": {"anyOf": COLOURS}},
+        one={"type": "string", "enum": ["a", "b"]},
+    )
+    assert [question.text for question in asked][:2] == [
+        "Which colour?\nYour name",
+        "Which colour?\nage",
+    ]
+    for question, said in zip(asked, ["Ann", "7", "1.5", "yes", "Red, Blue", "b"], strict=True):
+        assert talk.written() == []
+        if question.multiple:
+            chosen = question.options
+            talk.adapter.answer(question, Answer(question.id, said, chosen))
+        else:
+            talk.answer(question, said)
+    assert talk.written()[0]["result"] == {
+        "action": "accept",
+        "content": {
+            "name": "Ann",
+            "age": 7,
+            "size": 1.5,
+            "sure": True,
+            "some": ["Red", "Blue"],
+            "one": "b",
+        },
+    }
+
+
+def test_an_address_is_to_be_visited() -> None:
+    for said, action in (("Done", "accept"), ("no", "decline")):
+        talk = Talk().begun()
+        (question,) = elicit(talk, mode="url", url="https://x.test/y", message="Log in")
+        assert (question.kind, question.text) == ("auth", "Log in\nhttps://x.test/y")
+        talk.answer(question, said)
+        assert talk.written()[0]["result"] == {"action": action}
+
+
+def test_a_form_is_cancelled_with_the_turn() -> None:
+    talk = Talk().begun()
+    form(talk, a={"type": "string"})
+    assert talk.adapter.interrupt()
+    assert talk.written()[1]["result"] == {"action": "cancel"}
+
+
+# --- Cursor's own --------------------------------------------------------------------------------
+
+
+def test_cursor_s_questions_are_answered_in_its_own_words() -> None:
+    talk = Talk("cursor").begun()
+    options = [{"id": "o1", "label": "Red"}, {"id": "o2", "label": "Blue"}]
+    one = {"id": "q1", "prompt": "Which?", "options": options, "allowMultiple": False}
+    params = {"toolCallId": "t", "title": "Pick", "questions": [one, {**one, "id": "q2"}]}
+    first, second = talk.hear(id=1, method="cursor/ask_question", params=params)
+    assert isinstance(first, Question) and isinstance(second, Question)
+    talk.answer(first, "red")
+    talk.answer(second, "o2")
+    answers = [
+        {"questionId": "q1", "selectedOptionIds": ["o1"]},
+        {"questionId": "q2", "selectedOptionIds": ["o2"]},
+    ]
+    assert talk.written()[0]["result"] == {"outcome": {"outcome": "answered", "answers": answers}}
+
+
+@pytest.mark.parametrize(("word", "outcome"), [("yes", "accepted"), ("no", "rejected")])
+def test_cursor_s_plan_is_approved_or_sent_back(word: str, outcome: str) -> None:
+    talk = Talk("cursor").begun()
+    (question,) = talk.hear(id=2, method="cursor/create_plan", params={"plan": "# Plan"})
+    assert isinstance(question, Question)
+    assert (question.kind, "# Plan" in question.text) == ("plan", True)
+    talk.answer(question, word)
+    assert talk.written()[0]["result"] == {"outcome": {"outcome": outcome}}
+
+
+def test_cursor_s_other_requests_do_not_block_it() -> None:
+    talk = Talk("cursor").begun()
+    todos = {"todos": [{"content": "a", "status": "completed"}]}
+    plan = Plan((PlanEntry("a", "completed"),))
+    assert talk.hear(id=1, method="cursor/update_todos", params=todos) == [plan]
+    assert talk.hear(method="cursor/update_todos", params=todos) == [plan]
+    assert talk.hear(id=2, method="cursor/task", params={}) == []
+    assert talk.hear(id=3, method="cursor/something_new", params={}) == []
+    assert [(line["id"], "result" in line) for line in talk.written()] == [
+        (1, True),
+        (2, True),
+        (3, False),
+    ]
+
+
+@pytest.mark.parametrize("method", ["fs/read_text_file", "terminal/create", "_x/y"])
+def test_what_was_not_offered_is_refused(method: str) -> None:
+    talk = Talk().begun()
+    assert talk.hear(id=9, method=method, params={"sessionId": "s-1", "path": "/etc/passwd"}) == []
+    assert talk.written()[0]["error"]["code"] == -32601
+
+
+# --- told again ----------------------------------------------------------------------------------
+
+
+def test_an_adapter_that_is_told_the_same_writes_the_same() -> None:
+    def run() -> tuple[list[Json], list[AgentEvent]]:
+        talk = Talk().begun()
+        said = [*talk.permission(), *talk.permission(1, toolCallId="t2")]
+        question = next(event for event in said if isinstance(event, Question))
+        talk.answer(question, "yes")
+        said += talk.end(stopReason="end_turn")
+        return talk.written(), said
+
+    assert run() == run()
+
+
+@pytest.mark.parametrize("capabilities", [None, {}, LOADS, RESUMES, {"sessionCapabilities": 5}])
+def test_every_member_of_the_handshake_may_be_missing_or_of_another_kind(capabilities: Any) -> None:
+    whole: Json = {
+        "agentCapabilities": capabilities,
+        "authMethods": [{"id": "x", "name": "n"}],
+        "agentInfo": {"version": "1"},
+    }
+    for name in whole:
+        for other in (None, 5, [1], "x", {"a": 1}):
+            for resume in (False, True):
+                talk = Talk(resume=resume)
+                talk.prompt()
+                said = talk.reply("initialize", {"protocolVersion": 1, **whole, name: other})
+                assert not any(isinstance(event, ENDINGS) for event in said)
+                assert len(talk.written()) == 1

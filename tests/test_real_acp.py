@@ -1,0 +1,401 @@
+"""Real CLIs that speak ACP, on a scripted model, through the real server: what the adapter says
+and hears is what they do. A CLI is a row of CLIS; the same tests are for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
+from tests.client import (
+    Json,
+    artifact_text,
+    context_id,
+    data,
+    facts,
+    said,
+    state,
+    states,
+    streamed_text,
+    task_id,
+)
+from tests.gemini_server import GeminiServer
+from tests.model_server import ModelServer
+from tests.openai_server import OpenAiServer
+from tests.real_claude_code import (
+    GONE_WITHIN,
+    RealClaudeCode,
+    all_facts,
+    answer,
+    ask,
+    running_command,
+    script,
+    tool,
+)
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]
+
+MODULES = CHECKOUT / "tests/clis/node_modules"
+KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
+# two pixels wide, two high
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
+
+
+def of_opencode(folder: str, name: str) -> Callable[[str, Path], None]:
+    """Writes the configuration of opencode, or of what was made from it."""
+
+    def write(url: str, home: Path) -> None:
+        model = {
+            "attachment": True,
+            "modalities": {"input": ["text", "image"], "output": ["text"]},
+            "limit": {"context": 200000, "output": 8000},
+        }
+        provider = {
+            "npm": "@ai-sdk/anthropic",
+            "options": {"baseURL": f"{url}/v1", "apiKey": KEY},
+            "models": {"scripted": model},
+        }
+        config = {
+            "provider": {"fake": provider},
+            "model": "fake/scripted",
+            "small_model": "fake/scripted",
+            "permission": {"bash": "ask", "edit": "ask"},
+            "autoupdate": False,
+            "share": "disabled",
+        }
+        path = home / ".config" / folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(config))
+
+    return write
+
+
+def of_gemini(url: str, home: Path) -> None:
+    config = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "general": {"enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+    }
+    (home / ".gemini").mkdir()
+    (home / ".gemini/settings.json").write_text(json.dumps(config))
+
+
+def nothing(url: str, home: Path) -> None:
+    """It needs no configuration but its environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """`program` is a pattern in node_modules: opencode and kilo are installed as what their
+    packages start, because npm's lock file would need their packages for all systems. `shell` is
+    the name of its tool that runs commands, `environment` gets the address of its model."""
+
+    name: str
+    version: str
+    program: str
+    shell: str
+    environment: Callable[[str], dict[str, str]]
+    configure: Callable[[str, Path], None] = nothing
+    model: Callable[[], ModelServer | GeminiServer | OpenAiServer] = ModelServer
+
+    def path(self) -> str:
+        found = sorted(MODULES.glob(self.program))
+        assert found, f"{self.program} is missing: run scripts/install"
+        return str(found[0])
+
+
+CLIS = (
+    Cli(
+        "claude-agent-acp",
+        "0.49.0",
+        ".bin/claude-agent-acp",
+        "Bash",
+        lambda url: {
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": KEY,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        },
+    ),
+    Cli(
+        "opencode",
+        "1.18.33",
+        "opencode-linux-*/bin/opencode",
+        "bash",
+        lambda url: {"OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        of_opencode("opencode", "opencode.json"),
+    ),
+    Cli(
+        "copilot",
+        "1.0.102",
+        ".bin/copilot",
+        "bash",
+        lambda url: {
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_TYPE": "anthropic",
+            "COPILOT_PROVIDER_BASE_URL": url,
+            "COPILOT_PROVIDER_API_KEY": KEY,
+            "COPILOT_MODEL": "claude-sonnet-4.5",
+        },
+    ),
+    Cli(
+        "kilo",
+        "7.7.7",
+        "@kilocode/cli-linux-*/bin/kilo",
+        "bash",
+        lambda url: {},
+        of_opencode("kilo", "kilo.json"),
+    ),
+    Cli(
+        "gemini",
+        "0.61.0",
+        ".bin/gemini",
+        "run_shell_command",
+        lambda url: {
+            "GEMINI_API_KEY": KEY,
+            "GOOGLE_GEMINI_BASE_URL": url,
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            "AGENT_MODEL": "gemini-2.5-flash",
+        },
+        of_gemini,
+        GeminiServer,
+    ),
+    Cli(
+        "qwen",
+        "0.15.10",
+        ".bin/qwen",
+        "run_shell_command",
+        lambda url: {
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_MODEL": "scripted",
+        },
+        model=OpenAiServer,
+    ),
+)
+
+
+@dataclass(slots=True)
+class Real(RealClaudeCode):
+    """A server whose agent is the real CLI."""
+
+    cli: Cli
+
+    def run(self, command: str) -> Json:
+        return tool(self.cli.shell, command=command, description="Run it")
+
+
+@asynccontextmanager
+async def serving(cli: Cli, folder: Path, **env: str) -> AsyncIterator[Real]:
+    workspace, home = folder / "workspace", folder / "home"
+    for path in (workspace, home, folder / "tmp"):
+        path.mkdir()
+    async with (
+        cli.model() as model,
+        AsyncExitStack() as servers,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(90), read_bufsize=2**25) as http,
+    ):
+        cli.configure(model.url, home)
+        every: dict[str, Any] = {
+            "AGENT_ADAPTER": cli.name,
+            "AGENT_BINARY": cli.path(),
+            "TMPDIR": str(folder / "tmp"),
+            "BRIDGE_THOUGHTS": "true",
+            **cli.environment(model.url),
+            **env,
+        }
+
+        async def start() -> BridgeProcess:
+            return await servers.enter_async_context(bridge(workspace, **every))
+
+        server = await start()
+        real = Real(server, model, http, workspace, home, start, cli)  # type: ignore[arg-type]
+        try:
+            yield real
+        finally:
+            await http.close()
+            await real.server.stop()
+            for process in real.processes():  # of a test that failed while no server ran
+                process.kill()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=CLIS, ids=lambda cli: cli.name)
+async def real(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Real]:
+    async with serving(request.param, tmp_path_factory.mktemp("acp")) as server:
+        yield server
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_answered(real: Real) -> None:
+    items = await real.client().collect(script("Say it.", "Hello from the model."))
+    assert states(items)[-1] == "completed"
+    assert streamed_text(items) == "Hello from the model."
+    task = await real.client().get(task_id(items[0]))
+    assert task["metadata"]["bridge"]["cliVersion"] == real.cli.version
+    (result,) = [a for a in task["artifacts"] if a["artifactId"] == "result"]
+    assert {"inputTokens": 100, "outputTokens": 20}.items() <= data(result["parts"])[0].items()
+
+
+async def test_turns_of_a_context_are_one_conversation(real: Real) -> None:
+    client = real.client()
+    first = await client.send(script("the first turn", "answer one"))
+    second = await client.send(script("another", "answer two"), contextId=context_id(first))
+    assert [artifact_text(task) for task in (first, second)] == ["answer one", "answer two"]
+    seen = json.dumps(real.requests("the first turn")[-1])
+    assert "answer one" in seen
+    assert "another" in seen
+
+
+@pytest.mark.parametrize("word", ["yes", "no"])
+async def test_a_command_is_run_only_if_the_client_allows_it(real: Real, word: str) -> None:
+    path = real.workspace / f"{word}.txt"
+    run = real.run(f"echo written > {path}")
+    task = await ask(real.client(), script(f"run it {word}", run, "the end"))
+    asked = facts(task)
+    assert str(path) in said(task)
+    assert {"allow_once", "reject_once"} <= {one["kind"] for one in asked["options"]}
+    task = await answer(real.client(), task, word)
+    assert state(task) == "completed"
+    assert path.exists() is (word == "yes")
+    told = [part for message in task["history"] for part in data(message["parts"])]
+    assert [fact["type"] for fact in told if "tool" in fact["type"]][:1] == ["tool_call"]
+    if word == "yes":
+        assert artifact_text(task).endswith("the end")
+        (result,) = [fact for fact in told if fact["type"] == "tool_result"]
+        assert result["status"] == "completed"
+
+
+async def test_a_cancel_ends_the_command_and_the_next_message_goes_on(real: Real) -> None:
+    client = real.client()
+    others = set(real.processes())
+    first = await client.send(script("to be remembered", "the old answer"))
+    own = set(real.processes()) - others
+    assert own
+    async with running_command() as command:
+        task = await ask(
+            client, script("run", real.run(command.line), "never"), contextId=context_id(first)
+        )
+        params = {"message": client.message("yes", taskId=task_id(task))}
+        params["configuration"] = {"returnImmediately": True}
+        await client.call("SendMessage", params)
+        await command.begun()
+        assert state(await client.cancel(task_id(task))) == "canceled"
+        async with asyncio.timeout(15):
+            await command.ended.wait()
+    await gone(own)
+    if real.cli.name == "gemini":
+        in_another_minute(real.home)
+    items = await client.collect(script("go on", "the new answer"), contextId=context_id(first))
+    assert states(items)[-1] == "completed", items[-1]
+    assert streamed_text(items) == "the new answer"
+    seen = json.dumps(real.requests("go on")[-1])
+    assert "to be remembered" in seen
+    assert "the old answer" in seen
+
+
+async def gone(processes: set[psutil.Process]) -> None:
+    """Until they have ended, as they must in time."""
+    left = await asyncio.to_thread(psutil.wait_procs, processes, GONE_WITHIN)
+    assert left[1] == []
+
+
+def in_another_minute(home: Path) -> None:
+    """gemini 0.61.0 cannot load a session in the minute in which it began, which is in the name of
+    its file: make it an older one."""
+    for path in home.glob(".gemini/tmp/**/session-*.json*"):
+        old = re.sub(r"session-\d{4}-\d\d-\d\dT\d\d-\d\d", "session-2026-01-02T03-04", path.name)
+        path.rename(path.with_name(old))
+
+
+async def test_a_cancel_while_a_permission_is_open_leaves_nothing(real: Real) -> None:
+    client = real.client()
+    others = set(real.processes())
+    path = real.workspace / "never.txt"
+    task = await ask(client, script("run", real.run(f"touch {path}"), "never"))
+    own = set(real.processes()) - others
+    assert own
+    assert state(await client.cancel(task_id(task))) == "canceled"
+    await gone(own)
+    assert not path.exists()
+
+
+async def test_thoughts_are_told(real: Real) -> None:
+    step = {"thinking": "let me see", "text": "seen"}
+    items = await real.client().collect(script("think", step))
+    thoughts = "".join(fact["text"] for fact in all_facts(items, "thought"))
+    assert "let me see" in thoughts  # gemini makes a heading of it
+    assert streamed_text(items) == "seen"
+
+
+async def test_an_image_reaches_the_model(real: Real) -> None:
+    parts = [
+        {"text": script("look", {"echo": True})},
+        {"raw": PNG, "mediaType": "image/png", "filename": "dot.png"},
+    ]
+    task = await real.client().send(parts)
+    seen = json.loads(artifact_text(task))
+    if real.cli.name == "qwen":  # which gives no image to a model that it does not know
+        assert "dot.png" in json.dumps(seen)
+    else:
+        assert "image/png" in [part.get("media_type") for part in seen]
+
+
+# --- a server that ends --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
+async def test_a_question_outlives_the_server(cli: Cli, tmp_path: Path) -> None:
+    state_folder = {"BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    async with serving(cli, tmp_path, **state_folder) as real:
+        path = real.workspace / "after.txt"
+        task = await ask(real.client(), script("run", real.run(f"touch {path}"), "the end"))
+        await real.kill()
+        await real.restart()
+        assert state(await real.client().get(task_id(task))) == "input-required"
+        task = await answer(real.client(), task, "yes")
+        assert (state(task), path.exists()) == ("completed", True)
+        assert artifact_text(task).endswith("the end")
+
+
+# --- what only one of them does ------------------------------------------------------------------
+
+
+async def test_claude_s_question_is_a_form(tmp_path: Path) -> None:
+    options = [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}]
+    question: dict[str, Any] = {"question": "Which colour?", "header": "Colour"}
+    question |= {"multiSelect": False, "options": options}
+    async with serving(CLIS[0], tmp_path) as real:
+        asked = script("ask", tool("AskUserQuestion", questions=[question]), "thanks")
+        task = await ask(real.client(), asked)
+        assert (facts(task)["kind"], facts(task)["freeText"]) == ("choice", True)
+        task = await answer(real.client(), task, "Blue — b")
+        assert artifact_text(task) == "thanks"
+        assert '\\"Which colour?\\"=\\"Blue\\"' in json.dumps(real.requests("Which colour?")[-1])
+
+
+async def test_gemini_without_a_key_says_how_to_log_in(tmp_path: Path) -> None:
+    cli = next(one for one in CLIS if one.name == "gemini")
+    async with serving(cli, tmp_path, GEMINI_API_KEY="", GOOGLE_GEMINI_BASE_URL="") as real:
+        task = await real.client().send(script("x", "y"))
+        assert state(task) == "failed"
+        assert task["metadata"]["bridge"]["reason"] == "auth"
+        assert "Gemini API key" in said(task)
