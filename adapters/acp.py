@@ -54,6 +54,7 @@ from bridge.events import (
 )
 from bridge.message import Part, RawPart, TextPart, UrlPart, media_type
 from bridge.rpc import METHOD_NOT_FOUND, Peer, Reply, Request, RpcError
+from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -346,15 +347,15 @@ class Acp(Adapter):
         turn = self._turn
         said = self._peer.receive(line)
         if said is None:
-            return (_output_status(line),) if line.strip() else ()
+            return (output_status(line),) if line.strip() else ()
         if turn and turn.sent and not turn.heard and said:
             turn.heard = True
             return [Started(self._session_id, *self._describe()), *said]
         return said
 
     def _describe(self) -> tuple[str | None, str | None, str | None]:
-        info = _dict((self._agent or {}).get("agentInfo"))
-        return self._facts.get("model"), _word(info.get("version")), self._facts.get("mode")
+        info = as_dict((self._agent or {}).get("agentInfo"))
+        return self._facts.get("model"), as_word(info.get("version")), self._facts.get("mode")
 
     # --- the handshake -------------------------------------------------------------------------
 
@@ -392,7 +393,7 @@ class Acp(Adapter):
 
     def _login(self) -> str | None:
         """A way to log in that the agent offers and that can work without a person."""
-        offered = [_dict(one).get("id") for one in _list(self._offer("authMethods"))]
+        offered = [as_dict(one).get("id") for one in as_list(self._offer("authMethods"))]
         for variable, method in self.preset.logins:
             if method in offered and (not variable or self.config.env.get(variable)):
                 return method
@@ -413,8 +414,8 @@ class Acp(Adapter):
 
     def _can(self, group: str, name: str) -> bool:
         """Whether the agent has a capability; members that are objects count as yes."""
-        capabilities = _dict(self._offer("agentCapabilities"))
-        value = (_dict(capabilities.get(group)) if group else capabilities).get(name)
+        capabilities = as_dict(self._offer("agentCapabilities"))
+        value = (as_dict(capabilities.get(group)) if group else capabilities).get(name)
         return value is True or isinstance(value, dict)
 
     def _open_session(self) -> None:
@@ -436,7 +437,7 @@ class Acp(Adapter):
         self._peer.request("session/list", params, self._listed)
 
     def _listed(self, reply: Reply) -> Said:
-        known = [_dict(one).get("sessionId") for one in _list(reply.members.get("sessions"))]
+        known = [as_dict(one).get("sessionId") for one in as_list(reply.members.get("sessions"))]
         cursor = reply.members.get("nextCursor")
         if self.start.session_id in known:
             self._resume()
@@ -538,8 +539,8 @@ class Acp(Adapter):
         return self._end(failed)
 
     def _not_logged_in(self, error: RpcError) -> Failed:
-        offers = (_dict(one) for one in _list(self._offer("authMethods")))
-        hints = [": ".join(filter(None, map(_word, _hint(one)))) for one in offers]
+        offers = (as_dict(one) for one in as_list(self._offer("authMethods")))
+        hints = [": ".join(filter(None, map(as_word, _hint(one)))) for one in offers]
         text = f"{self.title} is not logged in on the server, or its key is not accepted."
         if any(hints):
             text += f" It offers: {'; '.join(filter(None, hints))}."
@@ -659,17 +660,17 @@ class Acp(Adapter):
         return handler(turn, update) if handler else ()
 
     def _message_chunk(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
-        meta_usage = _dict(_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
+        meta_usage = as_dict(as_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
         for name, count in _counts(meta_usage).items():
             turn.usage[name] = turn.usage.get(name, 0) + count
         content = update["content"]
         if content.get("type") != "text":
             yield from self._handed_over(turn, content)
             return
-        text = _string(content["text"])
+        text = as_string(content["text"])
         if not text:
             return
-        message = _word(update.get("messageId"))
+        message = as_word(update.get("messageId"))
         new_block = turn.new_block or message != turn.message
         if new_block:
             turn.block = []
@@ -701,14 +702,14 @@ class Acp(Adapter):
         for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
             if _is_count(update.get(name)):
                 turn.usage[ours] = update[name]
-        cost = _dict(update.get("cost"))
+        cost = as_dict(update.get("cost"))
         amount = cost.get("amount")
         if cost.get("currency") == "USD" and (_is_count(amount) or isinstance(amount, float)):
             turn.cost = float(amount)  # of the whole session
         return ()
 
     def _mode_update(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
-        mode = _string(update["currentModeId"])
+        mode = as_string(update["currentModeId"])
         if mode != self._facts.get("mode"):
             self._facts["mode"] = mode
             yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
@@ -778,12 +779,12 @@ class Acp(Adapter):
         cancelled: Json = {"action": "cancel"}
         message = str(params.get("message") or "")
         if params.get("mode") == "url":
-            text = f"{message}\n{_string(params['url'])}".strip()
+            text = f"{message}\n{as_string(params['url'])}".strip()
             question = Question(self._next_id(), "auth", text, (ACCEPT, DECLINE))
             return self._ask(request, [question], _visited, cancelled)
-        members = _dict(params["requestedSchema"].get("properties"))
+        members = as_dict(params["requestedSchema"].get("properties"))
         asked = {
-            self._next_id(): (name, _dict(schema))
+            self._next_id(): (name, as_dict(schema))
             for name, schema in members.items()
             if name.removesuffix("_custom") == name or name.removesuffix("_custom") not in members
         }
@@ -795,14 +796,15 @@ class Acp(Adapter):
 
     def _cursor_question(self, request: Request) -> Said:
         """Cursor's own: {questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
-        asked = {self._next_id(): _dict(one) for one in request.params["questions"]}
+        asked = {self._next_id(): as_dict(one) for one in request.params["questions"]}
         questions = [
             Question(
                 question_id,
                 "choice",
                 str(one.get("prompt") or request.params.get("title") or ""),
                 tuple(
-                    Option(_string(o["id"]), str(o.get("label") or o["id"])) for o in one["options"]
+                    Option(as_string(o["id"]), str(o.get("label") or o["id"]))
+                    for o in one["options"]
                 ),
                 multiple=one.get("allowMultiple") is True,
             )
@@ -846,14 +848,16 @@ def _setting(session: Json, what: str, value: str) -> tuple[str, Json] | None:
 
 
 def _config_option(session: Json, what: str) -> Json | None:
-    options = map(_dict, _list(session.get("configOptions")))
+    options = map(as_dict, as_list(session.get("configOptions")))
     return next((one for one in options if what in (one.get("category"), one.get("id"))), None)
 
 
 def _current(session: Json, what: str) -> str | None:
-    offered = _dict(session.get(f"{what}s"))
+    offered = as_dict(session.get(f"{what}s"))
     option = _config_option(session, what) or {}
-    return _word(offered.get(f"current{what.capitalize()}Id")) or _word(option.get("currentValue"))
+    return as_word(offered.get(f"current{what.capitalize()}Id")) or as_word(
+        option.get("currentValue")
+    )
 
 
 def _means_lost(error: RpcError) -> bool:
@@ -869,21 +873,21 @@ def _means_lost(error: RpcError) -> bool:
 
 def _merged(tools: dict[str, _Tool], update: Json) -> _Tool:
     """The tool call with what is new of it: members that are missing stay as they were."""
-    tool_id = _string(update["toolCallId"])
+    tool_id = as_string(update["toolCallId"])
     tool = tools.setdefault(tool_id, _Tool(tool_id))
-    meta = _dict(update.get("_meta"))
-    name = meta.get("toolName") or _dict(meta.get("claudeCode")).get("toolName")
-    tool.name = _word(name) or tool.name
-    tool.title = _word(update.get("title")) or tool.title
-    tool.kind = _word(update.get("kind")) or tool.kind
-    tool.status = _word(update.get("status")) or tool.status
+    meta = as_dict(update.get("_meta"))
+    name = meta.get("toolName") or as_dict(meta.get("claudeCode")).get("toolName")
+    tool.name = as_word(name) or tool.name
+    tool.title = as_word(update.get("title")) or tool.title
+    tool.kind = as_word(update.get("kind")) or tool.kind
+    tool.status = as_word(update.get("status")) or tool.status
     tool.input = update.get("rawInput") or tool.input
     tool.output = update.get("rawOutput") if "rawOutput" in update else tool.output
     content = update.get("content")
     if isinstance(content, list):
         tool.content = content
         tool.changes = tuple(_changes(content)) or tool.changes
-    paths = [_word(_dict(one).get("path")) for one in _list(update.get("locations"))]
+    paths = [as_word(as_dict(one).get("path")) for one in as_list(update.get("locations"))]
     tool.paths = tuple(filter(None, paths)) or tool.paths
     return tool
 
@@ -906,9 +910,9 @@ def _output(tool: _Tool) -> Any:
     if isinstance(tool.output, str):
         return tool.output
     texts = [
-        _dict(_dict(one).get("content")).get("text")
+        as_dict(as_dict(one).get("content")).get("text")
         for one in tool.content
-        if _dict(one).get("type") == "content"
+        if as_dict(one).get("type") == "content"
     ]
     return "\n".join(text for text in texts if isinstance(text, str)) or tool.output
 
@@ -916,14 +920,14 @@ def _output(tool: _Tool) -> Any:
 def _changes(content: Sequence[Any]) -> Iterator[FileChange]:
     """The diffs in a tool call's content. Some agents give the changed places, not whole files:
     then the numbers of the lines are not those of the file."""
-    for one in map(_dict, content):
+    for one in map(as_dict, content):
         path, new = one.get("path"), one.get("newText")
         if one.get("type") != "diff" or not isinstance(path, str):
             continue
-        old = _word(one.get("oldText")) or ""
+        old = as_word(one.get("oldText")) or ""
         kind: Literal["create", "update", "delete"] = "update" if old else "create"
         kind = kind if isinstance(new, str) else "delete"
-        yield FileChange(path, kind, _diff(path, old, _word(new) or ""))
+        yield FileChange(path, kind, _diff(path, old, as_word(new) or ""))
 
 
 def _diff(path: str, old: str, new: str) -> str:
@@ -967,7 +971,7 @@ def _same(left: Sequence[str], right: Sequence[str]) -> int:
 
 def _option(one: Json) -> Option:
     kinds = ("allow_once", "allow_always", "reject_once", "reject_always")
-    kind, option_id = one.get("kind"), _string(one["optionId"])
+    kind, option_id = one.get("kind"), as_string(one["optionId"])
     return Option(option_id, str(one.get("name") or option_id), kind if kind in kinds else "choice")
 
 
@@ -981,7 +985,7 @@ def _selected(option: Option) -> Json:
 
 def _wish(title: str, tool: _Tool) -> str:
     """What the agent wants to do, for the person who decides."""
-    command = _dict(tool.input).get("command")
+    command = as_dict(tool.input).get("command")
     what = tool.title or tool.name or tool.kind
     text = f"{title} asks for permission: {what}"
     if isinstance(command, str) and command not in text:
@@ -1006,7 +1010,7 @@ def _member_question(
 ) -> Question:
     """The question for one member of a form; `X_custom` is where own words for X go."""
     multiple = schema.get("type") == "array"
-    options = tuple(_choices(_dict(schema.get("items")) if multiple else schema))
+    options = tuple(_choices(as_dict(schema.get("items")) if multiple else schema))
     if schema.get("type") == "boolean":
         options = (YES, NO)
     label = str(schema.get("description") or schema.get("title") or name)
@@ -1019,11 +1023,11 @@ def _member_question(
 
 
 def _choices(schema: Json) -> Iterator[Option]:
-    named = _list(schema.get("oneOf")) or _list(schema.get("anyOf"))
-    for one in map(_dict, named):
+    named = as_list(schema.get("oneOf")) or as_list(schema.get("anyOf"))
+    for one in map(as_dict, named):
         value = str(one.get("const"))
         yield Option(value, str(one.get("title") or value))
-    for value in map(str, _list(schema.get("enum"))):
+    for value in map(str, as_list(schema.get("enum"))):
         yield Option(value, value)
 
 
@@ -1042,7 +1046,7 @@ def _form(asked: Mapping[str, tuple[str, Json]], answers: Mapping[str, Answer]) 
 
 
 def _choices_of(schema: Json) -> bool:
-    return any(_choices(_dict(schema.get("items")))) or any(_choices(schema))
+    return any(_choices(as_dict(schema.get("items")))) or any(_choices(schema))
 
 
 def _typed(schema: Json, text: str) -> Any:
@@ -1085,30 +1089,30 @@ def _cursor_plan_of(params: Json) -> Said:
 
 def _thought_chunk(turn: _Turn, update: Json) -> Iterator[AgentEvent]:
     turn.new_block = True
-    text = _string(update["content"].get("text") or "")
+    text = as_string(update["content"].get("text") or "")
     if text:
         yield Thought(text)
 
 
 def _part(content: Json) -> RawPart | UrlPart | TextPart | None:
     """What an agent hands over in a ContentBlock that is no text."""
-    kind = _word(content.get("mimeType"))
+    kind = as_word(content.get("mimeType"))
     match content.get("type"):
         case "image" | "audio":
-            return RawPart(_string(content["data"]), kind)
+            return RawPart(as_string(content["data"]), kind)
         case "resource_link":
-            return UrlPart(_string(content["uri"]), kind, _word(content.get("name")))
+            return UrlPart(as_string(content["uri"]), kind, as_word(content.get("name")))
         case "resource":
-            inner = _dict(content["resource"])
-            name, kind = _word(inner.get("uri")), _word(inner.get("mimeType"))
+            inner = as_dict(content["resource"])
+            name, kind = as_word(inner.get("uri")), as_word(inner.get("mimeType"))
             if isinstance(inner.get("blob"), str):
                 return RawPart(inner["blob"], kind, name)
-            return TextPart(_string(inner["text"]), kind, name)
+            return TextPart(as_string(inner["text"]), kind, name)
     return None
 
 
 def _plan(entries: Any) -> Plan:
-    return Plan(tuple(_plan_entry(_dict(entry)) for entry in entries))
+    return Plan(tuple(_plan_entry(as_dict(entry)) for entry in entries))
 
 
 def _plan_entry(entry: Json) -> PlanEntry:
@@ -1118,10 +1122,10 @@ def _plan_entry(entry: Json) -> PlanEntry:
 
 def _usage_of(result: Json) -> dict[str, int]:
     """The tokens of a turn; gemini says them in a place and in words of its own."""
-    quota = _dict(_dict(_dict(result.get("_meta")).get("quota")).get("token_count"))
+    quota = as_dict(as_dict(as_dict(result.get("_meta")).get("quota")).get("token_count"))
     words = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
     own = {ours: quota.get(theirs) for ours, theirs in words.items()}
-    return _counts({**own, **_dict(result.get("usage"))})
+    return _counts({**own, **as_dict(result.get("usage"))})
 
 
 def _came_to_nothing(turn: _Turn) -> bool:
@@ -1152,32 +1156,8 @@ def _reason(error: RpcError) -> str:
     return error.message
 
 
-def _output_status(line: bytes) -> Status:
-    text = line.decode(errors="replace")
-    return Status(text, {"type": "output", "text": text[:2000]})
-
-
-def _string(value: Any) -> str:
-    """What makes no sense unless it is a string. Raises TypeError."""
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"a string was expected, not {type(value).__name__}")
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _dict(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 # --- the adapters --------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ from bridge.events import (
 from bridge.message import Part, RawPart, media_type
 from bridge.question import is_word
 from bridge.readable import json_object
+from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
 Json = Mapping[str, Any]
 
@@ -228,7 +229,7 @@ class ClaudeCode(Adapter):
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
         event = json_object(line)
         if event is None:
-            return (_output_status(line),) if line.strip() else ()
+            return (output_status(line),) if line.strip() else ()
         handler = self._handlers.get(str(event.get("type")))
         if handler is None:
             return ()
@@ -240,7 +241,7 @@ class ClaudeCode(Adapter):
             # it is its end.
             if event.get("type") == "result" or event.get("subtype") == "session_state_changed":
                 raise
-            said.append(_output_status(line))
+            said.append(output_status(line))
             if event.get("type") == "control_request":
                 self._refuse(event, "The bridge does not understand this request.")
         return said
@@ -261,12 +262,12 @@ class ClaudeCode(Adapter):
     def _delta(self, delta: Json) -> Iterable[AgentEvent]:
         match delta.get("type"):
             case "text_delta":
-                text = _string(delta["text"])
+                text = as_string(delta["text"])
                 self._streamed.append(text)
                 new_block, self._new_block = self._new_block, False
                 return (Text(text, new_block),)
             case "thinking_delta":
-                return (Thought(_string(delta["thinking"])),)
+                return (Thought(as_string(delta["thinking"])),)
         return ()
 
     def _next_message(self, message_id: str | None) -> Iterator[AgentEvent]:
@@ -287,7 +288,7 @@ class ClaudeCode(Adapter):
         for block in message.get("content", ()):
             match block.get("type"):
                 case "text":
-                    text = _string(block["text"])
+                    text = as_string(block["text"])
                     yield from self._whole_text(message.get("id"), text, parent)
                 case "tool_use":
                     yield from self._tool_use(block, parent)
@@ -314,7 +315,7 @@ class ClaudeCode(Adapter):
         self._new_block = True
 
     def _tool_use(self, block: Json, parent: str | None) -> Iterator[AgentEvent]:
-        tool_id, name = _string(block["id"]), str(block.get("name") or "")
+        tool_id, name = as_string(block["id"]), str(block.get("name") or "")
         arguments = block.get("input") or {}
         self._tools[tool_id] = block
         yield ToolCall(tool_id, name, arguments, parent)
@@ -332,7 +333,7 @@ class ClaudeCode(Adapter):
                 yield self._tool_result(block, event)
 
     def _tool_result(self, block: Json, event: Json) -> AgentEvent:
-        tool_id = _string(block["tool_use_id"])
+        tool_id = as_string(block["tool_use_id"])
         failed = bool(block.get("is_error"))
         change = None if failed else _file_change(event.get("tool_use_result"))
         if change:
@@ -341,7 +342,7 @@ class ClaudeCode(Adapter):
             tool_id,
             _output(block.get("content")),
             failed,
-            _word(self._tools.get(tool_id, {}).get("name")),
+            as_word(self._tools.get(tool_id, {}).get("name")),
             _parent(event),
             (change,) if change else (),
         )
@@ -350,7 +351,7 @@ class ClaudeCode(Adapter):
         match event.get("subtype"):
             case "init":
                 facts = ("session_id", "model", "claude_code_version", "permissionMode")
-                yield Started(*(_word(event.get(name)) for name in facts))
+                yield Started(*(as_word(event.get(name)) for name in facts))
             case "session_state_changed":
                 self._announces_state = True
                 if event.get("state") == "idle" and self._results and not self._unheard:
@@ -366,7 +367,7 @@ class ClaudeCode(Adapter):
     # --- the end of a turn ---------------------------------------------------------------------
 
     def _result(self, event: Json) -> Iterator[AgentEvent]:
-        covers = set(filter(_word, _list(event.get("user_message_uuids"))))
+        covers = set(filter(as_word, as_list(event.get("user_message_uuids"))))
         if covers and self._prompts.isdisjoint(covers):
             return  # of a turn that the CLI began by itself
         self._unheard -= covers or self._prompts  # older CLIs do not say
@@ -387,9 +388,9 @@ class ClaudeCode(Adapter):
         cost, self._cost = total - self._cost, total
         recent = [result.get("model_usage_since_last_result") for result in results]
         if isinstance(recent[-1], dict):  # newer CLIs say it, and count on after --resume
-            models = [model for one in recent for model in _dict(one).values()]
-            cost = sum(_number(_dict(model).get("costUSD")) for model in models)
-        tokens = [_dict(result.get("usage")) for result in results]
+            models = [model for one in recent for model in as_dict(one).values()]
+            cost = sum(_number(as_dict(model).get("costUSD")) for model in models)
+        tokens = [as_dict(result.get("usage")) for result in results]
         read, created, sent, said = (
             sum(int(_number(one.get(f"{kind}_tokens"))) for one in tokens)
             for kind in ("cache_read_input", "cache_creation_input", "input", "output")
@@ -398,26 +399,26 @@ class ClaudeCode(Adapter):
         return Usage(sent, said, sent + said + read + created, round(cost, 6), cache)
 
     def _details(self, result: Json) -> Json:
-        denials = _list(result.get("permission_denials"))
+        denials = as_list(result.get("permission_denials"))
         details = {
             "durationMs": result.get("duration_ms"),
             "turns": result.get("num_turns"),
             "stopReason": result.get("stop_reason"),
             "changedFiles": list(self._changed) or None,
-            "denied": [_dict(denial).get("tool_name") for denial in denials] or None,
+            "denied": [as_dict(denial).get("tool_name") for denial in denials] or None,
         }
         return {name: value for name, value in details.items() if value is not None}
 
     # --- questions -----------------------------------------------------------------------------
 
     def _control_request(self, event: Json) -> Iterator[AgentEvent]:
-        request_id, request = _string(event["request_id"]), event["request"]
+        request_id, request = as_string(event["request_id"]), event["request"]
         if request.get("subtype") != "can_use_tool":
             self._refuse(event, f"The bridge does not serve {request.get('subtype')}.")
             return
-        suggestions = _list(request.get("permission_suggestions"))
+        suggestions = as_list(request.get("permission_suggestions"))
         suggestions = [suggestion for suggestion in suggestions if isinstance(suggestion, dict)]
-        pending = _Request(request_id, _dict(request.get("input")), suggestions)
+        pending = _Request(request_id, as_dict(request.get("input")), suggestions)
         questions = list(self._questions(pending, request))
         pending.asks |= {question.id: question.text for question in questions}
         self._requests[request_id] = pending
@@ -446,7 +447,7 @@ class ClaudeCode(Adapter):
 
     def _tool_input(self, request: Json) -> Json:
         block = self._tools.get(request.get("tool_use_id") or "", {})
-        return _dict(block.get("input"))
+        return as_dict(block.get("input"))
 
     def _control_cancel_request(self, event: Json) -> Iterator[AgentEvent]:
         request = self._requests.pop(event["request_id"], None)
@@ -583,7 +584,7 @@ def _failure(result: Json, api_error: str | None, start: SessionStart) -> Failed
     """What `result` says went wrong, if anything did."""
     if not result.get("is_error"):
         return None
-    problems = [str(problem) for problem in _list(result.get("errors"))]
+    problems = [str(problem) for problem in as_list(result.get("errors"))]
     text = str(result.get("result") or "; ".join(problems) or result.get("subtype"))
     status = result.get("api_error_status")
     details = {"apiStatus": status, "subtype": result.get("subtype")}
@@ -600,37 +601,13 @@ def _failure(result: Json, api_error: str | None, start: SessionStart) -> Failed
 # --- members of a line, whose types are the CLI's affair ----------------------------------------
 
 
-def _output_status(line: bytes) -> Status:
-    text = line.decode(errors="replace")
-    return Status(text, {"type": "output", "text": text[:2000]})
-
-
-def _string(value: Any) -> str:
-    """What makes no sense unless it is a string. Raises TypeError."""
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"a string was expected, not {type(value).__name__}")
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _parent(event: Json) -> str | None:
     """The tool call of the sub-agent that speaks."""
-    return _word(event.get("parent_tool_use_id"))
+    return as_word(event.get("parent_tool_use_id"))
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _dict(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _lost(start: SessionStart) -> str:

@@ -23,6 +23,7 @@ PURE: dict[str, set[str]] = {
     "rpc": {"readable"},
     "events": {"message"},
     "question": {"events", "message"},
+    "shapes": {"events"},
     "wording": {"events", "message", "readable"},
     "task": {"events", "message", "wording"},
     "adapter": {"events", "message"},
