@@ -22,13 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
-from typing import Any, ClassVar, Literal, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
 
-from bridge.adapter import Adapter, AgentConfig, Launch, Prompt, SessionStart, as_text
+from bridge.adapter import Adapter, AgentConfig, Launch, Prompt, SessionStart, Upkeep, as_text
 from bridge.events import (
     SESSION_LOST,
     AgentEvent,
@@ -36,7 +35,6 @@ from bridge.events import (
     ArtifactChunk,
     Done,
     Failed,
-    FileChange,
     Option,
     OptionKind,
     Plan,
@@ -48,13 +46,16 @@ from bridge.events import (
     Status,
     Text,
     Thought,
-    ToolCall,
     ToolResult,
     Usage,
 )
 from bridge.message import Part, RawPart, TextPart, UrlPart, media_type
 from bridge.rpc import METHOD_NOT_FOUND, Peer, Reply, Request, RpcError
 from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
+
+from ._acp_presets import PRESETS, Preset
+from ._acp_tools import Tool, announce, merged, output, subject, wish
+from ._forms import ACCEPT, DECLINE, form, member_question, visited
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -65,167 +66,6 @@ NOT_FOUND = -32002
 REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-ACCEPT = Option("accept", "Done", "allow_once")
-DECLINE = Option("decline", "Decline", "reject_once")
-YES = Option("true", "Yes")
-NO = Option("false", "No")
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """What is particular about one agent. Everything else it says itself, in `initialize`.
-
-    `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
-    `model_flag` chooses its model where ACP cannot. `environment`, `modes`: see Adapter.
-    `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
-    """
-
-    name: str
-    title: str
-    binary: str
-    arguments: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-    modes: tuple[str, ...] = ()
-    model_flag: str = ""
-    images: bool = False
-    """It takes images in its protocol; else they are files that the prompt names."""
-    logins: tuple[tuple[str, str], ...] = ()
-    login_first: bool = False
-    """authenticate comes before session/new, not only after -32000."""
-    list_first: bool = False
-    """A conversation that it does not know is resumed as an empty one."""
-    late_history: bool = False
-    """session/load goes on with the history after its answer."""
-    silent_failures: bool = False
-    """Errors of the model end the turn as if it had gone well, without a word."""
-    lasting: tuple[str, ...] = ()
-    """Ids of options that write rules for other sessions, too: they are not offered."""
-
-
-_OPENAI = ("OPENAI_*",)
-_NODE_CHILD = {"NO_COLOR": "1"}
-
-PRESETS = (
-    Preset(
-        "gemini",
-        "Gemini CLI",
-        "gemini",
-        ("--acp",),
-        ("GEMINI_*", "GOOGLE_*"),
-        # Without it, SIGTERM reaches a parent that ignores it.
-        {"GEMINI_CLI_NO_RELAUNCH": "true", **_NODE_CHILD},
-        ("default", "autoEdit", "plan"),  # not yolo
-        "--model",
-        images=True,
-        logins=(("GEMINI_API_KEY", "gemini-api-key"),),
-        late_history=True,
-        silent_failures=True,  # a broken stream ends as end_turn
-    ),
-    Preset(
-        "opencode",
-        "opencode",
-        "opencode",
-        ("acp",),
-        ("OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
-        {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
-        ("build", "plan"),
-        images=True,
-    ),
-    Preset(
-        "copilot",
-        "GitHub Copilot CLI",
-        "copilot",
-        ("--acp",),
-        ("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN"),
-        # Its modes are URIs, and one of them allows everything: none is offered.
-        model_flag="--model",
-        images=True,
-    ),
-    Preset(
-        "cursor",
-        "Cursor CLI",
-        "agent",
-        ("acp",),
-        ("CURSOR_*",),
-        modes=("agent", "plan", "ask"),
-        logins=(("", "cursor_login"),),
-        login_first=True,  # its documentation says so; it succeeds at once if logged in
-    ),
-    Preset(
-        "qwen",
-        "Qwen Code",
-        "qwen",
-        ("--acp",),
-        (*_OPENAI, "QWEN_*", "DASHSCOPE_*"),
-        {"QWEN_CODE_NO_RELAUNCH": "true", **_NODE_CHILD},
-        ("plan", "default", "auto-edit"),  # not yolo
-        "--model",
-        logins=(("OPENAI_API_KEY", "openai"),),
-        list_first=True,  # an unknown id is loaded "successfully"
-        lasting=("proceed_always_project", "proceed_always_user"),
-    ),
-    Preset(
-        "kilo",
-        "Kilo Code",
-        "kilo",
-        ("acp",),
-        ("KILO_*", "OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
-        images=True,  # a file outside of the workspace costs a permission
-    ),
-    Preset(
-        "claude-agent-acp",
-        "Claude Agent",
-        "claude-agent-acp",
-        (),
-        ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX"),
-        # As for Claude Code itself: a task has one end.
-        {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
-        ("default", "acceptEdits", "plan"),
-        images=True,
-    ),
-    Preset(
-        "cline",
-        "Cline",
-        "cline",
-        ("--acp",),
-        # Without CLINE_API_KEY it wants a login, whatever provider is configured.
-        ("CLINE_*", "ANTHROPIC_*", *_OPENAI),
-    ),
-    # Not run by us from here on, but for the handshakes of droid 0.225.1 and auggie 0.36.0, and for
-    # turns of codex-acp 0.16.0: the arguments are those of the agents' own documentation.
-    Preset("goose", "Goose", "goose", ("acp",), ("GOOSE_*", "ANTHROPIC_*", *_OPENAI)),
-    Preset("kimi", "Kimi CLI", "kimi", ("acp",), ("KIMI_*", "MOONSHOT_*")),
-    Preset("vibe", "Mistral Vibe", "vibe-acp", (), ("MISTRAL_*", "VIBE_*")),
-    Preset(
-        "droid",
-        "Factory Droid",
-        "droid",
-        ("exec", "--output-format", "acp"),
-        ("FACTORY_*",),
-    ),
-    Preset("auggie", "Auggie", "auggie", ("--acp",), ("AUGMENT_*",)),
-    Preset("kiro", "Kiro CLI", "kiro-cli", ("acp",), ("KIRO_*", "AWS_*")),
-    Preset("codex-acp", "Codex", "codex-acp", (), ("CODEX_*", *_OPENAI)),
-)
-
-
-@dataclass(slots=True)
-class _Tool:
-    """A tool call, put together from all that was said of it."""
-
-    id: str
-    title: str = ""
-    name: str = ""  # the tool's own, where the agent tells it
-    kind: str = ""
-    input: Any = None
-    output: Any = None
-    content: Sequence[Any] = ()
-    paths: tuple[str, ...] = ()
-    changes: tuple[FileChange, ...] = ()
-    status: str = "pending"
-    announced: str | None = None  # the name under which it was
-    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -235,7 +75,7 @@ class _Turn:
     heard: bool = False  # something was said since it was sent
     interrupted: bool = False
     refused: bool = False  # the client said no to a permission
-    tools: dict[str, _Tool] = field(default_factory=dict)
+    tools: dict[str, Tool] = field(default_factory=dict)
     message: str | None = None  # id of the message whose text is being streamed
     new_block: bool = True
     block: list[str] = field(default_factory=list)  # the text of the last block
@@ -287,6 +127,7 @@ class Acp(Adapter):
         self._session_id: str | None = None
         self._facts: dict[str, str | None] = {}  # model and mode of the session
         self._opening = False  # a request of the handshake is under way
+        self._greeting = False  # and nobody has given a prompt yet
         self._ready = False
         self._tried_login = False
         self._cost: float | None = None if start.resume else 0.0  # of the session so far
@@ -314,14 +155,19 @@ class Acp(Adapter):
         seen = self.config.env
         return Launch(tuple(argv), {k: v for k, v in preset.variables.items() if k not in seen})
 
+    def greet(self) -> bool:
+        self._greeting = True
+        self._begin()
+        return True
+
     def prompt(self, prompt: Prompt) -> None:
         """Said at once, or when the handshake is done, which the first prompt begins."""
         self._turn = _Turn(prompt)
+        self._greeting = False
         if self._ready:
             self._send_prompt(self._turn)
-        elif not self._opening:
-            self._opening = True
-            self._open()
+        else:
+            self._begin()
 
     def answer(self, question: Question, answer: Answer) -> None:
         asked = next((one for one in self._asked if question.id in one.questions), None)
@@ -358,6 +204,11 @@ class Acp(Adapter):
         return self._facts.get("model"), as_word(info.get("version")), self._facts.get("mode")
 
     # --- the handshake -------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if not self._opening:
+            self._opening = True
+            self._open()
 
     def _open(self) -> None:
         if self._agent is not None:
@@ -496,7 +347,7 @@ class Acp(Adapter):
             self._opening, self._ready = False, True
             if self._turn:
                 self._send_prompt(self._turn)
-            return ()
+            return [Started(self._session_id, *self._describe())] if self._greeting else ()
         (what, value), *rest = steps
         request = _setting(session, what, value)
         if request is None:
@@ -561,6 +412,7 @@ class Acp(Adapter):
             used = self._usage(turn)
             if used:
                 yield used
+        if turn or self._greeting:
             yield event
 
     # --- the turn ------------------------------------------------------------------------------
@@ -686,17 +538,17 @@ class Acp(Adapter):
 
     def _tool_update(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
         turn.new_block = True
-        tool = _merged(turn.tools, update)
+        tool = merged(turn.tools, update)
         # An input that has nothing but a folder (opencode) is going to be filled.
         filled = isinstance(tool.input, dict) and bool(tool.input.keys() - {"cwd"})
         if filled or tool.status != "pending":
-            yield from _announce(tool)
+            yield from announce(tool)
         if tool.status in ("completed", "failed") and not tool.ended:
             tool.ended = True
             failed = tool.status == "failed"
             changes = () if failed else tool.changes
             turn.changed |= dict.fromkeys(change.path for change in changes)
-            yield ToolResult(tool.id, _output(tool), failed, tool.announced, None, changes)
+            yield ToolResult(tool.id, output(tool), failed, tool.announced, None, changes)
 
     def _usage_update(self, turn: _Turn, update: Json) -> Said:
         for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
@@ -752,16 +604,16 @@ class Acp(Adapter):
     def _permission(self, request: Request) -> Iterator[AgentEvent]:
         """ACP v1, Tool Calls: Requesting Permission."""
         params = request.params
-        tool = _merged(self._turn.tools if self._turn else {}, params["toolCall"])
+        tool = merged(self._turn.tools if self._turn else {}, params["toolCall"])
         options = [_option(one) for one in params["options"]]
         options = [one for one in options if one.id not in self.preset.lasting]
         allowed = _of_kind(options, "allow_once", "allow_always") if self.config.force else None
-        yield from _announce(tool)
+        yield from announce(tool)
         if allowed and self._turn and not self._turn.interrupted:
             self._peer.answer(request, _selected(allowed))
             return
         question = Question(
-            self._next_id(), "permission", _wish(self.title, tool), tuple(options), _subject(tool)
+            self._next_id(), "permission", wish(self.title, tool), tuple(options), subject(tool)
         )
         yield from self._ask(request, [question] if options else [], self._decision, CANCELLED)
 
@@ -781,7 +633,7 @@ class Acp(Adapter):
         if params.get("mode") == "url":
             text = f"{message}\n{as_string(params['url'])}".strip()
             question = Question(self._next_id(), "auth", text, (ACCEPT, DECLINE))
-            return self._ask(request, [question], _visited, cancelled)
+            return self._ask(request, [question], visited, cancelled)
         members = as_dict(params["requestedSchema"].get("properties"))
         asked = {
             self._next_id(): (name, as_dict(schema))
@@ -789,10 +641,10 @@ class Acp(Adapter):
             if name.removesuffix("_custom") == name or name.removesuffix("_custom") not in members
         }
         questions = [
-            _member_question(question_id, name, schema, message, members)
+            member_question(question_id, name, schema, message, members)
             for question_id, (name, schema) in asked.items()
         ]
-        return self._ask(request, questions, partial(_form, asked), cancelled)
+        return self._ask(request, questions, partial(form, asked), cancelled)
 
     def _cursor_question(self, request: Request) -> Said:
         """Cursor's own: {questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
@@ -868,105 +720,7 @@ def _means_lost(error: RpcError) -> bool:
     return error.code in (NOT_FOUND, -32602, METHOD_NOT_FOUND) or any(one in words for one in known)
 
 
-# --- tools ---------------------------------------------------------------------------------------
-
-
-def _merged(tools: dict[str, _Tool], update: Json) -> _Tool:
-    """The tool call with what is new of it: members that are missing stay as they were."""
-    tool_id = as_string(update["toolCallId"])
-    tool = tools.setdefault(tool_id, _Tool(tool_id))
-    meta = as_dict(update.get("_meta"))
-    name = meta.get("toolName") or as_dict(meta.get("claudeCode")).get("toolName")
-    tool.name = as_word(name) or tool.name
-    tool.title = as_word(update.get("title")) or tool.title
-    tool.kind = as_word(update.get("kind")) or tool.kind
-    tool.status = as_word(update.get("status")) or tool.status
-    tool.input = update.get("rawInput") or tool.input
-    tool.output = update.get("rawOutput") if "rawOutput" in update else tool.output
-    content = update.get("content")
-    if isinstance(content, list):
-        tool.content = content
-        tool.changes = tuple(_changes(content)) or tool.changes
-    paths = [as_word(as_dict(one).get("path")) for one in as_list(update.get("locations"))]
-    tool.paths = tuple(filter(None, paths)) or tool.paths
-    return tool
-
-
-def _announce(tool: _Tool) -> Iterator[AgentEvent]:
-    if tool.announced is None:
-        tool.announced = tool.name or tool.title or tool.kind or tool.id
-        yield ToolCall(tool.id, tool.announced, _input(tool))
-
-
-def _input(tool: _Tool) -> Any:
-    """What the tool was given; where the agent does not tell (gemini), what it says instead."""
-    if tool.input is not None:
-        return tool.input
-    facts = {"title": tool.title, "kind": tool.kind, "paths": list(tool.paths)}
-    return {name: value for name, value in facts.items() if value}
-
-
-def _output(tool: _Tool) -> Any:
-    if isinstance(tool.output, str):
-        return tool.output
-    texts = [
-        as_dict(as_dict(one).get("content")).get("text")
-        for one in tool.content
-        if as_dict(one).get("type") == "content"
-    ]
-    return "\n".join(text for text in texts if isinstance(text, str)) or tool.output
-
-
-def _changes(content: Sequence[Any]) -> Iterator[FileChange]:
-    """The diffs in a tool call's content. Some agents give the changed places, not whole files:
-    then the numbers of the lines are not those of the file."""
-    for one in map(as_dict, content):
-        path, new = one.get("path"), one.get("newText")
-        if one.get("type") != "diff" or not isinstance(path, str):
-            continue
-        old = as_word(one.get("oldText")) or ""
-        kind: Literal["create", "update", "delete"] = "update" if old else "create"
-        kind = kind if isinstance(new, str) else "delete"
-        yield FileChange(path, kind, _diff(path, old, as_word(new) or ""))
-
-
-def _diff(path: str, old: str, new: str) -> str:
-    """A unified diff in one hunk, from the first line that differs to the last."""
-    if old == new:
-        return ""
-    before, after = old.splitlines(True), new.splitlines(True)
-    head = _same(before, after)
-    tail = _same(before[head:][::-1], after[head:][::-1])
-    first, context = max(head - 3, 0), min(tail, 3)
-    gone = before[head : len(before) - tail]
-    come = after[head : len(after) - tail]
-    around = len(before[first:head]) + context
-    lines = [f"--- {path if old else '/dev/null'}\n", f"+++ {path if new else '/dev/null'}\n"]
-    spans = (_span(first, len(gone) + around), _span(first, len(come) + around))
-    lines.append(f"@@ -{spans[0]} +{spans[1]} @@\n")
-    end = len(before) - tail
-    marked = [(" ", before[first:head]), ("-", gone), ("+", come)]
-    for mark, some in (*marked, (" ", before[end : end + context])):
-        lines += [f"{mark}{_whole(line)}" for line in some]
-    return "".join(lines)
-
-
-def _span(first: int, length: int) -> str:
-    return f"{first + 1 if length else first},{length}"
-
-
-def _whole(line: str) -> str:
-    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-def _same(left: Sequence[str], right: Sequence[str]) -> int:
-    """How many lines both begin with."""
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
-    )
-
-
-# --- permissions and forms -----------------------------------------------------------------------
+# --- permissions and Cursor's own questions ------------------------------------------------------
 
 
 def _option(one: Json) -> Option:
@@ -981,90 +735,6 @@ def _of_kind(options: Sequence[Option], *kinds: OptionKind) -> Option | None:
 
 def _selected(option: Option) -> Json:
     return {"outcome": {"outcome": "selected", "optionId": option.id}}
-
-
-def _wish(title: str, tool: _Tool) -> str:
-    """What the agent wants to do, for the person who decides."""
-    command = as_dict(tool.input).get("command")
-    what = tool.title or tool.name or tool.kind
-    text = f"{title} asks for permission: {what}"
-    if isinstance(command, str) and command not in text:
-        text += f"\n{command}"
-    paths = [path for path in tool.paths if path not in text]
-    text += "".join(f"\n{path}" for path in paths)
-    return text + "".join(f"\n{change.diff}" for change in tool.changes)
-
-
-def _subject(tool: _Tool) -> Json:
-    name = tool.announced or tool.title
-    return {"toolCallId": tool.id, "name": name, "kind": tool.kind, "input": _input(tool)}
-
-
-def _visited(answers: Mapping[str, Answer]) -> Json:
-    (answer,) = answers.values()
-    return {"action": "accept" if answer.option in (None, ACCEPT) else "decline"}
-
-
-def _member_question(
-    question_id: str, name: str, schema: Json, message: str, members: Json
-) -> Question:
-    """The question for one member of a form; `X_custom` is where own words for X go."""
-    multiple = schema.get("type") == "array"
-    options = tuple(_choices(as_dict(schema.get("items")) if multiple else schema))
-    if schema.get("type") == "boolean":
-        options = (YES, NO)
-    label = str(schema.get("description") or schema.get("title") or name)
-    alone = sum(not one.endswith("_custom") for one in members) == 1
-    text = message if alone and message else f"{message}\n{label}".strip()
-    own_words = not options or f"{name}_custom" in members
-    kind: Literal["choice", "text"] = "choice" if options else "text"
-    subject = {"name": name, "schema": schema}
-    return Question(question_id, kind, text, options, subject, own_words, multiple)
-
-
-def _choices(schema: Json) -> Iterator[Option]:
-    named = as_list(schema.get("oneOf")) or as_list(schema.get("anyOf"))
-    for one in map(as_dict, named):
-        value = str(one.get("const"))
-        yield Option(value, str(one.get("title") or value))
-    for value in map(str, as_list(schema.get("enum"))):
-        yield Option(value, value)
-
-
-def _form(asked: Mapping[str, tuple[str, Json]], answers: Mapping[str, Answer]) -> Json:
-    content: dict[str, Any] = {}
-    for question_id, answer in answers.items():
-        name, schema = asked[question_id]
-        if answer.options:
-            chosen = [one.id for one in answer.options]
-            content[name] = chosen if schema.get("type") == "array" else _typed(schema, chosen[0])
-        elif schema.get("type") in ("number", "integer", "boolean") or not _choices_of(schema):
-            content[name] = _typed(schema, answer.text)
-        else:
-            content[f"{name}_custom"] = answer.text
-    return {"action": "accept", "content": content}
-
-
-def _choices_of(schema: Json) -> bool:
-    return any(_choices(as_dict(schema.get("items")))) or any(_choices(schema))
-
-
-def _typed(schema: Json, text: str) -> Any:
-    """A text as the type that the member has, if it can be read so."""
-    try:
-        match schema.get("type"):
-            case "boolean":
-                return text == YES.id
-            case "integer":
-                return int(text)
-            case "number":
-                return float(text)
-    except ValueError:
-        pass
-    return text
-
-
-# --- Cursor's own --------------------------------------------------------------------------------
 
 
 def _cursor_answers(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
@@ -1163,6 +833,14 @@ def _is_count(value: Any) -> TypeGuard[int]:
 # --- the adapters --------------------------------------------------------------------------------
 
 
+def _upkeep(one: Preset) -> Upkeep:
+    words, flags = one.arguments, [one.model_flag] if one.model_flag else []
+    # A subcommand is known if its own help can be had; a flag stands in the general one.
+    command = words[:1] if words and not words[0].startswith("-") else ()
+    flags += [word for word in words if word.startswith("-")]
+    return Upkeep(one.install, one.login, (), (*command, "--help"), tuple(flags))
+
+
 def _named(one: Preset) -> type[Acp]:
     class Named(Acp):
         preset = one
@@ -1171,6 +849,7 @@ def _named(one: Preset) -> type[Acp]:
         binary = one.binary
         environment = one.environment
         modes = one.modes
+        upkeep = _upkeep(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
 
     return Named

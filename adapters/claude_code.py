@@ -29,6 +29,7 @@ from bridge.adapter import (
     Launch,
     Prompt,
     SessionStart,
+    Upkeep,
     as_text,
 )
 from bridge.events import (
@@ -90,6 +91,15 @@ class ClaudeCode(Adapter):
     environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
     takes_budget: ClassVar[bool] = True
+    upkeep: ClassVar[Upkeep] = Upkeep(
+        "npm install -g @anthropic-ai/claude-code",
+        "claude auth login, or set ANTHROPIC_API_KEY",
+        ("auth", "status"),
+        flags=(
+            *("--print", "--verbose", "--include-partial-messages", "--input-format", "--resume"),
+            *("--output-format", "--session-id", "--model", "--permission-mode", "--add-dir"),
+        ),
+    )
     steers: ClassVar[bool] = True
     input_modes: ClassVar[tuple[str, ...]] = (
         "text/*",

@@ -3,6 +3,7 @@
 One adapter object serves one child process. The session that owns it calls, in this order:
 
     launch()                     once, before the process is started
+    greet()                      maybe, before the first turn
     prompt(prompt)               at the beginning of each turn
     steer(prompt)                when a further message joins the turn (only where `steers`)
     receive_line(line)           for each line of stdout; returns what the agent said
@@ -26,7 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 import orjson
@@ -140,6 +141,27 @@ def as_text(part: Part) -> str:
             return f'<file name="{part.filename or "file"}">\n{content}\n</file>'
 
 
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What the operator has to do with a CLI, and what `doctor` looks for.
+
+    `install` and `login` say how, in a command where one will do. With the arguments `status` the
+    CLI tells by its exit status whether it is logged in; with `help` it lists its flags, `flags`
+    among them.
+    """
+
+    install: str = ""
+    login: str = ""
+    status: tuple[str, ...] = ()
+    help: tuple[str, ...] = ("--help",)
+    flags: tuple[str, ...] = ()
+
+
+Ability = Literal["questions", "deltas", "resume", "interrupt", "models"]
+"""What most CLIs can: ask the client, tell their text as it is made, go on with a conversation in
+a new process, cancel a turn without ending the process, and use the model that is asked for."""
+
+
 class Adapter(ABC):
     """One CLI's dialect. Subclasses live in adapters/, one file each."""
 
@@ -180,6 +202,11 @@ class Adapter(ABC):
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 
+    lacks: ClassVar[Mapping[Ability, str]] = {}
+    """What this CLI cannot do, each with the reason, for those who have to choose."""
+
+    upkeep: ClassVar[Upkeep] = Upkeep()
+
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         self.config = config
         self.start = start
@@ -190,9 +217,19 @@ class Adapter(ABC):
         """Why this CLI cannot run with `config`; asked once, when the server starts."""
         return None
 
+    @classmethod
+    def suited(cls, config: AgentConfig) -> type[Adapter]:
+        """The adapter that serves `config`: another one where the CLI has several dialects."""
+        return cls
+
     @abstractmethod
     def launch(self) -> Launch:
         """How to start the CLI for this session."""
+
+    def greet(self) -> bool:
+        """Begin the handshake before there is a prompt. How it went is the next Started or Failed.
+        False: the CLI has none, and is ready."""
+        return False
 
     @abstractmethod
     def prompt(self, prompt: Prompt) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
         settings.child_environment(adapter.environment, loaded.dotenv),
         os.geteuid() == 0,
     )
+    adapter = adapter.suited(config)
     objection = adapter.objection(config)
     if objection:
         raise ConfigurationError(objection)
@@ -221,7 +222,7 @@ def make_card(choice: Choice, address: str, details: dict[str, object] | None = 
         version=__version__,
         url=f"{address}/a2a/jsonrpc",
         rest_url=f"{address}/a2a/rest",
-        skills=settings.agent_skills or SKILLS,
+        skills=settings.agent_skills or _skills(choice.adapter),
         input_modes=_input_modes(choice.adapter),
         output_modes=("text/plain", "application/json"),
         bearer=settings.bridge_token is not None,
@@ -230,6 +231,12 @@ def make_card(choice: Choice, address: str, details: dict[str, object] | None = 
         details=details,
         extension_required=settings.bridge_require_extension,
     )
+
+
+def _skills(adapter: type[Adapter]) -> tuple[Skill, ...]:
+    """What a coding agent does; and, of this one, what it does not."""
+    lacks = "".join(f" No {ability}: {why}." for ability, why in adapter.lacks.items())
+    return tuple(replace(skill, description=skill.description + lacks) for skill in SKILLS)
 
 
 def _input_modes(adapter: type[Adapter]) -> tuple[str, ...]:

@@ -1,0 +1,107 @@
+"""Tool calls of ACP, put together from what is said of them in several places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bridge.diff import unified_diff
+from bridge.events import AgentEvent, FileChange, ToolCall
+from bridge.shapes import as_dict, as_list, as_string, as_word
+
+Json = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Tool:
+    """A tool call, put together from all that was said of it."""
+
+    id: str
+    title: str = ""
+    name: str = ""  # the tool's own, where the agent tells it
+    kind: str = ""
+    input: Any = None
+    output: Any = None
+    content: Sequence[Any] = ()
+    paths: tuple[str, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+    status: str = "pending"
+    announced: str | None = None  # the name under which it was
+    ended: bool = False
+
+
+def merged(tools: dict[str, Tool], update: Json) -> Tool:
+    """The tool call with what is new of it: members that are missing stay as they were."""
+    tool_id = as_string(update["toolCallId"])
+    tool = tools.setdefault(tool_id, Tool(tool_id))
+    meta = as_dict(update.get("_meta"))
+    name = meta.get("toolName") or as_dict(meta.get("claudeCode")).get("toolName")
+    tool.name = as_word(name) or tool.name
+    tool.title = as_word(update.get("title")) or tool.title
+    tool.kind = as_word(update.get("kind")) or tool.kind
+    tool.status = as_word(update.get("status")) or tool.status
+    tool.input = update.get("rawInput") or tool.input
+    tool.output = update.get("rawOutput") if "rawOutput" in update else tool.output
+    content = update.get("content")
+    if isinstance(content, list):
+        tool.content = content
+        tool.changes = tuple(changes(content)) or tool.changes
+    paths = [as_word(as_dict(one).get("path")) for one in as_list(update.get("locations"))]
+    tool.paths = tuple(filter(None, paths)) or tool.paths
+    return tool
+
+
+def announce(tool: Tool) -> Iterator[AgentEvent]:
+    if tool.announced is None:
+        tool.announced = tool.name or tool.title or tool.kind or tool.id
+        yield ToolCall(tool.id, tool.announced, input_of(tool))
+
+
+def input_of(tool: Tool) -> Any:
+    """What the tool was given; where the agent does not tell (gemini), what it says instead."""
+    if tool.input is not None:
+        return tool.input
+    facts = {"title": tool.title, "kind": tool.kind, "paths": list(tool.paths)}
+    return {name: value for name, value in facts.items() if value}
+
+
+def output(tool: Tool) -> Any:
+    if isinstance(tool.output, str):
+        return tool.output
+    texts = [
+        as_dict(as_dict(one).get("content")).get("text")
+        for one in tool.content
+        if as_dict(one).get("type") == "content"
+    ]
+    return "\n".join(text for text in texts if isinstance(text, str)) or tool.output
+
+
+def changes(content: Sequence[Any]) -> Iterator[FileChange]:
+    """The diffs in a tool call's content. Some agents give the changed places, not whole files:
+    then the numbers of the lines are not those of the file."""
+    for one in map(as_dict, content):
+        path, new = one.get("path"), one.get("newText")
+        if one.get("type") != "diff" or not isinstance(path, str):
+            continue
+        old = as_word(one.get("oldText")) or ""
+        kind: Literal["create", "update", "delete"] = "update" if old else "create"
+        kind = kind if isinstance(new, str) else "delete"
+        yield FileChange(path, kind, unified_diff(path, old, as_word(new) or ""))
+
+
+def wish(title: str, tool: Tool) -> str:
+    """What the agent wants to do, for the person who decides."""
+    command = as_dict(tool.input).get("command")
+    what = tool.title or tool.name or tool.kind
+    text = f"{title} asks for permission: {what}"
+    if isinstance(command, str) and command not in text:
+        text += f"\n{command}"
+    paths = [path for path in tool.paths if path not in text]
+    text += "".join(f"\n{path}" for path in paths)
+    return text + "".join(f"\n{change.diff}" for change in tool.changes)
+
+
+def subject(tool: Tool) -> Json:
+    name = tool.announced or tool.title
+    return {"toolCallId": tool.id, "name": name, "kind": tool.kind, "input": input_of(tool)}

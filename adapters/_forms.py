@@ -1,0 +1,79 @@
+"""Forms (ACP and MCP elicitation): a question for each member of a flat JSON schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from bridge.events import Answer, Option, Question
+from bridge.shapes import as_dict, as_list
+
+Json = Mapping[str, Any]
+ACCEPT = Option("accept", "Done", "allow_once")
+DECLINE = Option("decline", "Decline", "reject_once")
+YES = Option("true", "Yes")
+NO = Option("false", "No")
+
+
+def visited(answers: Mapping[str, Answer]) -> Json:
+    (answer,) = answers.values()
+    return {"action": "accept" if answer.option in (None, ACCEPT) else "decline"}
+
+
+def member_question(
+    question_id: str, name: str, schema: Json, message: str, members: Json
+) -> Question:
+    """The question for one member of a form; `X_custom` is where own words for X go."""
+    multiple = schema.get("type") == "array"
+    options = tuple(_choices(as_dict(schema.get("items")) if multiple else schema))
+    if schema.get("type") == "boolean":
+        options = (YES, NO)
+    label = str(schema.get("description") or schema.get("title") or name)
+    alone = sum(not one.endswith("_custom") for one in members) == 1
+    text = message if alone and message else f"{message}\n{label}".strip()
+    own_words = not options or f"{name}_custom" in members
+    kind: Literal["choice", "text"] = "choice" if options else "text"
+    subject = {"name": name, "schema": schema}
+    return Question(question_id, kind, text, options, subject, own_words, multiple)
+
+
+def _choices(schema: Json) -> Iterator[Option]:
+    named = as_list(schema.get("oneOf")) or as_list(schema.get("anyOf"))
+    for one in map(as_dict, named):
+        value = str(one.get("const"))
+        yield Option(value, str(one.get("title") or value))
+    for value in map(str, as_list(schema.get("enum"))):
+        yield Option(value, value)
+
+
+def form(asked: Mapping[str, tuple[str, Json]], answers: Mapping[str, Answer]) -> Json:
+    content: dict[str, Any] = {}
+    for question_id, answer in answers.items():
+        name, schema = asked[question_id]
+        if answer.options:
+            chosen = [one.id for one in answer.options]
+            content[name] = chosen if schema.get("type") == "array" else _typed(schema, chosen[0])
+        elif schema.get("type") in ("number", "integer", "boolean") or not _choices_of(schema):
+            content[name] = _typed(schema, answer.text)
+        else:
+            content[f"{name}_custom"] = answer.text
+    return {"action": "accept", "content": content}
+
+
+def _choices_of(schema: Json) -> bool:
+    return any(_choices(as_dict(schema.get("items")))) or any(_choices(schema))
+
+
+def _typed(schema: Json, text: str) -> Any:
+    """A text as the type that the member has, if it can be read so."""
+    try:
+        match schema.get("type"):
+            case "boolean":
+                return text == YES.id
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+    except ValueError:
+        pass
+    return text
