@@ -53,11 +53,28 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """How a CLI is talked to whose dialect is only lines; see adapters/generic.py.
+
+    `question`, `end`: regular expressions. `answers`: what allows, and what denies. `text`: the
+    member of a JSON line that is the agent's words, with dots for what is inside others.
+    """
+
+    json: bool = False
+    text: str = "text"
+    question: str | None = None
+    answers: tuple[str, ...] = ("y", "n")
+    end: str | None = None
+    terminal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """What the operator chose for an agent; the same for all of its sessions.
 
     `binary` is the path of the CLI, `args` come right after it. `env` is the part of the
-    server's environment that the CLI may see. `superuser`: the server runs as root.
+    server's environment that the CLI may see. `superuser`: the server runs as root. `runner` is
+    the command of bridge/runner.py; `lines` is for CLIs that have no adapter of their own.
     """
 
     binary: str
@@ -66,6 +83,8 @@ class AgentConfig:
     force: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     superuser: bool = False
+    runner: tuple[str, ...] = ()
+    lines: Lines = Lines()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bridge import __version__, player, recording, registry
+from bridge import __version__, player, recording, registry, runner
 from bridge.a2a.card import Card, Skill
-from bridge.adapter import Adapter, AgentConfig, SessionStart
+from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
 from bridge.app import Service
 from bridge.attachments import Attachments, PartLimits
 from bridge.context import Agent, SessionPool
@@ -27,6 +27,7 @@ from bridge.store.tasks import Retention, TaskStore
 from bridge.transports.operation import Operations
 
 REPLAY = "replay"
+RUNNER = (sys.executable, "-I", str(Path(runner.__file__)))
 SKILLS = (
     Skill(
         "code",
@@ -93,12 +94,36 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
         settings.agent_force,
         settings.child_environment(adapter.environment, loaded.dotenv),
         os.geteuid() == 0,
+        RUNNER,
+        _lines(settings),
     )
     adapter = adapter.suited(config)
-    objection = adapter.objection(config)
+    objection = adapter.objection(config) or _no_choice_of_models(adapter, settings)
     if objection:
         raise ConfigurationError(objection)
     return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes)
+
+
+def _no_choice_of_models(adapter: type[Adapter], settings: Settings) -> str | None:
+    """Why AGENT_MODEL or AGENT_MODELS cannot be had: better than to run another model unseen."""
+    why = adapter.lacks.get("models")
+    given = {"AGENT_MODEL": settings.agent_model, "AGENT_MODELS": settings.agent_models}
+    names = [name for name, value in given.items() if value]
+    if why is None or not names:
+        return None
+    wanted = " and ".join(names)
+    return f"{adapter.name} cannot be told which model to use ({why}). Unset {wanted} for it."
+
+
+def _lines(settings: Settings) -> Lines:
+    return Lines(
+        settings.agent_output == "ndjson",
+        settings.agent_text_field,
+        settings.agent_approval_pattern,
+        settings.agent_approval_response,
+        settings.agent_end_pattern,
+        settings.agent_pty,
+    )
 
 
 def _identifier(name: str) -> str:
@@ -118,6 +143,9 @@ def _first_found() -> tuple[str, tuple[str, ...]]:
 
 def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice:
     adapter = registry.load(REPLAY)
+    objection = _no_choice_of_models(adapter, settings)
+    if objection:
+        raise ConfigurationError("; ".join((*notes[:1], objection)))
     path = os.path.abspath(settings.bridge_replay_file or recording.EXAMPLE)
     dialect = registry.load(recording.dialect(path))
     speed = str(settings.bridge_replay_speed)

@@ -93,6 +93,28 @@ class Settings(BaseModel):
     claude_code_path: str | None = Field(None, description="Path of the Claude Code CLI.")
     agent_binary: str | None = Field(None, description="Path of the CLI, for any adapter.")
     agent_args: Words = Field((), description="Arguments for the CLI, as a shell would read them.")
+    agent_output: Literal["text", "ndjson"] = Field(
+        "text", description="What a `generic` CLI prints: text, or one JSON object per line."
+    )
+    agent_text_field: str = Field(
+        "text",
+        min_length=1,
+        description="Of such an object, the member with the agent's words: `text`, `delta.text`.",
+    )
+    agent_approval_pattern: str | None = Field(
+        None,
+        description="Regular expression for the questions of a `generic` CLI: it is looked for in "
+        "the last line of the output when the CLI pauses there.",
+    )
+    agent_approval_response: Names = Field(
+        ("y", "n"), description="What to write to allow and to deny, separated by a comma."
+    )
+    agent_end_pattern: str | None = Field(
+        None,
+        description="Regular expression for where a turn of a `generic` CLI ends: its prompt, or a "
+        "line. Unset: each turn is a process, and ends with it.",
+    )
+    agent_pty: bool = Field(False, description="Run a `generic` CLI on a terminal.")
     agent_env: Names = Field(
         (), description="Further variables that the CLI may see, by name; also from `.env`."
     )

@@ -1,12 +1,13 @@
 """A scripted stand-in for OpenAI's chat completions, for tests that run real CLIs on it.
 
-Scripts travel in the prompt as for tests/model_server.py; of its steps, texts, `tool` with `input`,
-`thinking` and `echo` are understood. In a test: ``async with OpenAiServer() as model`` and point
-``OPENAI_BASE_URL`` at ``model.url`` with ``/v1``.
+Scripts travel in the prompt as for tests/model_server.py; of its steps, texts (with `chunks` and
+`delay`), `tool` with `input`, `thinking`, `echo`, `error` and `ttfb` are understood. In a test:
+``async with OpenAiServer() as model`` and point ``OPENAI_BASE_URL`` at ``model.url`` with ``/v1``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from tests.model_server import find_script, pick_step
+from tests.model_server import error_response, find_script, pick_step, split
 
 Json = dict[str, Any]
 USED = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
@@ -54,8 +55,7 @@ def deltas(step: Json, asked: list[Json]) -> list[Json]:
     if step.get("echo"):
         found.append({"content": json.dumps([describe(part) for part in asked])})
     if step.get("text"):
-        half = len(step["text"]) // 2
-        found += [{"content": step["text"][:half]}, {"content": step["text"][half:]}]
+        found += [{"content": piece} for piece in split(step["text"], step.get("chunks", 2))]
     if "tool" in step:
         function = {"name": step["tool"], "arguments": json.dumps(step["input"])}
         call = {"index": 0, "id": f"call_{uuid4().hex}", "type": "function", "function": function}
@@ -94,6 +94,9 @@ class OpenAiServer:
         body = await request.json()
         self.requests.append(body)
         step, asked = find_step(body["messages"])
+        await asyncio.sleep(step.get("ttfb", 0))
+        if "error" in step:
+            return error_response(step)
         said = deltas(step, asked)
         reason = "tool_calls" if "tool" in step else "stop"
         head: Json = {"id": f"chat-{uuid4().hex}", "created": 0, "model": body["model"]}
@@ -111,5 +114,6 @@ class OpenAiServer:
         for chunk in [*chunks, {"choices": [], "usage": USED}]:
             line = json.dumps({**head, "object": "chat.completion.chunk", **chunk})
             await response.write(f"data: {line}\n\n".encode())
+            await asyncio.sleep(step.get("delay", 0))
         await response.write(b"data: [DONE]\n\n")
         return response

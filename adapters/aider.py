@@ -1,0 +1,289 @@
+"""aider, as it talks to a person on a dumb terminal. Run against 0.86.2.
+
+What decides the code (all measured, or read in aider's source):
+
+* A turn is over when the prompt stands there again. `--multiline` makes it `multi> `, which no
+  model writes by chance, as it may `> `.
+* Questions are `… (Y)es/(N)o… [Yes]: `, with what they are about in the lines above. The end of
+  stdin counts as Yes: the runner keeps it open.
+* `{tag` … `tag}` frames a prompt of several lines. One that begins with an empty line is not taken
+  for a command, whatever stands in it.
+* After the model's words comes `Tokens: …`, after that aider's own: edits, commands, the files of
+  the chat. If an edit does not fit, the model is asked again.
+* ^C ends the turn and leaves the process. Errors of the model are only words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from bridge.adapter import Ability, AgentConfig, Lines, Prompt, SessionStart, Upkeep
+from bridge.events import (
+    AgentEvent,
+    Answer,
+    Done,
+    Failed,
+    FileChange,
+    Option,
+    OptionKind,
+    Question,
+    Started,
+    Status,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+from .generic import Generic
+
+QUESTION = r"\(Y\)es/\(N\)o.*\[[^\]]*\]: $"
+READY = r"^(?:[\w-]+ )?multi> $"
+PROMPTS = re.compile(r"(?:(?:[\w-]+ )?multi> )+")
+FLAGS = (
+    # What makes it readable.
+    *("--no-pretty", "--no-fancy-input", "--multiline", "--stream"),
+    # What it would do on its own account.
+    *("--no-check-update", "--no-show-release-notes", "--no-show-model-warnings"),
+    *("--no-analytics", "--no-gitignore", "--no-detect-urls"),
+    # Commits are for whoever asked for the change to make.
+    *("--no-auto-commits", "--no-dirty-commits"),
+)
+OPTIONS: Mapping[str, tuple[str, OptionKind]] = {
+    "Y": ("Yes", "allow_once"),
+    "A": ("Yes to all", "allow_always"),
+    "N": ("No", "reject_once"),
+    "S": ("Skip all", "reject_always"),
+    "D": ("No, and don't ask again", "reject_always"),
+}
+TOKENS = re.compile(
+    r"Tokens: ([\d.,]+[kM]?) sent,(?: .*,)? ([\d.,]+[kM]?) received\."
+    r"(?: Cost: \$([\d.]+) message)?"
+)
+ERROR = re.compile(r"(?:litellm\.)?(\w*(?:Error|Exception))\b:? ?(.*)")
+REASONS = {
+    "AuthenticationError": "auth",
+    "PermissionDeniedError": "auth",
+    "RateLimitError": "rate-limit",
+    "ContextWindowExceededError": "context-window",
+}
+
+
+class Aider(Generic):
+    silence: ClassVar[float] = float("inf")
+    name: ClassVar[str] = "aider"
+    title: ClassVar[str] = "aider"
+    binary: ClassVar[str] = "aider"
+    environment: ClassVar[tuple[str, ...]] = (
+        *("AIDER_*", "OPENAI_*", "ANTHROPIC_*", "GEMINI_*", "OPENROUTER_*", "DEEPSEEK_*"),
+        *("AZURE_*", "OLLAMA_*", "LM_STUDIO_*", "GROQ_*", "XAI_*", "MISTRAL_*"),
+    )
+    lacks: ClassVar[Mapping[Ability, str]] = {}
+    upkeep: ClassVar[Upkeep] = Upkeep(
+        "python -m pip install aider-chat",
+        "set the key of your model's provider, such as OPENAI_API_KEY",
+        flags=(*FLAGS, "--model", "--chat-history-file", "--restore-chat-history"),
+    )
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        lines = Lines(question=QUESTION, end=READY, answers=("y", "n"), terminal=True)
+        super().__init__(replace(config, lines=lines), start)
+        self._facts: dict[str, str] = {}  # its version and model, from the first lines
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self._answered = False  # the model's words are complete; what follows is aider's, or again
+        self._about: list[str] = []  # lines above a question
+        self._own: list[str] = []  # lines since then of which it is not clear what they are
+        self._tools = 0
+        self._command: str | None = None  # id of the command that runs
+        self._output: list[str] = []  # of it
+        self._words: list[str] = []  # the model's, for the summary
+        self._usage: dict[str, float] = {}
+        self._error: Failed | None = None
+        self._changed: dict[str, None] = {}  # paths, in order
+
+    @classmethod
+    def objection(cls, config: AgentConfig) -> str | None:
+        return None
+
+    # --- what the session asks for -------------------------------------------------------------
+
+    def prompt(self, prompt: Prompt) -> None:
+        self._begin_turn()
+        super().prompt(prompt)
+
+    def arguments(self) -> Sequence[str]:
+        args, start = self.config.args, self.start
+        own = [flag for flag in FLAGS if not _has(args, flag)]
+        # Its own place for each conversation: the default one is shared by all in the folder.
+        history = f"{self._home()}/{start.session_id}.md"
+        own += [f"--chat-history-file={history}", "--input-history-file=/dev/null"]
+        if start.resume:
+            own.append("--restore-chat-history")
+        model = start.options.model or self.config.model
+        if model:
+            own.append(f"--model={model}")
+        return [*args, *own]
+
+    def _home(self) -> str:
+        env = self.config.env
+        state = env.get("XDG_STATE_HOME") or f"{env.get('HOME', '')}/.local/state"
+        return f"{state}/coding-agent-bridge/aider"
+
+    def as_input(self, text: str) -> str:
+        tag = "end"
+        while f"{tag}}}" in text:
+            tag += "0"
+        clean = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", " ", text.replace("\r\n", "\n"))
+        return f"{{{tag}\n\n{clean}\n{tag}}}\n"
+
+    def written(self, answer: Answer) -> str:
+        return answer.option.id if answer.option else super().written(answer)
+
+    # --- what it says --------------------------------------------------------------------------
+
+    def introduced(self, text: str) -> Iterable[AgentEvent]:
+        for name, pattern in (("version", r"Aider v(\S+)"), ("model", r"Model: (\S+)")):
+            found = re.match(pattern, text)
+            if found:
+                self._facts[name] = found[1]
+        return super().introduced(text)
+
+    def begun(self) -> Iterator[AgentEvent]:
+        yield Started(self.start.session_id, self._facts.get("model"), self._facts.get("version"))
+
+    def said(self, text: str) -> Iterator[AgentEvent]:
+        line = text.removesuffix("\n")
+        tokens = TOKENS.match(line)
+        if tokens:
+            yield from self._again()
+            self._answered = True
+            self._count(tokens)
+        elif PROMPTS.fullmatch(line):
+            pass  # one for each line of the prompt
+        elif self._command:
+            self._output.append(text)
+        elif known := self._known(line):
+            yield from known
+        elif self._answered:
+            self._own.append(text)
+        elif self._words or line:
+            self._words.append(text)
+            yield Text(text)
+
+    def _known(self, line: str) -> list[AgentEvent]:
+        """What aider says itself, whatever the model says."""
+        error = ERROR.match(line)
+        if error:
+            reason = REASONS.get(error[1], "agent-error")
+            self._error = self._error or Failed(line, reason)
+            return [Status(line, {"type": "error", "text": line})]
+        if line.startswith("Retrying in "):
+            return [Status(line, {"type": "retry", "text": line})]
+        if not self._answered:
+            return []
+        if line.startswith("Applied edit to "):
+            return list(self._edited(line.removeprefix("Applied edit to ")))
+        if line.startswith("Running "):
+            return list(self._runs(line.removeprefix("Running ")))
+        if line.startswith(("Skipping edits to ", "Added ", "Committing ", "Commit ")):
+            if line.endswith("lines of output to the chat."):
+                self._answered = False  # the model is told, and answers
+            return [Status(line, {"type": "output", "text": line})]
+        return []
+
+    def _again(self) -> Iterator[AgentEvent]:
+        """What was said since the model's words were complete was its words, too."""
+        own, self._own = "".join(self._own), []
+        if own.strip():
+            self._words.append(own)
+            yield Text(own, new_block=True)
+
+    def _edited(self, path: str) -> Iterator[AgentEvent]:
+        tool = self._next_tool()
+        self._changed[path] = None
+        yield ToolCall(tool, "edit", {"path": path})
+        yield ToolResult(tool, None, False, "edit", None, (FileChange(path, "update"),))
+
+    def _runs(self, command: str) -> Iterator[AgentEvent]:
+        self._command = self._next_tool()
+        yield ToolCall(self._command, "shell", {"command": command})
+
+    def _ran(self) -> Iterator[AgentEvent]:
+        """The command has ended: aider goes on. How, it does not say."""
+        if self._command:
+            yield ToolResult(self._command, "".join(self._output), False, "shell")
+            self._command, self._output = None, []
+
+    def _next_tool(self) -> str:
+        self._tools += 1
+        return f"tool-{self._tools}"
+
+    def _count(self, tokens: re.Match[str]) -> None:
+        for name, value in zip(("input", "output", "cost"), tokens.groups(), strict=True):
+            if value:
+                self._usage[name] = self._usage.get(name, 0) + _number(value)
+
+    # --- where it waits ------------------------------------------------------------------------
+
+    def ask(self, text: str) -> Iterator[AgentEvent]:
+        yield from self._ran()
+        about = self._block()
+        yield from self._again()
+        self._about = about
+        if self.introducing or text.startswith(("Open URL", "Open documentation")):
+            # Before the first prompt it offers to make a repository, or to open a browser.
+            self.write("n\n")
+            return
+        yield from super().ask(text)
+
+    def question(self, question_id: str, text: str) -> Question:
+        about = "".join(self._about)
+        wish, _, choices = text.partition(" (Y)es")
+        letters = dict.fromkeys(re.findall(r"\(([A-Z])\)", f"(Y)es{choices}"))
+        options = tuple(
+            Option(letter.lower(), *OPTIONS[letter]) for letter in letters if letter in OPTIONS
+        )
+        subject = {"name": wish, "input": {"text": about.strip()}}
+        said = f"aider asks: {wish}\n{about}".strip()
+        return Question(question_id, "permission", said, options, subject)
+
+    def _block(self) -> list[str]:
+        """Takes the lines above the question, or the prompt, up to an empty one."""
+        block: list[str] = []
+        while self._own and (line := self._own.pop()).strip():
+            block.insert(0, line)
+        return block
+
+    def finished(self) -> Iterator[AgentEvent]:
+        yield from self._ran()
+        block = self._block()
+        if any(" " in line.strip() for line in block):  # else it is the files of the chat
+            self._own += block
+        yield from self._again()
+        if self._usage:
+            tokens = [int(self._usage.get(name, 0)) for name in ("input", "output")]
+            yield Usage(tokens[0], tokens[1], sum(tokens), self._usage.get("cost"))
+        if self._error and not self._answered:
+            yield self._error
+            return
+        details: dict[str, Any] = {"changedFiles": list(self._changed)} if self._changed else {}
+        yield Done(summary="".join(self._words).strip(), details=details or None)
+
+
+def _has(args: Sequence[str], flag: str) -> bool:
+    """Whether the operator has said yes or no to it."""
+    name = flag.removeprefix("--").removeprefix("no-")
+    return f"--{name}" in args or f"--no-{name}" in args
+
+
+def _number(text: str) -> float:
+    factor = {"k": 1000, "M": 1_000_000}.get(text[-1], 1)
+    return float(text.rstrip("kM").replace(",", "")) * factor
+
+
+ADAPTER = Aider

@@ -1,0 +1,313 @@
+"""Any line-oriented CLI, by configuration alone.
+
+AGENT_BINARY and AGENT_ARGS say what to run. Where an argument has `{prompt}` in it, the prompt goes
+there, and the CLI has no stdin of its own; else the prompt is what it reads on stdin.
+
+* Without AGENT_END_PATTERN, each turn is a process: its stdin ends with the prompt (or stays open,
+  if the CLI asks questions), its exit is the end, its exit status the outcome.
+* With it, one process serves all turns, each prompt is a line, and the pattern finds where the CLI
+  asks for the next one.
+
+AGENT_OUTPUT=ndjson: each line is a JSON object, AGENT_TEXT_FIELD is the agent's words, and the rest
+is passed on as it is. AGENT_APPROVAL_PATTERN finds questions. Both patterns are looked for only
+where the CLI can be waiting: in a line that is not complete when the output stops, or in the last
+one when it has stopped for a second. Never in what goes by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from bridge.adapter import (
+    Ability,
+    AgentConfig,
+    ExitStatus,
+    Prompt,
+    SessionStart,
+    explain_exit,
+)
+from bridge.events import (
+    AgentEvent,
+    Answer,
+    Done,
+    Failed,
+    Option,
+    Question,
+    QuestionWithdrawn,
+    Status,
+    Text,
+)
+from bridge.readable import json_object
+from bridge.shapes import output_status
+
+from ._runs import Runs
+
+PROMPT = "{prompt}"
+_ANIMATED = re.compile(r"[\b\r]")
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+ALLOW = Option("allow", "Allow", "allow_once")
+DENY = Option("deny", "Deny", "reject_once")
+
+
+class Generic(Runs):
+    silence: ClassVar[float] = 4
+    """Seconds without a word after which a CLI that was started seems to wait for a prompt."""
+
+    name: ClassVar[str] = "generic"
+    title: ClassVar[str] = "The agent"
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "resume": "what it remembers ends with its process",
+        "models": "AGENT_ARGS say which one it uses",
+    }
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self._lines = config.lines
+        self._question = _compiled(self._lines.question)
+        self._end = _compiled(self._lines.end)
+        self._interrupted = False
+        self._waiting: str | None = None  # the prompt, until the CLI is ready for it
+        self._heard = False  # anything of the CLI, since it was started or given its first prompt
+        self._early = False  # the first prompt was given to a CLI that had not asked for it
+        self._last = ""  # line that is complete
+        self._shown = 0  # characters of the incomplete line that were passed on
+        self._asked = 0
+        self._open: Question | None = None
+
+    @classmethod
+    def objection(cls, config: AgentConfig) -> str | None:
+        lines = config.lines
+        for name, pattern in (("APPROVAL", lines.question), ("END", lines.end)):
+            try:
+                _compiled(pattern)
+            except re.error as error:
+                return f"AGENT_{name}_PATTERN is not a regular expression: {error}."
+        if len(lines.answers) != 2:
+            return "AGENT_APPROVAL_RESPONSE needs two answers: to allow, and to deny, as in `y,n`."
+        if lines.end and _in_arguments(config):
+            return (
+                f"AGENT_END_PATTERN is for a CLI that reads one prompt after the other on stdin; "
+                f"with {PROMPT} in AGENT_ARGS each turn is a process."
+            )
+        return None
+
+    # --- what the session asks for -------------------------------------------------------------
+
+    def prompt(self, prompt: Prompt) -> None:
+        self._interrupted = False
+        self._last, self._open = "", None
+        text = prompt.text
+        if self._end is None:
+            self._shown = 0
+            self._run_once(text)
+        elif self.running and self._waiting is None:
+            self.write(self.as_input(text))
+        else:
+            self._shown = 0
+            self._heard = self._early = False
+            self._waiting = self.as_input(text)
+            self._run_it(self.arguments(), "", stays_open=True)
+
+    def _run_once(self, text: str) -> None:
+        args, asks = self.arguments(), self._question is not None
+        if _in_arguments(self.config):
+            # In one argument, whose beginning is the operator's: it cannot become a flag.
+            args = [arg.replace(PROMPT, _argument(arg, text)) for arg in args]
+            text = ""
+        elif asks:
+            text = self.as_input(text)
+        self._run_it(args, text, stays_open=asks)
+
+    def _run_it(self, args: Iterable[str], text: str, *, stays_open: bool) -> None:
+        argv = (self.config.binary, *args)
+        terminal = self._lines.terminal
+        env = {"TERM": "dumb"} if terminal else {}
+        self.run(argv, text, stays_open=stays_open, terminal=terminal, env=env)
+
+    def arguments(self) -> Sequence[str]:
+        """What the CLI is started with."""
+        return self.config.args
+
+    def as_input(self, text: str) -> str:
+        """The prompt for a CLI that reads lines."""
+        return _one_line(text) + "\n"
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        self._open = None
+        self.write(f"{self.written(answer)}\n")
+
+    def interrupt(self) -> bool:
+        self._interrupted = True
+        if self._end:
+            self.break_off()  # the process is to live on
+        else:
+            self.stop()
+        return True
+
+    # --- what the CLI says ---------------------------------------------------------------------
+
+    def heard_line(self, text: str) -> Iterator[AgentEvent]:
+        yield from self._withdrawn()
+        text = _rendered(text) if self._lines.terminal else text
+        new, self._shown = text[self._shown :], 0
+        self._last, self._heard = text, True
+        if self.introducing:
+            yield from self.introduced(text)
+        elif self._lines.json and (line := json_object(text.encode())):
+            yield from self._object(line)
+        else:
+            yield from self.said(f"{new}\n")
+
+    @property
+    def introducing(self) -> bool:
+        """It has not asked for its first prompt yet."""
+        return self._waiting is not None
+
+    def introduced(self, text: str) -> Iterable[AgentEvent]:
+        """What a line before the first prompt means."""
+        return [output_status(text.encode())] if text.strip() else ()
+
+    def begun(self) -> Iterable[AgentEvent]:
+        """It is ready for its first prompt."""
+        return ()
+
+    def said(self, text: str) -> Iterable[AgentEvent]:
+        """What a line, or more of one, means."""
+        return [Text(text)]
+
+    def _object(self, line: Mapping[str, Any]) -> Iterator[AgentEvent]:
+        words = _member(line, self._lines.text)
+        if isinstance(words, str):
+            yield Text(words)
+        else:
+            yield Status(orjson.dumps(line).decode()[:2000], {"type": "output", "line": dict(line)})
+
+    def heard_tail(self, text: str) -> Iterator[AgentEvent]:
+        """Where the CLI has paused within a line: a question, its prompt, or more of its words."""
+        if self._lines.terminal and _ANIMATED.search(text):
+            return  # what is drawn there is going to be overwritten
+        yield from self._withdrawn()
+        if self._question and self._question.search(text):
+            self._shown = len(text)
+            yield from self.ask(text)
+        elif self._end and self._end.search(text):
+            self._shown = len(text)  # what it says next begins in this line
+            yield from self._ready()
+        elif not (self._lines.json or self.introducing):
+            new, self._shown = text[self._shown :], len(text)
+            self._heard = True
+            yield from self.said(new)
+
+    def heard_pause(self, seconds: int) -> Iterator[AgentEvent]:
+        if self._open or self._shown:
+            return
+        if self._question and self._question.search(self._last):
+            yield from self.ask(self._last)
+        elif self._end and self._end.search(self._last):
+            yield from self._ready()
+        elif self.introducing and not self._heard and seconds >= self.silence:
+            self._early = True
+            yield from self._ready()
+
+    def _ready(self) -> Iterator[AgentEvent]:
+        """The CLI waits for a prompt."""
+        text, self._waiting = self._waiting, None
+        if text is None and self._early and not self._heard:
+            self._early = False  # it was slow to start, and asks for what it has already
+        elif text is None:
+            yield from self._finish()
+        else:
+            self._last, self._heard = "", False
+            yield from self.begun()
+            self.write(text)
+
+    def ask(self, text: str) -> Iterator[AgentEvent]:
+        if self.config.force:
+            self.write(f"{self._lines.answers[0]}\n")
+            return
+        self._asked += 1
+        self._open = self.question(f"question-{self._asked}", text)
+        yield self._open
+
+    def question(self, question_id: str, text: str) -> Question:
+        """What the client is asked where the CLI has said `text`."""
+        return Question(question_id, "permission", text, (ALLOW, DENY), None, free_text=True)
+
+    def written(self, answer: Answer) -> str:
+        """The answer in the CLI's words."""
+        if answer.option:
+            return self._lines.answers[answer.option != ALLOW]
+        return _one_line(answer.text)
+
+    def _withdrawn(self) -> Iterator[AgentEvent]:
+        """It has gone on without an answer: that was no question."""
+        if self._open:
+            yield QuestionWithdrawn(self._open.id)
+            self._open = None
+
+    def heard_exit(self, status: ExitStatus) -> Iterator[AgentEvent]:
+        yield from self._withdrawn()
+        if self._interrupted:
+            yield from self._finish()
+        elif status.code == 0 and not self._end:
+            yield from self._finish()
+        else:
+            yield Failed(*explain_exit(self.title, status))
+
+    def _finish(self) -> Iterator[AgentEvent]:
+        if self._interrupted:
+            yield Failed("The turn was interrupted.", "interrupted")
+        else:
+            yield from self.finished()
+
+    def finished(self) -> Iterable[AgentEvent]:
+        """The turn has come to its end by itself."""
+        return [Done()]
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    return re.compile(pattern) if pattern else None
+
+
+def _in_arguments(config: AgentConfig) -> bool:
+    return any(PROMPT in arg for arg in config.args)
+
+
+def _argument(arg: str, text: str) -> str:
+    """The prompt inside `arg`. An argument that is nothing else must not begin like a flag."""
+    return f" {text}" if arg.startswith(PROMPT) and text.startswith("-") else text
+
+
+def _rendered(text: str) -> str:
+    """What a terminal shows of a line in which the cursor goes back, and without its colours."""
+    text = _CONTROL.sub("", text)
+    if not _ANIMATED.search(text):
+        return text
+    shown: list[str] = []
+    at = 0
+    for letter in text:
+        if letter in "\b\r":
+            at = max(at - 1, 0) if letter == "\b" else 0
+        else:
+            shown[at : at + 1] = letter
+            at += 1
+    return "".join(shown).rstrip(" ")  # with which an animation is blotted out
+
+
+def _one_line(text: str) -> str:
+    """For a CLI that reads lines: what would end one, or be a key of a terminal, is a space."""
+    return re.sub(r"[\x00-\x08\x0a-\x1f\x7f]+", " ", text)
+
+
+def _member(line: Mapping[str, Any], path: str) -> Any:
+    value: Any = line
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+ADAPTER = Generic
