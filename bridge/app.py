@@ -50,22 +50,32 @@ class Service:
     extension_required: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Http:
+    """`public_url`: how clients reach the server, where that is not what they say. `token`: what
+    they must present as a bearer token, if anything."""
+
+    public_url: str | None = None
+    token: str | None = None
+    max_body_bytes: int = 32 * 1024 * 1024
+
+
 def make_app(
+    root: Service,
     services: Sequence[Service],
     *,
     started: float,
     monitor: Monitor | None = None,
     watchdog: Watchdog | None = None,
-    public_url: str | None = None,
-    token: str | None = None,
-    max_body_bytes: int = 32 * 1024 * 1024,
+    http: Http = Http(),
 ) -> web.Application:
-    """The server without its sockets. Every agent answers below /agents/ID, the first one at the
-    root too. `token`: what clients must present as a bearer token, if anything. `started`: when
-    the cards were last changed, in seconds since 1970."""
+    """The server without its sockets. `services` answer below /agents/ID, the default one first;
+    `root` answers at the root. `started`: when the cards were last changed, in seconds since
+    1970."""
+    public_url, token = http.public_url, http.token
     middlewares = [*([_authentication(token)] if token else []), _in_json]
-    app = web.Application(client_max_size=max_body_bytes, middlewares=middlewares)
-    _add_agent(app, "", services[0], public_url, started)
+    app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
+    _add_agent(app, "", root, public_url, started)
     for service in services:
         _add_agent(app, f"/agents/{service.id}", service, public_url, started)
 

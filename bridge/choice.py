@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bridge.context import Agent, SessionPool
 from bridge.errors import ConfigurationError
 from bridge.manager import Policy, TaskManager
 from bridge.push import Push
+from bridge.routing import Router, skills_of
 from bridge.session import Limits
 from bridge.settings import Loaded, Settings, nearest
 from bridge.state import NO_STATE, State
@@ -58,14 +59,32 @@ def choose_all(loaded: Loaded) -> list[Choice]:
     settings = loaded.settings
     agents = settings.agents
     if not agents:
-        return [_choose("", settings, loaded)]
+        only = [_choose("", settings, loaded)]
+        _check_profiles(settings, only)
+        return only
     default = settings.bridge_default_agent or next(iter(agents))
     if default not in agents:
         raise ConfigurationError(
             f"BRIDGE_DEFAULT_AGENT: no agent {default}.{nearest(default, agents)}"
         )
     ids = sorted(agents, key=lambda agent_id: agent_id != default)  # stable: the rest as written
-    return [_choose(agent_id, settings.for_agent(agent_id), loaded) for agent_id in ids]
+    choices = [_choose(agent_id, settings.for_agent(agent_id), loaded) for agent_id in ids]
+    _check_profiles(settings, choices)
+    return choices
+
+
+def _check_profiles(settings: Settings, choices: Sequence[Choice]) -> None:
+    """Raise ConfigurationError for a profile that nobody could serve."""
+    by_id = {choice.id: choice for choice in choices}
+    for name, profile in settings.profiles.items():
+        choice = by_id.get(profile.agent) if profile.agent else choices[0]
+        if choice is None:
+            problem = f"there is no agent {profile.agent}.{nearest(profile.agent or '', by_id)}"
+            raise ConfigurationError(f"[profiles.{name}] {problem}")
+        why = choice.adapter.lacks.get("models")
+        if profile.model and why:
+            problem = f"{choice.adapter.name} cannot be told which model to use ({why})."
+            raise ConfigurationError(f"[profiles.{name}] {problem}")
 
 
 def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
@@ -180,6 +199,11 @@ def make_service(
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size)
     store = TaskStore(retention, choice.id, state.journal)
+    profiles = {
+        name: profile
+        for name, profile in settings.profiles.items()
+        if profile.agent in (None, choice.id)
+    }
     manager = TaskManager(
         agent,
         choice.adapter,
@@ -189,17 +213,44 @@ def make_service(
         notifier=push,
         policy=Policy(
             settings.bridge_thoughts,
-            settings.agent_models,
+            (*settings.agent_models, *(one.model for one in profiles.values() if one.model)),
             settings.bridge_when_busy,
             settings.bridge_max_tasks_per_context,
         ),
     )
-    card = functools.partial(make_card, choice)
-    details = _details(choice, version)
-    extended = functools.partial(make_card, choice, details=details)
+    router = Router({choice.id: manager}, profiles=profiles)
+    return _service(choice, manager, store, router, push, version)
+
+
+def make_root(
+    choices: Sequence[Choice], services: Sequence[Service], push: Push, version: str
+) -> Service:
+    """What answers at the root: the default agent, and by its routing all the others."""
+    default, first = choices[0], services[0]
+    skills = {
+        one.id: [skill.id for skill in one.settings.agent_skills or SKILLS] for one in choices
+    }
+    managers = {service.id: service.manager for service in services}
+    router = Router(managers, skills_of(skills), default.settings.profiles)
+    others = tuple(map(_as_skill, choices[1:]))
+    return _service(default, first.manager, first.store, router, push, version, others)
+
+
+def _service(
+    choice: Choice,
+    manager: TaskManager,
+    store: TaskStore,
+    router: Router,
+    push: Push,
+    version: str,
+    skills: tuple[Skill, ...] = (),
+) -> Service:
+    settings = choice.settings
+    card = functools.partial(make_card, choice, more_skills=skills)
+    extended = functools.partial(card, details=_details(choice, version))
     sign = _signer(settings)
     operations = Operations(
-        manager,
+        router,
         push,
         extended if settings.bridge_token else None,
         settings.bridge_stream_on_question,
@@ -240,7 +291,12 @@ def _signer(settings: Settings) -> Callable[[dict[str, Any]], dict[str, Any]] | 
     return functools.partial(signature.sign, keys=keys)
 
 
-def make_card(choice: Choice, address: str, details: dict[str, object] | None = None) -> Card:
+def make_card(
+    choice: Choice,
+    address: str,
+    details: dict[str, object] | None = None,
+    more_skills: tuple[Skill, ...] = (),
+) -> Card:
     """The agent's card; `address` is what clients put before /a2a."""
     settings, title = choice.settings, choice.adapter.title
     about = f"{title} as an A2A agent: delegate coding tasks, watch them, answer, stop them."
@@ -250,7 +306,7 @@ def make_card(choice: Choice, address: str, details: dict[str, object] | None = 
         version=__version__,
         url=f"{address}/a2a/jsonrpc",
         rest_url=f"{address}/a2a/rest",
-        skills=settings.agent_skills or _skills(choice.adapter),
+        skills=(*(settings.agent_skills or _skills(choice.adapter)), *more_skills),
         input_modes=_input_modes(choice.adapter),
         output_modes=("text/plain", "application/json"),
         bearer=settings.bridge_token is not None,
@@ -265,6 +321,18 @@ def _skills(adapter: type[Adapter]) -> tuple[Skill, ...]:
     """What a coding agent does; and, of this one, what it does not."""
     lacks = "".join(f" No {ability}: {why}." for ability, why in adapter.lacks.items())
     return tuple(replace(skill, description=skill.description + lacks) for skill in SKILLS)
+
+
+def _as_skill(choice: Choice) -> Skill:
+    """Another agent of the server, as a skill of the one at the root."""
+    about = f"Has {choice.adapter.title} do it: send metadata.bridge.agent = {choice.id!r}."
+    described = choice.settings.agent_description
+    return Skill(
+        choice.id,
+        choice.settings.agent_name or choice.adapter.title,
+        f"{described} {about}" if described else about,
+        ("code",),
+    )
 
 
 def _input_modes(adapter: type[Adapter]) -> tuple[str, ...]:

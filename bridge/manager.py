@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from bridge.a2a.codec import ListParams, Page, SendParams
+from bridge.a2a.codec import SendParams
 from bridge.adapter import Adapter, SessionStart
 from bridge.context import Agent, Context, SessionPool
 from bridge.errors import (
@@ -26,7 +26,6 @@ from bridge.errors import (
 )
 from bridge.message import Message, RawPart, UrlPart
 from bridge.options import Options, read_options
-from bridge.page import page
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task import StatusUpdate, Task, Update
 from bridge.workspace import Workspaces
@@ -210,14 +209,6 @@ class TaskManager:
         record.shown = True
         return record
 
-    def list(self, asked: ListParams) -> tuple[Sequence[Record], Page]:
-        """The tasks of a page. Raises InvalidParams."""
-        records = self._store.all()
-        for record in records:
-            record.shown = True
-        tasks, where = page((record.task for record in records), asked)
-        return [found for task in tasks if (found := self._store.get(task.id))], where
-
     def cancel(self, task_id: str) -> Record:
         record = self.get(task_id)
         if record.task.state.terminal:
@@ -269,6 +260,12 @@ class TaskManager:
             self.kept = [marker for context in contexts for marker in context.detach()]
         await asyncio.gather(*(context.shut_down() for context in contexts))
         self._agent.attachments.close()
+
+    def knows(self, task_id: str | None, context_id: str | None) -> bool:
+        """Whether the task, or else the context, is one of this agent's."""
+        if task_id is not None:
+            return self._store.get(task_id) is not None
+        return context_id in self._contexts
 
     def records(self) -> Sequence[Record]:
         return self._store.all()

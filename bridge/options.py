@@ -6,9 +6,10 @@ the adapter allow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 
@@ -35,6 +36,22 @@ class _Request(Params):
     """Only for errors to name the members as clients do."""
 
     metadata: _Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A kind of work, and who does it: an agent, a model of it, or both. `keywords` are words of a
+    message by which it is recognised; case does not count."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # it is read from TOML
+
+    agent: str | None = None
+    model: str | None = None
+    keywords: tuple[str, ...] = ()
+
+    def found_in(self, text: str) -> bool:
+        words = "|".join(map(re.escape, self.keywords))
+        return bool(words and re.search(rf"\b(?:{words})\b", text, re.IGNORECASE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from aiohttp import web
 
 from bridge import __version__, cgroup
-from bridge.app import Service, make_app
-from bridge.choice import Choice, choose_all, make_service
+from bridge.app import Http, Service, make_app
+from bridge.choice import Choice, choose_all, make_root, make_service
 from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.monitor import Monitor
@@ -65,6 +65,7 @@ async def serve(loaded: Loaded) -> int:
         state = await _open_state(settings)
         push = _push(settings, state.folder)
         services = [make_service(one, pool, push, versions[one.id], state) for one in choices]
+        root = make_root(choices, services, push, versions[choices[0].id])
         await _go_on(settings, services, state, push)
         unused.pop_all()
     monitor = Monitor()
@@ -74,7 +75,9 @@ async def serve(loaded: Loaded) -> int:
     stop = asyncio.Event()
     _handle_signals(stop, services)
     runner = web.AppRunner(
-        _app(settings, services, monitor, watchdog), access_log=None, shutdown_timeout=CLOSE_WITHIN
+        _app(settings, services, root, monitor, watchdog),
+        access_log=None,
+        shutdown_timeout=CLOSE_WITHIN,
     )
     await runner.setup()
     try:
@@ -152,16 +155,19 @@ async def _go_on(settings: Settings, services: list[Service], state: State, push
 
 
 def _app(
-    settings: Settings, services: list[Service], monitor: Monitor, watchdog: Watchdog
+    settings: Settings,
+    services: list[Service],
+    root: Service,
+    monitor: Monitor,
+    watchdog: Watchdog,
 ) -> web.Application:
     return make_app(
+        root,
         services,
         started=time.time(),
         monitor=monitor,
         watchdog=watchdog,
-        public_url=settings.public_url,
-        token=settings.bridge_token,
-        max_body_bytes=settings.bridge_max_body_bytes,
+        http=Http(settings.public_url, settings.bridge_token, settings.bridge_max_body_bytes),
     )
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from bridge.a2a.card import Skill
 from bridge.errors import ConfigurationError
+from bridge.options import Profile
 from bridge.workspace import Workspaces
 
 # What every program may need of the server's environment; adapters add their own names.
@@ -223,6 +224,7 @@ class Settings(BaseModel):
     # Only in CONFIG_FILE: they have no form as an environment variable.
     agent_skills: tuple[Skill, ...] = Field((), exclude=True)
     agents: dict[AgentId, dict[str, Any]] = Field({}, exclude=True)
+    profiles: dict[AgentId, Profile] = Field({}, exclude=True)
 
     def for_agent(self, agent_id: str) -> Settings:
         """These settings with those of `[agents.ID]` in their place. There, names that begin with
@@ -231,7 +233,8 @@ class Settings(BaseModel):
             _agent_setting(agent_id, name): value for name, value in self.agents[agent_id].items()
         }
         try:
-            return _validated({**self.model_dump(), "agent_skills": self.agent_skills, **own})
+            tables = {"agent_skills": self.agent_skills, "profiles": self.profiles}
+            return _validated({**self.model_dump(), **tables, **own})
         except ConfigurationError as error:
             raise ConfigurationError(f"[agents.{agent_id}] {error}") from None
 
@@ -278,14 +281,23 @@ class Settings(BaseModel):
 
 SERVER_ONLY = frozenset(
     {
-        *("agents", "host", "port", "public_url", "log_level", "config_file", "bridge_token"),
+        *(
+            "agents",
+            "profiles",
+            "host",
+            "port",
+            "public_url",
+            "log_level",
+            "config_file",
+            "bridge_token",
+        ),
         *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
         *("bridge_push_allow_private", "bridge_default_agent", "bridge_store"),
         *("bridge_on_restart", "bridge_on_stop", "bridge_max_store_bytes"),
     }
 )
 """The settings that no agent can have of its own."""
-NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills"}
+NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills", "profiles"}
 """The settings that a variable can hold; the others are tables of CONFIG_FILE."""
 
 
@@ -407,7 +419,8 @@ def nearest(name: str, known: Iterable[str] = Settings.model_fields) -> str:
 
 def _explain(invalid: ValidationError) -> str:
     problems = [
-        f"{str(problem['loc'][0]).upper()}: {problem['msg']}"
+        f"{'.'.join([str(problem['loc'][0]).upper(), *map(str, problem['loc'][1:])])}: "
+        f"{problem['msg']}"
         for problem in invalid.errors(include_url=False, include_input=False)
     ]
     return "; ".join(problems)

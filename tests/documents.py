@@ -6,12 +6,13 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from bridge.settings import Settings
+from bridge.settings import NAMES, Settings
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 BEGIN, END = "<!-- settings -->\n", "<!-- /settings -->"
+FIELDS = {name: field for name, field in Settings.model_fields.items() if name in NAMES}
 HEAD = """\
 # Settings of coding-agent-bridge. Copy to .env where you start the server (not into the workspace
 # of the agent: from there it is not read). Every line shows the default.
@@ -21,7 +22,7 @@ HEAD = """\
 def settings_table() -> str:
     """README's table: a row for each setting."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in Settings.model_fields.items():
+    for name, field in FIELDS.items():
         default = f"`{shown(field.default)}`" if shown(field.default) else ""
         rows.append(f"| `{name.upper()}` | {default} | {field.description} |")
     return "\n".join(rows) + "\n"
@@ -30,7 +31,7 @@ def settings_table() -> str:
 def env_example() -> str:
     """The whole of .env.example."""
     blocks = [HEAD]
-    for name, field in Settings.model_fields.items():
+    for name, field in FIELDS.items():
         lines = textwrap.wrap(
             field.description or "", 96, initial_indent="# ", subsequent_indent="# "
         )

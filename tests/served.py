@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 from aiohttp import ClientSession, ClientTimeout, web
 
-from bridge.app import make_app
-from bridge.choice import choose_all, make_service
+from bridge.app import Http, make_app
+from bridge.choice import choose_all, make_root, make_service
 from bridge.context import SessionPool
 from bridge.manager import TaskManager
 from bridge.process import reap_orphans
@@ -62,13 +62,13 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     allow_private = chosen.bridge_push_allow_private
     push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
     await push.start()
-    services = [make_service(one, pool, push, cli_version) for one in choose_all(loaded)]
+    choices = choose_all(loaded)
+    services = [make_service(one, pool, push, cli_version) for one in choices]
     app = make_app(
+        make_root(choices, services, push, cli_version),
         services,
         started=0.0,
-        public_url=chosen.public_url,
-        token=chosen.bridge_token,
-        max_body_bytes=chosen.bridge_max_body_bytes,
+        http=Http(chosen.public_url, chosen.bridge_token, chosen.bridge_max_body_bytes),
     )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()

@@ -73,7 +73,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_replay_file": ("/x.jsonl", "/x.jsonl"),
     "bridge_replay_speed": ("0.5", 0.5),
 }
-ELSEWHERE = {"config_file", "agents", "agent_skills"}  # tested below, or for CONFIG_FILE alone
+# Tested below, or for CONFIG_FILE alone:
+ELSEWHERE = {"config_file", "agents", "agent_skills", "profiles"}
 
 
 @pytest.fixture(autouse=True)

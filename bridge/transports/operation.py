@@ -19,8 +19,8 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.log import Entry
-from bridge.manager import TaskManager
 from bridge.push import Push
+from bridge.routing import Router
 from bridge.store.push_queue import PushConfig
 from bridge.store.tasks import Record
 from bridge.task import StatusUpdate, Task, TaskState, Update
@@ -112,14 +112,14 @@ class Operations:
 
     def __init__(
         self,
-        manager: TaskManager,
+        tasks: Router,
         push: Push,
         extended_card: Callable[[str], Card] | None,
         stream_on_question: str,
         fast_path: float = 0.0,
         sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        self._manager = manager
+        self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
         self._fast_path = fast_path
@@ -149,11 +149,11 @@ class Operations:
         if operation is Operation.SUBSCRIBE:
             named = codec.decode_task(params)
             seen = _seen(seen, named.metadata)
-            record = self._manager.subscribe(named.task_id, again=seen is not None)
+            record = self._tasks.subscribe(named.task_id, again=seen is not None)
             return await self._stream(codec, record, None, seen)
         asked = codec.decode_send(params)
         config = await self._checked_push(codec, asked)
-        sent = self._manager.send(asked)
+        sent = self._tasks.send(asked)
         record = sent.record
         seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
         stream = await self._stream(
@@ -161,19 +161,19 @@ class Operations:
         )
         if config and not sent.again:
             await self._push.create(config, record, sent.after)
-        return replace(stream, beginning=self._manager.begin(record, HEARTBEAT))
+        return replace(stream, beginning=self._tasks.begin(record, HEARTBEAT))
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_send(params)
         config = await self._checked_push(codec, asked)
-        sent = self._manager.send(asked)
+        sent = self._tasks.send(asked)
         if config and not sent.again:
             await self._push.create(config, sent.record, sent.after)
         record = sent.record
         if not asked.blocking:
             record.shown = True
             return await _durable(codec.encode_sent(record.task, asked.history_length), record)
-        await self._manager.settled(sent)
+        await self._tasks.settled(sent)
         answer = record.task.quick_answer(self._fast_path)
         if answer:
             return codec.encode_reply(answer)
@@ -188,28 +188,28 @@ class Operations:
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = self._manager.get(asked.task_id)
+        record = self._tasks.get(asked.task_id)
         return await _durable(codec.encode_task(record.task, asked.history_length), record)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
-        records, page = self._manager.list(asked)
+        records, page = self._tasks.list(asked)
         tasks = [record.task for record in records]
         return await _durable(codec.encode_page(tasks, asked, page), *records)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = self._manager.cancel(asked.task_id)
+        record = self._tasks.cancel(asked.task_id)
         return await _durable(codec.encode_task(record.task, asked.history_length), record)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
-        record = self._manager.get(asked.task_id)
+        record = self._tasks.get(asked.task_id)
         return codec.encode_push(_shown(await self._push.create(_config(codec, asked), record)))
 
     async def _get_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_GET, params)
-        self._manager.get(asked.task_id)
+        self._tasks.get(asked.task_id)
         configs = await self._push.list(asked.task_id)
         for config in configs:
             if asked.config_id in (None, config.id):
@@ -218,13 +218,13 @@ class Operations:
 
     async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_LIST, params)
-        self._manager.get(asked.task_id)
+        self._tasks.get(asked.task_id)
         configs = await self._push.list(asked.task_id)
         return codec.encode_pushes([_shown(config) for config in configs])
 
     async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_DELETE, params)
-        self._manager.get(asked.task_id)
+        self._tasks.get(asked.task_id)
         await self._push.delete(asked.task_id, asked.config_id or "")
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
