@@ -70,6 +70,7 @@ LOGIN = (
     "Claude Code is not logged in on the server, or its key is not accepted: run `claude` there "
     "once and log in, or start the bridge with a valid ANTHROPIC_API_KEY."
 )
+GREETING = "greeting"  # the request's id: no number is taken from those of the prompts
 
 
 @dataclass(slots=True)
@@ -118,6 +119,7 @@ class ClaudeCode(Adapter):
         self._task_id = ""
         self._ids = 0
         self._requests: dict[str, _Request] = {}
+        self._greeting = False  # its answer is awaited, and nobody has given a prompt yet
         self._begin_turn()
         self._handlers: dict[str, Callable[[Json], Iterable[AgentEvent]]] = {
             "stream_event": self._stream_event,
@@ -126,6 +128,7 @@ class ClaudeCode(Adapter):
             "system": self._system,
             "result": self._result,
             "control_request": self._control_request,
+            "control_response": self._control_response,
             "control_cancel_request": self._control_cancel_request,
         }
 
@@ -178,7 +181,15 @@ class ClaudeCode(Adapter):
         env = {key: value for key, value in defaults.items() if key not in config.env}
         return Launch(tuple(argv), {**env, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"})
 
+    def greet(self) -> bool:
+        """`initialize` is answered before there is a conversation, and without asking the model."""
+        self._greeting = True
+        request = {"subtype": "initialize"}
+        self._send({"type": "control_request", "request_id": GREETING, "request": request})
+        return True
+
     def prompt(self, prompt: Prompt) -> None:
+        self._greeting = False
         self._begin_turn()
         self._task_id = prompt.task_id
         self.steer(prompt)
@@ -373,6 +384,30 @@ class ClaudeCode(Adapter):
             case "permission_denied":
                 text = f"Denied by the permission settings: {event.get('tool_name', 'a tool')}"
                 yield Status(text, {"type": "permission_denied", "name": event.get("tool_name")})
+
+    def _control_response(self, event: Json) -> Iterator[AgentEvent]:
+        """Of those to our requests only the answer to the greeting matters, while it is awaited."""
+        response = as_dict(event.get("response"))
+        if response.get("request_id") == GREETING and self._greeting:
+            self._greeting = False
+            yield self._greeted(response)
+
+    def _greeted(self, response: Json) -> AgentEvent:
+        if response.get("subtype") != "success":
+            text = as_word(response.get("error")) or "it does not say why"
+            return Failed(f"Claude Code could not begin: {text}", "agent-error")
+        said = as_dict(response.get("response"))
+        if _is_logged_out(as_dict(said.get("account"))):
+            return Failed(LOGIN, "auth")
+        facts = (said.get("claude_code_version"), said.get("current_permission_mode"))
+        return Started(None, self._model(as_list(said.get("models"))), *map(as_word, facts))
+
+    def _model(self, models: Sequence[Any]) -> str | None:
+        """What the model that was chosen stands for; the CLI tells of all those that it offers."""
+        chosen = self.start.options.model or self.config.model
+        wanted = chosen or "default"
+        known = {str(one.get("value")): one.get("resolvedModel") for one in map(as_dict, models)}
+        return as_word(known.get(wanted)) or chosen
 
     # --- the end of a turn ---------------------------------------------------------------------
 
@@ -618,6 +653,12 @@ def _parent(event: Json) -> str | None:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _is_logged_out(account: Json) -> bool:
+    """Without a token and a key; those of other providers (Bedrock, Vertex) are not told of."""
+    sources = {account.get(name) or "none" for name in ("tokenSource", "apiKeySource")}
+    return account.get("apiProvider") == "firstParty" and sources == {"none"}
 
 
 def _lost(start: SessionStart) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import orjson
 
 from bridge.a2a.v1_0 import V1_0
-from bridge.adapter import Adapter, AgentConfig, Launch, Prompt, SessionStart
+from bridge.adapter import Ability, Adapter, AgentConfig, Launch, Prompt, SessionStart
 from bridge.errors import InvalidParams
 from bridge.events import (
     AgentEvent,
@@ -41,6 +41,10 @@ class Jsonl(Adapter):
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
     takes_urls: ClassVar[bool] = True
     may_reply: ClassVar[bool] = True
+    # Models are not lacked: a client's wish reaches the program in the metadata of its message.
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "interrupt": "the program is told of a cancel and ended all the same",
+    }
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)

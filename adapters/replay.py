@@ -6,12 +6,12 @@ something; what its lines mean, the recorded CLI's own adapter says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import orjson
 
-from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
+from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
 from bridge.events import AgentEvent, Answer, Done, Question
 
 PLAYER_LINE = b'{"type":"bridge/replay"'
@@ -23,6 +23,11 @@ class Replay(Adapter):
     name: ClassVar[str] = "replay"
     title: ClassVar[str] = "The recording"
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "resume": "a new process plays the recording from its beginning",
+        "interrupt": "the player has no word for it and is ended",
+        "models": "a recording says what it says",
+    }
 
     def __init__(self, config: AgentConfig, start: SessionStart, *, dialect: type[Adapter]) -> None:
         super().__init__(config, start)

@@ -1,4 +1,4 @@
-"""The command line: `coding-agent-bridge [serve]`, `coding-agent-bridge record`."""
+"""The command line: `coding-agent-bridge [serve]`, and the commands beside it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge import __version__, registry
+from bridge.doctor.adapters import adapters
+from bridge.doctor.command import doctor
 from bridge.errors import ConfigurationError
 from bridge.recording import record
 from bridge.server import serve
-from bridge.settings import load
+from bridge.settings import Loaded, load
 
 EXAMPLES = """\
 examples:
   AGENT_ADAPTER=claude-code coding-agent-bridge          serve Claude Code in this directory
   coding-agent-bridge --adapter replay                   try it without any CLI or key
   coding-agent-bridge --adapter jsonl                    a program of yours (AGENT_BINARY)
+  coding-agent-bridge doctor                             what works here, and what to do if not
+  coding-agent-bridge adapters                           what can be served, and what each can do
   coding-agent-bridge card verify http://127.0.0.1:41242 --keys trusted.json
   coding-agent-bridge record talk.jsonl -- claude -p …   record a CLI, to replay it later
 
@@ -28,7 +32,8 @@ All settings are environment variables; README.md and .env.example list them.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 after an orderly stop, 1 if the server cannot run, 2 for wrong settings."""
+    """Exit status: 0 after an orderly stop, 1 if the server cannot run, 2 for wrong settings.
+    Of the doctor: 0 if all that is needed works, 1 if not, 2 for wrong settings."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0].startswith("-"):
         arguments.insert(0, "serve")
@@ -42,13 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _card(options, arguments[2:])
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        return _serve(options)
+        if options.command == "adapters":
+            return adapters(options.json)
+        if options.command == "doctor":
+            work = doctor(_loaded(options), options.agent, options.live, options.json)
+            return asyncio.run(work)
+        return asyncio.run(serve(_loaded(options)))
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _loaded(options: argparse.Namespace) -> Loaded:
     flags: dict[str, Any] = {
         "host": options.host,
         "port": options.port,
@@ -57,7 +67,7 @@ def _serve(options: argparse.Namespace) -> int:
         "bridge_token": options.token,
         "config_file": options.config,
     }
-    return asyncio.run(serve(load(flags, options.env_file)))
+    return load(flags, options.env_file)
 
 
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -80,21 +90,32 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="coding-agent-bridge")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
 
+    settings = _settings_parser()
     run = commands.add_parser(
         "serve",
         prog="coding-agent-bridge [serve]",
         description="Coding-agent CLIs behind the Agent2Agent protocol (0.3 and 1.0).",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[settings],
     )
-    run.add_argument("--host", help="address to listen on [HOST, 127.0.0.1]")
-    run.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
-    run.add_argument("--adapter", help="the agent: claude-code, jsonl, replay … [AGENT_ADAPTER]")
-    run.add_argument("--root", help="workspace of the agent [AGENT_REPO_PATH, this directory]")
-    run.add_argument("--token", help="bearer token that clients must send [BRIDGE_TOKEN]")
-    run.add_argument("--config", help="TOML file with settings [CONFIG_FILE]")
-    run.add_argument("--env-file", help="file with settings instead of ./.env")
     run.add_argument("--version", action="version", version=__version__)
+
+    check = commands.add_parser(
+        "doctor",
+        description="What works here with these settings, and what to do about what does not: the "
+        "machine, the folders, the port, and each known CLI with its version, flags, login and a "
+        "handshake, for which no model is asked. Exit status: 0 if all that is needed works, 1 if "
+        "something does not, 2 for wrong settings.",
+        parents=[settings],
+    )
+    check.add_argument("--agent", help="look at this one alone: an id of CONFIG_FILE, an adapter")
+    check.add_argument("--live", action="store_true", help="send a prompt; it may cost something")
+    check.add_argument("--json", action="store_true", help="one object, for programs")
+    table = commands.add_parser(
+        "adapters", description="All that can be served, and what each can and cannot do."
+    )
+    table.add_argument("--json", action="store_true", help="one object, for programs")
 
     tape = commands.add_parser(
         "record",
@@ -111,6 +132,19 @@ def _parser() -> argparse.ArgumentParser:
         "(KIND: ES256 or HS256). Keep keys to yourself: umask 077.",
     )
     card.add_argument("action", choices=("verify", "new-key"))
+    return parser
+
+
+def _settings_parser() -> argparse.ArgumentParser:
+    """The flags that are settings; whoever reads the settings has all of them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--host", help="address to listen on [HOST, 127.0.0.1]")
+    parser.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
+    parser.add_argument("--adapter", help="the agent: claude-code, jsonl, replay … [AGENT_ADAPTER]")
+    parser.add_argument("--root", help="workspace of the agent [AGENT_REPO_PATH, this directory]")
+    parser.add_argument("--token", help="bearer token that clients must send [BRIDGE_TOKEN]")
+    parser.add_argument("--config", help="TOML file with settings [CONFIG_FILE]")
+    parser.add_argument("--env-file", help="file with settings instead of ./.env")
     return parser
 
 

@@ -181,6 +181,12 @@ class Session:
         if self._process:
             self._process.pause(paused)
 
+    def greet(self) -> bool:
+        """Begin the handshake, as the beginning of a run(). False: the CLI has none."""
+        begun: list[bool] = []
+        self._tell(lambda: begun.append(self.adapter.greet()))
+        return any(begun)
+
     def prompt(self, prompt: Prompt) -> None:
         self._tell(lambda: self.adapter.prompt(prompt))
 

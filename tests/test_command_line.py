@@ -74,6 +74,16 @@ def test_help_says_what_there_is(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("--adapter", "--port", "--token", "--env-file", "examples:", "record"):
         assert word in done.stdout
+    for command in ("doctor", "adapters"):
+        assert f"coding-agent-bridge {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["doctor", "adapters"])
+def test_a_command_has_help_of_its_own(tmp_path: Path, command: str) -> None:
+    done = run(command, "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--json" in done.stdout
+    assert ("--live" in done.stdout) is (command == "doctor")
 
 
 def test_version_is_the_packages(tmp_path: Path) -> None:
