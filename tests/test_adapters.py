@@ -49,7 +49,9 @@ EVENTS: tuple[type, ...] = typing.get_args(Event)
 
 
 def make(name: str, *, resume: bool = False) -> Adapter:
-    config = AgentConfig("/opt/agent", ("--one", "two"), model="m", force=True)
+    config = AgentConfig(
+        "/opt/agent", ("--one", "two"), model="m", force=True, runner=("/opt/python", "/runner.py")
+    )
     start = SessionStart("/workspace", "11111111-2222-3333-4444-555555555555", resume)
     kind = load(name)
     if name == "replay":  # it plays another one's recordings
@@ -125,12 +127,17 @@ def test_an_adapter_says_what_it_is(name: str) -> None:
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_launch_is_the_binary_with_its_arguments_and_no_prompt(name: str, resume: bool) -> None:
     adapter = make(name, resume=resume)
-    begin(adapter)
     launch = adapter.launch()
-    assert isinstance(launch, Launch)
-    assert launch.argv[:3] == ("/opt/agent", "--one", "two")
-    assert all(isinstance(one, str) and "\0" not in one for one in launch.argv)
-    assert not any(PROMPT in one for one in launch.argv)
+    begin(adapter)
+    assert adapter.launch() == launch
+    argv = list(launch.argv)
+    if launch.argv == adapter.config.runner:  # which is told what to run
+        argv = json.loads(adapter.data_to_send())["run"]["argv"]
+    assert argv[:3] == ["/opt/agent", "--one", "two"]
+    assert all(isinstance(one, str) and "\0" not in one for one in argv)
+    # Where it has to be an argument, it cannot be taken for a flag.
+    flags = argv[: argv.index("--")] if "--" in argv else argv
+    assert not any(PROMPT in one and not one.startswith("--prompt=") for one in flags)
     assert all(isinstance(value, str) for value in launch.env.values())
 
 

@@ -61,7 +61,10 @@ async def test_the_prompt_is_where_the_arguments_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["--repl", "-x", "--help; args", "$(say a)", "`x`; 'y'", "a\nb"])
 async def test_a_prompt_is_never_a_flag(tmp_path: Path, text: str) -> None:
     shown = "import sys; print(sys.argv[1:])"
-    settings: Json = {"agent_adapter": "generic", "agent_args": ("-I", "-S", "-c", shown, "{prompt}")}
+    settings: Json = {
+        "agent_adapter": "generic",
+        "agent_args": ("-I", "-S", "-c", shown, "{prompt}"),
+    }
     async with serving(tmp_path, **settings) as server:
         said = artifact_text(await server.client("1.0").send(text))
     expected = f" {text}" if text.startswith("-") else text

@@ -1,25 +1,18 @@
 """Real CLIs that speak ACP, on a scripted model, through the real server: what the adapter says
-and hears is what they do. A CLI is a row of CLIS; the same tests are for all of them."""
+and hears is what they do. What all CLIs must do is in test_matrix.py."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import psutil
 import pytest
 import pytest_asyncio
 
-from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
 from tests.client import (
-    Json,
     artifact_text,
     context_id,
     data,
@@ -30,19 +23,9 @@ from tests.client import (
     streamed_text,
     task_id,
 )
-from tests.gemini_server import GeminiServer
-from tests.model_server import ModelServer
-from tests.openai_server import OpenAiServer
-from tests.real_claude_code import (
-    GONE_WITHIN,
-    RealClaudeCode,
-    all_facts,
-    answer,
-    ask,
-    running_command,
-    script,
-    tool,
-)
+from tests.real_claude_code import all_facts, answer, ask, running_command, script, tool
+from tests.real_clis import OVER_ACP as CLIS
+from tests.real_clis import Cli, Real, gone, in_another_minute, serving
 
 pytestmark = [
     pytest.mark.real,
@@ -50,188 +33,8 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-MODULES = CHECKOUT / "tests/clis/node_modules"
-KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
-
-
-def of_opencode(folder: str, name: str) -> Callable[[str, Path], None]:
-    """Writes the configuration of opencode, or of what was made from it."""
-
-    def write(url: str, home: Path) -> None:
-        model = {
-            "attachment": True,
-            "modalities": {"input": ["text", "image"], "output": ["text"]},
-            "limit": {"context": 200000, "output": 8000},
-        }
-        provider = {
-            "npm": "@ai-sdk/anthropic",
-            "options": {"baseURL": f"{url}/v1", "apiKey": KEY},
-            "models": {"scripted": model},
-        }
-        config = {
-            "provider": {"fake": provider},
-            "model": "fake/scripted",
-            "small_model": "fake/scripted",
-            "permission": {"bash": "ask", "edit": "ask"},
-            "autoupdate": False,
-            "share": "disabled",
-        }
-        path = home / ".config" / folder / name
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(config))
-
-    return write
-
-
-def of_gemini(url: str, home: Path) -> None:
-    config = {
-        "security": {"auth": {"selectedType": "gemini-api-key"}},
-        "general": {"enableAutoUpdate": False},
-        "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": {"enabled": False},
-    }
-    (home / ".gemini").mkdir()
-    (home / ".gemini/settings.json").write_text(json.dumps(config))
-
-
-def nothing(url: str, home: Path) -> None:
-    """It needs no configuration but its environment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cli:
-    """`program` is a pattern in node_modules: opencode and kilo are installed as what their
-    packages start, because npm's lock file would need their packages for all systems. `shell` is
-    the name of its tool that runs commands, `environment` gets the address of its model."""
-
-    name: str
-    version: str
-    program: str
-    shell: str
-    environment: Callable[[str], dict[str, str]]
-    configure: Callable[[str, Path], None] = nothing
-    model: Callable[[], ModelServer | GeminiServer | OpenAiServer] = ModelServer
-
-    def path(self) -> str:
-        found = sorted(MODULES.glob(self.program))
-        assert found, f"{self.program} is missing: run scripts/install"
-        return str(found[0])
-
-
-CLIS = (
-    Cli(
-        "claude-agent-acp",
-        "0.49.0",
-        ".bin/claude-agent-acp",
-        "Bash",
-        lambda url: {
-            "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": KEY,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        },
-    ),
-    Cli(
-        "opencode",
-        "1.18.33",
-        "opencode-linux-*/bin/opencode",
-        "bash",
-        lambda url: {"OPENCODE_DISABLE_MODELS_FETCH": "1"},
-        of_opencode("opencode", "opencode.json"),
-    ),
-    Cli(
-        "copilot",
-        "1.0.102",
-        ".bin/copilot",
-        "bash",
-        lambda url: {
-            "COPILOT_OFFLINE": "true",
-            "COPILOT_PROVIDER_TYPE": "anthropic",
-            "COPILOT_PROVIDER_BASE_URL": url,
-            "COPILOT_PROVIDER_API_KEY": KEY,
-            "COPILOT_MODEL": "claude-sonnet-4.5",
-        },
-    ),
-    Cli(
-        "kilo",
-        "7.7.7",
-        "@kilocode/cli-linux-*/bin/kilo",
-        "bash",
-        lambda url: {},
-        of_opencode("kilo", "kilo.json"),
-    ),
-    Cli(
-        "gemini",
-        "0.61.0",
-        ".bin/gemini",
-        "run_shell_command",
-        lambda url: {
-            "GEMINI_API_KEY": KEY,
-            "GOOGLE_GEMINI_BASE_URL": url,
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
-            "AGENT_MODEL": "gemini-2.5-flash",
-        },
-        of_gemini,
-        GeminiServer,
-    ),
-    Cli(
-        "qwen",
-        "0.15.10",
-        ".bin/qwen",
-        "run_shell_command",
-        lambda url: {
-            "OPENAI_API_KEY": KEY,
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_MODEL": "scripted",
-        },
-        model=OpenAiServer,
-    ),
-)
-
-
-@dataclass(slots=True)
-class Real(RealClaudeCode):
-    """A server whose agent is the real CLI."""
-
-    cli: Cli
-
-    def run(self, command: str) -> Json:
-        return tool(self.cli.shell, command=command, description="Run it")
-
-
-@asynccontextmanager
-async def serving(cli: Cli, folder: Path, **env: str) -> AsyncIterator[Real]:
-    workspace, home = folder / "workspace", folder / "home"
-    for path in (workspace, home, folder / "tmp"):
-        path.mkdir()
-    async with (
-        cli.model() as model,
-        AsyncExitStack() as servers,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(90), read_bufsize=2**25) as http,
-    ):
-        cli.configure(model.url, home)
-        every: dict[str, Any] = {
-            "AGENT_ADAPTER": cli.name,
-            "AGENT_BINARY": cli.path(),
-            "TMPDIR": str(folder / "tmp"),
-            "BRIDGE_THOUGHTS": "true",
-            **cli.environment(model.url),
-            **env,
-        }
-
-        async def start() -> BridgeProcess:
-            return await servers.enter_async_context(bridge(workspace, **every))
-
-        server = await start()
-        real = Real(server, model, http, workspace, home, start, cli)  # type: ignore[arg-type]
-        try:
-            yield real
-        finally:
-            await http.close()
-            await real.server.stop()
-            for process in real.processes():  # of a test that failed while no server ran
-                process.kill()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=CLIS, ids=lambda cli: cli.name)
@@ -310,20 +113,6 @@ async def test_a_cancel_ends_the_command_and_the_next_message_goes_on(real: Real
     seen = json.dumps(real.requests("go on")[-1])
     assert "to be remembered" in seen
     assert "the old answer" in seen
-
-
-async def gone(processes: set[psutil.Process]) -> None:
-    """Until they have ended, as they must in time."""
-    left = await asyncio.to_thread(psutil.wait_procs, processes, GONE_WITHIN)
-    assert left[1] == []
-
-
-def in_another_minute(home: Path) -> None:
-    """gemini 0.61.0 cannot load a session in the minute in which it began, which is in the name of
-    its file: make it an older one."""
-    for path in home.glob(".gemini/tmp/**/session-*.json*"):
-        old = re.sub(r"session-\d{4}-\d\d-\d\dT\d\d-\d\d", "session-2026-01-02T03-04", path.name)
-        path.rename(path.with_name(old))
 
 
 async def test_a_cancel_while_a_permission_is_open_leaves_nothing(real: Real) -> None:

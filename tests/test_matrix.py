@@ -1,0 +1,207 @@
+"""Every real CLI in the same scenarios, through the real server, on a scripted model. What comes of
+it is the table at the end of a run, and the one in README.md (tests/matrix.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.bridge_process import bridge
+from tests.client import (
+    Client,
+    Json,
+    artifact_text,
+    context_id,
+    data,
+    facts,
+    said,
+    state,
+    states,
+    streamed_text,
+    task_id,
+)
+from tests.matrix import CANNOT, SCENARIOS, cells
+from tests.real_claude_code import all_facts, answer, ask, running_command, script
+from tests.real_clis import CLIS, Cli, Real, gone, in_another_minute, serving
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]
+Test = TypeVar("Test", bound=Callable[..., object])
+tried: set[str] = set()
+
+
+def scenario(name: str) -> Callable[[Test], Test]:
+    """The test shows this of every CLI that can do it."""
+    tried.add(name)
+    clis = [pytest.param(cli, id=cli.name) for cli in cells(name)]
+
+    def marked(test: Test) -> Test:
+        each: Test = pytest.mark.parametrize("cli", clis)(test)
+        cell: Test = pytest.mark.scenario(name)(each)
+        return cell
+
+    return marked
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def real(cli: Cli, tmp_path: Path) -> AsyncIterator[Real]:
+    async with serving(cli, tmp_path) as server:
+        yield server
+
+
+async def last(real: Real, client: Client, task: Json) -> Json:
+    """aider asks, after each command, whether the model is to see what it said."""
+    while state(task) == "input-required":
+        task = await answer(client, task, "no")
+    return task
+
+
+@scenario("stream")
+async def test_a_text_arrives_as_a_stream(cli: Cli, real: Real) -> None:
+    text = "Hello from the model.\nIt has two lines."
+    items = await real.client().collect(script("Say it.", {"text": text, "chunks": 4}))
+    assert states(items)[-1] == "completed", said(items[-1])
+    assert streamed_text(items).strip() == text
+    assert len([item for item in items if "artifactUpdate" in item]) > 1
+    task = await real.client().get(task_id(items[0]))
+    assert artifact_text(task).strip() == text
+    assert task["metadata"]["bridge"]["cliVersion"].startswith(cli.version)
+
+
+@scenario("tool")
+async def test_a_command_is_run_and_told_of(cli: Cli, tmp_path: Path) -> None:
+    async with serving(cli, tmp_path, AGENT_FORCE="true", **cli.force) as real:
+        path = real.workspace / "by-command.txt"
+        command = f"echo written | tee {path}"
+        items = await real.client().collect(script("run", real.run(command), "the end"))
+        assert states(items)[-1] == "completed", said(items[-1])
+        assert "input-required" not in states(items)
+        assert path.read_text() == "written\n"
+        (call,) = all_facts(items, "tool_call")
+        (result,) = all_facts(items, "tool_result")
+        assert call["id"] == result["id"]
+        assert "by-command.txt" in json.dumps(call)
+        assert result["status"] == "completed"
+        assert streamed_text(items).strip().endswith("the end")
+
+
+@scenario("allow")
+async def test_a_permission_is_asked_for_and_given(cli: Cli, real: Real) -> None:
+    path = real.workspace / "allowed.txt"
+    task = await ask(real.client(), script("run", real.run(f"echo x > {path}"), "the end"))
+    assert facts(task)["kind"] == "permission"
+    assert str(path) in said(task)
+    assert {"allow_once", "reject_once"} <= {one["kind"] for one in facts(task)["options"]}
+    task = await answer(real.client(), task, "yes")
+    task = await last(real, real.client(), task)
+    assert (state(task), path.exists()) == ("completed", True), said(task)
+    told = [part for message in task["history"] for part in data(message["parts"])]
+    assert "tool_result" in [fact["type"] for fact in told]
+
+
+@scenario("deny")
+async def test_a_permission_is_asked_for_and_denied(cli: Cli, real: Real) -> None:
+    path = real.workspace / "denied.txt"
+    task = await ask(real.client(), script("run", real.run(f"echo x > {path}"), "the end"))
+    task = await answer(real.client(), task, "no")
+    assert (state(task), path.exists()) == ("completed", False), said(task)
+
+
+@scenario("cancel asked")
+async def test_a_cancel_while_a_permission_is_open(cli: Cli, real: Real) -> None:
+    path = real.workspace / "never.txt"
+    task = await ask(real.client(), script("run", real.run(f"touch {path}"), "never"))
+    own = set(real.processes())
+    assert own
+    assert state(await real.client().cancel(task_id(task))) == "canceled"
+    await gone(own)
+    assert not path.exists()
+
+
+@scenario("cancel running")
+async def test_a_cancel_while_a_command_runs_leaves_no_process(cli: Cli, real: Real) -> None:
+    client = real.client()
+    async with running_command() as command:
+        task = await ask(client, script("run", real.run_outside(command.line), "never"))
+        params: Json = {"message": client.message("yes", taskId=task_id(task))}
+        params["configuration"] = {"returnImmediately": True}
+        await client.call("SendMessage", params)
+        await command.begun()
+        own = set(real.processes())
+        assert own
+        assert state(await client.cancel(task_id(task))) == "canceled"
+        async with asyncio.timeout(15):
+            await command.ended.wait()
+    await gone(own)
+    assert not real.processes()
+
+
+@scenario("two turns")
+async def test_two_turns_are_one_session(cli: Cli, real: Real) -> None:
+    client = real.client()
+    first = await client.send(script("the first turn", "answer one"))
+    agents = {process for process in real.processes() if process.is_running()}
+    second = await client.send(script("another", "answer two"), contextId=context_id(first))
+    assert [artifact_text(one).strip() for one in (first, second)] == ["answer one", "answer two"]
+    assert _oldest(agents) in real.processes()
+    seen = json.dumps(real.requests("the first turn")[-1])
+    assert "answer one" in seen
+    assert "another" in seen
+
+
+def _oldest(processes: set[psutil.Process]) -> psutil.Process:
+    return min(processes, key=lambda process: process.create_time())
+
+
+@scenario("resume")
+async def test_a_conversation_goes_on_in_a_new_process(cli: Cli, tmp_path: Path) -> None:
+    async with serving(cli, tmp_path, BRIDGE_STATE_DIR=str(tmp_path / "state")) as real:
+        first = await real.client().send(script("to be remembered", "the old answer"))
+        assert state(first) == "completed"
+        own = set(real.processes())
+        await real.server.stop()
+        await gone(own)
+        if cli.name == "gemini":
+            in_another_minute(real.home)
+        await real.restart()
+        go_on = script("go on", "the new answer")
+        items = await real.client().collect(go_on, contextId=context_id(first))
+        assert states(items)[-1] == "completed", said(items[-1])
+        assert streamed_text(items).strip() == "the new answer"
+        seen = json.dumps(real.requests("go on")[-1])
+        assert "to be remembered" in seen
+        assert "the old answer" in seen
+
+
+@scenario("model error")
+async def test_an_error_of_the_model_fails_the_task(cli: Cli, real: Real) -> None:
+    task = await real.client().send(script("x", {"error": 401}))
+    assert state(task) == "failed"
+    assert "401" in said(task) or "scripted" in said(task) or "uthenti" in said(task), said(task)
+    assert task["metadata"]["bridge"]["reason"]
+    again = await real.client().send(script("x", "fine"))
+    assert artifact_text(again).strip() == "fine"
+
+
+@scenario("no binary")
+async def test_a_cli_that_is_missing_is_named(cli: Cli, tmp_path: Path) -> None:
+    env: dict[str, Any] = {"AGENT_ADAPTER": cli.name, "AGENT_BINARY": str(tmp_path / "missing")}
+    with pytest.raises(AssertionError, match="missing was not found") as failed:
+        async with bridge(tmp_path, **env):
+            pass
+    assert "AGENT_BINARY" in str(failed.value) or "PATH" in str(failed.value)
+
+
+def test_every_scenario_is_tried() -> None:
+    assert tried == set(SCENARIOS)
+    assert {name for name, _ in CANNOT} <= {cli.name for cli in CLIS}
