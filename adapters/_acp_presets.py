@@ -35,6 +35,9 @@ class Preset:
     """A conversation that it does not know is resumed as an empty one."""
     late_history: bool = False
     """session/load goes on with the history after its answer."""
+    errors_are_words: bool = False
+    """Errors of the model end the turn as if it had gone well, with `Error: …` as its last words
+    and no tokens counted."""
     silent_failures: bool = False
     """Errors of the model end the turn as if it had gone well, without a word."""
     lasting: tuple[str, ...] = ()
@@ -83,20 +86,9 @@ PRESETS = (
         # Its modes are URIs, and one of them allows everything: none is offered.
         model_flag="--model",
         images=True,
+        errors_are_words=True,
         install="npm install -g @github/copilot",
         login="run `copilot` once and type /login, or set GH_TOKEN",
-    ),
-    Preset(
-        "cursor",
-        "Cursor CLI",
-        "agent",
-        ("acp",),
-        ("CURSOR_*",),
-        modes=("agent", "plan", "ask"),
-        logins=(("", "cursor_login"),),
-        login_first=True,  # its documentation says so; it succeeds at once if logged in
-        install="curl https://cursor.com/install -fsS | bash",
-        login="agent login, or set CURSOR_API_KEY",
     ),
     Preset(
         "qwen",

@@ -42,8 +42,8 @@ class Runs(Adapter):
         """Start the CLI with `text` on its stdin. One that still runs is ended before."""
         order = {"argv": argv, "input": text, "open": stays_open, "pty": terminal, "env": env or {}}
         if self.running:
-            self._next = order
             self.stop()
+            self._next = order
         else:
             self._run(order)
 
@@ -52,11 +52,14 @@ class Runs(Adapter):
         self._order(write=text)
 
     def stop(self) -> None:
-        """SIGTERM, and if need be SIGKILL, to the CLI; heard_exit() follows."""
+        """SIGTERM, and if need be SIGKILL, to the CLI; heard_exit() follows. One that waits for its
+        place is not run."""
+        self._next = None
         self._order(stop=True)
 
     def break_off(self) -> None:
         """What ^C does."""
+        self._next = None
         self._order(interrupt=True)
 
     def _run(self, order: Mapping[str, Any]) -> None:
@@ -86,6 +89,8 @@ class Runs(Adapter):
 
     def receive_line(self, line: bytes) -> Said:
         heard = json_object(line) or {}
+        if self._next and "exit" not in heard:
+            return ()  # of a CLI that has to go
         match heard:
             case {"line": str(text)}:
                 return self.heard_line(text)

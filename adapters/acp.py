@@ -463,6 +463,9 @@ class Acp(Adapter):
                 if self.preset.silent_failures and _came_to_nothing(turn):
                     text = f"{self.title} ended the turn, but the model's answer was broken off."
                     return Failed(text, "empty-answer")
+                if self.preset.errors_are_words and _ended_in_an_error(turn):
+                    reason = "auth" if "uthenticat" in turn.block[-1] else "agent-error"
+                    return Failed(turn.block[-1].removeprefix("Error: "), reason)
                 return self._done(turn, "end_turn")
             case "cancelled" if turn.interrupted:
                 return Failed("The turn was interrupted.", "interrupted")
@@ -804,6 +807,11 @@ def _came_to_nothing(turn: _Turn) -> bool:
     return not (turn.block or turn.tools) or counted == [0, 0]
 
 
+def _ended_in_an_error(turn: _Turn) -> bool:
+    counted = any(turn.usage.get(f"{name}Tokens") for name in ("input", "output"))
+    return bool(turn.block) and turn.block[-1].startswith("Error: ") and not counted
+
+
 def _counts(values: Json) -> dict[str, int]:
     return {name: one for name, one in values.items() if _is_count(one)}
 
@@ -841,7 +849,7 @@ def _upkeep(one: Preset) -> Upkeep:
     return Upkeep(one.install, one.login, (), (*command, "--help"), tuple(flags))
 
 
-def _named(one: Preset) -> type[Acp]:
+def named(one: Preset) -> type[Acp]:
     class Named(Acp):
         preset = one
         name = one.name
@@ -856,4 +864,4 @@ def _named(one: Preset) -> type[Acp]:
 
 
 ADAPTER = Acp
-ADAPTERS = tuple(map(_named, PRESETS))
+ADAPTERS = tuple(map(named, PRESETS))

@@ -151,7 +151,7 @@ class Aider(Generic):
             found = re.match(pattern, text)
             if found:
                 self._facts[name] = found[1]
-        return super().introduced(text)
+        return ()
 
     def begun(self) -> Iterator[AgentEvent]:
         yield Started(self.start.session_id, self._facts.get("model"), self._facts.get("version"))
@@ -191,8 +191,6 @@ class Aider(Generic):
         if line.startswith("Running "):
             return list(self._runs(line.removeprefix("Running ")))
         if line.startswith(("Skipping edits to ", "Added ", "Committing ", "Commit ")):
-            if line.endswith("lines of output to the chat."):
-                self._answered = False  # the model is told, and answers
             return [Status(line, {"type": "output", "text": line})]
         return []
 

@@ -17,6 +17,7 @@ one when it has stopped for a second. Never in what goes by.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -74,6 +75,7 @@ class Generic(Runs):
         self._heard = False  # anything of the CLI, since it was started or given its first prompt
         self._early = False  # the first prompt was given to a CLI that had not asked for it
         self._last = ""  # line that is complete
+        self._recent: deque[str] = deque(maxlen=20)
         self._shown = 0  # characters of the incomplete line that were passed on
         self._asked = 0
         self._open: Question | None = None
@@ -155,8 +157,9 @@ class Generic(Runs):
         text = _rendered(text) if self._lines.terminal else text
         new, self._shown = text[self._shown :], 0
         self._last, self._heard = text, True
+        self._recent.append(text)
         if self.introducing:
-            yield from self.introduced(text)
+            yield from self.introduced(new)
         elif self._lines.json and (line := json_object(text.encode())):
             yield from self._object(line)
         else:
@@ -256,7 +259,8 @@ class Generic(Runs):
         elif status.code == 0 and not self._end:
             yield from self._finish()
         else:
-            yield Failed(*explain_exit(self.title, status))
+            words = status.stderr.strip() or "\n".join(self._recent)
+            yield Failed(*explain_exit(self.title, ExitStatus(status.code, words)))
 
     def _finish(self) -> Iterator[AgentEvent]:
         if self._interrupted:

@@ -20,6 +20,7 @@ from bridge.errors import ConfigurationError
 
 PACKAGE = "bridge.adapters"
 GROUP = "coding_agent_bridge.adapters"
+PREFERRED = ("claude-code", "codex")
 COMMON_NAMES = ("agent", "copilot", "goose")
 """Programs of others are called so, too: they are run if asked for, not because they are there."""
 
@@ -51,9 +52,14 @@ def optional(name: str) -> ModuleType:
 
 
 def with_binary() -> Iterable[type[Adapter]]:
-    """Built-in adapters of CLIs that can be looked for on PATH, in order of preference: those that
-    have a file of their own come first."""
-    for adapter in (*map(load, _files()), *_further()):
+    """Built-in adapters of CLIs that can be looked for on PATH, in order of preference: PREFERRED,
+    then those that can ask the client, and of them those that have a file of their own."""
+    every = (*map(load, _files()), *_further())
+
+    def rank(adapter: type[Adapter]) -> tuple[bool, bool]:
+        return adapter.name not in PREFERRED, "questions" in adapter.lacks
+
+    for adapter in sorted(every, key=rank):
         if adapter.binary and adapter.binary not in COMMON_NAMES:
             yield adapter
 

@@ -59,7 +59,7 @@ def of_opencode(folder: str, name: str) -> Callable[[str, Path], None]:
             "share": "disabled",
         }
         path = home / ".config" / folder / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(config))
 
     return write
@@ -72,12 +72,12 @@ def of_gemini(url: str, home: Path) -> None:
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
     }
-    (home / ".gemini").mkdir()
+    (home / ".gemini").mkdir(exist_ok=True)
     (home / ".gemini/settings.json").write_text(json.dumps(config))
 
 
 def of_codex(url: str, home: Path) -> None:
-    (home / ".codex").mkdir()
+    (home / ".codex").mkdir(exist_ok=True)
     (home / ".codex/config.toml").write_text(
         f"""
         model = "scripted"
@@ -262,7 +262,7 @@ class Real(RealClaudeCode):
 async def serving(cli: Cli, folder: Path, **env: str) -> AsyncIterator[Real]:
     workspace, home = folder / "workspace", folder / "home"
     for path in (workspace, home, folder / "tmp"):
-        path.mkdir()
+        path.mkdir(exist_ok=True)
     async with (
         cli.model() as model,
         AsyncExitStack() as servers,

@@ -37,7 +37,8 @@ from bridge.question import read_answer
 
 Json = dict[str, Any]
 Acp = registry.load("acp")
-PRESETS = [name for name in registry.names() if issubclass(registry.load(name), Acp)]
+PLAIN = AgentConfig("/opt/agent")  # without AGENT_FORCE, for which Cursor has another dialect
+PRESETS = [name for name in registry.names() if issubclass(registry.load(name).suited(PLAIN), Acp)]
 LOADS: Json = {"loadSession": True}
 RESUMES: Json = {"loadSession": True, "sessionCapabilities": {"resume": {}, "list": {}}}
 FOR_EDITORS = (
@@ -67,7 +68,8 @@ class Talk:
         **config: Any,
     ) -> None:
         start = SessionStart("/workspace", "s-1", resume, options, folder)
-        self.adapter: Adapter = registry.load(name)(AgentConfig("/opt/agent", **config), start)
+        kind = registry.load(name).suited(PLAIN)
+        self.adapter: Adapter = kind(AgentConfig("/opt/agent", **config), start)
         self.owed: list[Json] = []
 
     def prompt(self, *parts: Part) -> None:
@@ -200,7 +202,7 @@ def test_every_preset_can_be_loaded_by_its_name() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_an_adapter_like_any_other(name: str) -> None:
-    adapter = registry.load(name)
+    adapter = registry.load(name).suited(PLAIN)
     assert adapter.title
     assert adapter.binary or name == "acp"
     assert not {"yolo", "bypassPermissions", "dontAsk", "auto"} & set(adapter.modes)

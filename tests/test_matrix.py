@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,10 +54,33 @@ def scenario(name: str) -> Callable[[Test], Test]:
     return marked
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
+    """A server for each CLI, started when it is wanted: some CLIs take long to begin in a new
+    HOME."""
+    async with AsyncExitStack() as stack:
+        yield Servers(tmp_path_factory, stack)
+
+
+class Servers:
+    def __init__(self, folders: pytest.TempPathFactory, stack: AsyncExitStack) -> None:
+        self._folders = folders
+        self._stack = stack
+        self._running: dict[str, Real] = {}
+
+    async def of(self, cli: Cli) -> Real:
+        if cli.name not in self._running:
+            folder = self._folders.mktemp(cli.name)
+            env = {"BRIDGE_STATE_DIR": str(folder / "state"), "BRIDGE_MAX_SESSIONS": "1"}
+            self._running[cli.name] = await self._stack.enter_async_context(
+                serving(cli, folder, **env)
+            )
+        return self._running[cli.name]
+
+
 @pytest_asyncio.fixture(loop_scope="module")
-async def real(cli: Cli, tmp_path: Path) -> AsyncIterator[Real]:
-    async with serving(cli, tmp_path) as server:
-        yield server
+async def real(cli: Cli, servers: Servers) -> Real:
+    return await servers.of(cli)
 
 
 async def last(real: Real, client: Client, task: Json) -> Json:
@@ -79,11 +103,12 @@ async def test_a_text_arrives_as_a_stream(cli: Cli, real: Real) -> None:
 
 
 @scenario("tool")
-async def test_a_command_is_run_and_told_of(cli: Cli, tmp_path: Path) -> None:
-    async with serving(cli, tmp_path, AGENT_FORCE="true", **cli.force) as real:
-        path = real.workspace / "by-command.txt"
+async def test_a_command_is_run_and_told_of(cli: Cli, real: Real) -> None:
+    folder = real.home.parent
+    async with serving(cli, folder, AGENT_FORCE="true", **cli.force) as forced:
+        path = forced.workspace / "by-command.txt"
         command = f"echo written | tee {path}"
-        items = await real.client().collect(script("run", real.run(command), "the end"))
+        items = await forced.client().collect(script("run", forced.run(command), "the end"))
         assert states(items)[-1] == "completed", said(items[-1])
         assert "input-required" not in states(items)
         assert path.read_text() == "written\n"
@@ -92,7 +117,8 @@ async def test_a_command_is_run_and_told_of(cli: Cli, tmp_path: Path) -> None:
         assert call["id"] == result["id"]
         assert "by-command.txt" in json.dumps(call)
         assert result["status"] == "completed"
-        assert streamed_text(items).strip().endswith("the end")
+        if cli.name != "aider":  # whose model is not asked again after a command
+            assert streamed_text(items).strip().endswith("the end")
 
 
 @scenario("allow")
@@ -121,10 +147,9 @@ async def test_a_permission_is_asked_for_and_denied(cli: Cli, real: Real) -> Non
 async def test_a_cancel_while_a_permission_is_open(cli: Cli, real: Real) -> None:
     path = real.workspace / "never.txt"
     task = await ask(real.client(), script("run", real.run(f"touch {path}"), "never"))
-    own = set(real.processes())
-    assert own
+    assert real.processes()
     assert state(await real.client().cancel(task_id(task))) == "canceled"
-    await gone(own)
+    await real.nothing_left()
     assert not path.exists()
 
 
@@ -137,13 +162,11 @@ async def test_a_cancel_while_a_command_runs_leaves_no_process(cli: Cli, real: R
         params["configuration"] = {"returnImmediately": True}
         await client.call("SendMessage", params)
         await command.begun()
-        own = set(real.processes())
-        assert own
+        assert real.processes()
         assert state(await client.cancel(task_id(task))) == "canceled"
         async with asyncio.timeout(15):
             await command.ended.wait()
-    await gone(own)
-    assert not real.processes()
+    await real.nothing_left()
 
 
 @scenario("two turns")
@@ -164,23 +187,22 @@ def _oldest(processes: set[psutil.Process]) -> psutil.Process:
 
 
 @scenario("resume")
-async def test_a_conversation_goes_on_in_a_new_process(cli: Cli, tmp_path: Path) -> None:
-    async with serving(cli, tmp_path, BRIDGE_STATE_DIR=str(tmp_path / "state")) as real:
-        first = await real.client().send(script("to be remembered", "the old answer"))
-        assert state(first) == "completed"
-        own = set(real.processes())
-        await real.server.stop()
-        await gone(own)
-        if cli.name == "gemini":
-            in_another_minute(real.home)
-        await real.restart()
-        go_on = script("go on", "the new answer")
-        items = await real.client().collect(go_on, contextId=context_id(first))
-        assert states(items)[-1] == "completed", said(items[-1])
-        assert streamed_text(items).strip() == "the new answer"
-        seen = json.dumps(real.requests("go on")[-1])
-        assert "to be remembered" in seen
-        assert "the old answer" in seen
+async def test_a_conversation_goes_on_in_a_new_process(cli: Cli, real: Real) -> None:
+    first = await real.client().send(script("to be remembered", "the old answer"))
+    assert state(first) == "completed"
+    own = set(real.processes())
+    await real.server.stop()
+    await gone(own)
+    if cli.name == "gemini":
+        in_another_minute(real.home)
+    await real.restart()
+    go_on = script("go on", "the new answer")
+    items = await real.client().collect(go_on, contextId=context_id(first))
+    assert states(items)[-1] == "completed", said(items[-1])
+    assert streamed_text(items).strip() == "the new answer"
+    seen = json.dumps(real.requests("go on")[-1])
+    assert "to be remembered" in seen
+    assert "the old answer" in seen
 
 
 @scenario("model error")
@@ -202,6 +224,6 @@ async def test_a_cli_that_is_missing_is_named(cli: Cli, tmp_path: Path) -> None:
     assert "AGENT_BINARY" in str(failed.value) or "PATH" in str(failed.value)
 
 
-def test_every_scenario_is_tried() -> None:
+async def test_every_scenario_is_tried() -> None:
     assert tried == set(SCENARIOS)
     assert {name for name, _ in CANNOT} <= {cli.name for cli in CLIS}

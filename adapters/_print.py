@@ -1,0 +1,233 @@
+"""The print modes of CLIs: a process per turn, one JSON object per line.
+
+Such a CLI cannot ask. What it may do without being asked is in its arguments, and what else it
+would need a permission for is refused by itself. It may say nothing of its end but by its exit, or
+say it and not exit (Cursor): a turn ends with whichever of the two comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
+from bridge.events import (
+    SESSION_LOST,
+    AgentEvent,
+    Answer,
+    Done,
+    Failed,
+    FileChange,
+    PlanEntry,
+    PlanStatus,
+    Question,
+    Started,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from bridge.readable import json_object
+from bridge.shapes import as_dict, output_status
+
+from ._runs import Runs
+
+Json = Mapping[str, Any]
+Said = Iterable[AgentEvent]
+
+
+class Print(Runs):
+    """Subclasses have arguments() and a handler for each type of line that matters; what a handler
+    cannot make sense of is shown as it is."""
+
+    variables: ClassVar[Mapping[str, str]] = {}
+    """Set for the CLI unless the operator sets them."""
+
+    lost: ClassVar[re.Pattern[str]]
+    """What its stderr says where the conversation is gone that it was to resume."""
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self.session_id = start.session_id if start.resume else None  # to be resumed
+        self.handlers: dict[str, Callable[[Json], Said]] = {}
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self._over = False
+        self._interrupted = False
+        self.new_block = True
+        self.block: list[str] = []  # the text of the last block
+        self.problem: Failed | None = None  # what went wrong, if nothing better comes
+        self._tools: dict[str, str] = {}  # their names by the ids of their calls
+        self._changed: dict[str, None] = {}  # paths, in order
+        self.denied: list[str] = []  # names of tools
+        self.begin_turn()
+
+    # --- for subclasses ------------------------------------------------------------------------
+
+    @abstractmethod
+    def arguments(self, prompt: Prompt) -> Sequence[str]:
+        """What comes after those of the operator. Values are in one argument with their flag, so
+        that none can be read as another."""
+
+    def begin_turn(self) -> None:
+        """Forget what was of the last turn only."""
+
+    def input(self, prompt: Prompt) -> str:
+        """What is on its stdin."""
+        return prompt.text
+
+    def halt(self) -> None:
+        """End the CLI in the middle of its turn; heard_exit() follows."""
+        self.stop()
+
+    def ended(self, status: ExitStatus) -> Said:
+        """The CLI has ended and not said how it went."""
+        yield self.failure(status)
+
+    @property
+    def model(self) -> str | None:
+        return self.start.options.model or self.config.model
+
+    # --- what the session asks for -------------------------------------------------------------
+
+    def prompt(self, prompt: Prompt) -> None:
+        self._begin_turn()
+        argv = (self.config.binary, *self.config.args, *self.arguments(prompt))
+        seen = self.config.env
+        env = {name: one for name, one in self.variables.items() if name not in seen}
+        self.run(argv, self.input(prompt), env=env)
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        """Nothing is ever asked."""
+
+    def interrupt(self) -> bool:
+        if self._over or not self.running:
+            return False
+        self._interrupted = True
+        self.halt()
+        return True
+
+    # --- what is heard -------------------------------------------------------------------------
+
+    def heard_line(self, text: str) -> Said:
+        if self._over or not text.strip():
+            return ()  # of a turn that is over
+        line = text.encode()
+        event = json_object(line)
+        if event is None:
+            return (output_status(line),)
+        handler = self.handlers.get(str(event.get("type")))
+        said: list[AgentEvent] = []
+        try:
+            said.extend(handler(event) if handler else ())
+        except (LookupError, TypeError, ValueError, AttributeError):
+            # A known type in an unknown shape, of a newer CLI. If it was the end, the exit says so.
+            said.append(output_status(line))
+        return said
+
+    def heard_exit(self, status: ExitStatus) -> Said:
+        if self._over:
+            return ()
+        if self._interrupted:
+            return self.finish(Done())
+        return self.ended(status)
+
+    def failure(self, status: ExitStatus) -> Failed:
+        """What an exit means that was not to be."""
+        self._over = True
+        if self.session_id and self.lost.search(status.stderr):
+            text = (
+                f"{self.title} no longer has the conversation {self.session_id}. The message was "
+                "not run; send it again to begin a new conversation."
+            )
+            return Failed(text, SESSION_LOST)
+        return self.problem or Failed(*explain_exit(self.title, status))
+
+    # --- what it means -------------------------------------------------------------------------
+
+    def began(self, session_id: str, *facts: str | None) -> Iterator[Started]:
+        """`facts`: model, version, mode. The next process goes on with this conversation."""
+        self.session_id = session_id
+        yield Started(session_id, *facts)
+
+    def say(self, text: str) -> Iterator[Text]:
+        """A piece of the answer; the first one after something else begins a block."""
+        if not text:
+            return
+        new_block, self.new_block = self.new_block, False
+        if new_block:
+            self.block = []
+        self.block.append(text)
+        yield Text(text, new_block)
+
+    def call(self, tool_id: str, name: str, arguments: Any) -> Iterator[ToolCall]:
+        """A tool begins, if it was not heard of before."""
+        self.new_block = True
+        if tool_id not in self._tools:
+            self._tools[tool_id] = name
+            yield ToolCall(tool_id, name, arguments)
+
+    def result(
+        self,
+        tool_id: str,
+        output: Any,
+        failed: bool,
+        changes: tuple[FileChange, ...] = (),
+        *,
+        denied: bool = False,
+    ) -> Iterator[ToolResult]:
+        self.new_block = True
+        name = self._tools.get(tool_id)
+        if denied:
+            self.denied.append(name or tool_id)
+        changes = () if failed else changes
+        self._changed |= dict.fromkeys(change.path for change in changes)
+        yield ToolResult(tool_id, output, failed, name, None, changes)
+
+    def finish(self, ending: Done | Failed, usage: Usage | None = None) -> Iterator[AgentEvent]:
+        """The turn is over, whatever the process does. A Done is completed here."""
+        self._over = True
+        if usage:
+            yield usage
+        if self._interrupted:
+            yield Failed("The turn was interrupted.", "interrupted")
+        elif isinstance(ending, Done):
+            yield Done(ending.text, ending.summary or "".join(self.block), self._details())
+        else:
+            yield ending
+
+    def _details(self) -> Json | None:
+        details = {"changedFiles": list(self._changed), "denied": self.denied}
+        return {name: one for name, one in details.items() if one} or None
+
+
+# --- members of a line, whose types are the CLI's affair ------------------------------------------
+
+
+def count(value: Any) -> int | None:
+    """A number of things, where there is one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def counts(**values: Any) -> dict[str, int]:
+    """Those that are numbers of things."""
+    found = {name: count(value) for name, value in values.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def plan_entry(todo: Any) -> PlanEntry:
+    """A member of a to-do list; the words for its status are those of many tools."""
+    todo = as_dict(todo)
+    status = str(todo.get("status") or "").lower().removeprefix("todo_status_")
+    known: dict[str, PlanStatus] = {"in_progress": "in_progress", "completed": "completed"}
+    return PlanEntry(str(todo.get("content") or ""), known.get(status, "pending"))
+
+
+def unified(diff: Any) -> str:
+    """A diff without what git says above it."""
+    text = diff if isinstance(diff, str) else ""
+    start = text.find("--- ")
+    return text[start:] if start >= 0 else ""

@@ -1,0 +1,187 @@
+"""Codex as it runs in scripts: `codex exec --json`. Run against 0.169.0.
+
+What decides the code (all measured):
+
+* `-` is a prompt on stdin, where it is only text (`/…`, `@…`, `!…`).
+* It never asks: commands run in a sandbox that is read-only unless it is told otherwise, and what
+  would need more is refused, often without an item that tells of it.
+* Items of type `error` are warnings, and lines of type `error` may be tried again: only
+  `turn.completed` and `turn.failed` are the end.
+* Text comes in whole messages. The usage is that of the conversation so far.
+* Without a network it tries to connect for ever: only the bridge's own limits end that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from bridge.adapter import Ability, AgentConfig, Prompt, SessionStart, Upkeep
+from bridge.events import (
+    AgentEvent,
+    Done,
+    Failed,
+    FileChange,
+    Plan,
+    PlanEntry,
+    Status,
+    Thought,
+    Usage,
+)
+from bridge.shapes import as_dict, as_list, as_string, as_word
+
+from ._print import Json, Print, counts
+
+BYPASS = "--dangerously-bypass-approvals-and-sandbox"
+MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are no tool calls
+_COMMON = {"id", "type", "status"}
+
+
+class CodexExec(Print):
+    name: ClassVar[str] = "codex-exec"
+    title: ClassVar[str] = "Codex"
+    binary: ClassVar[str] = "codex"
+    environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
+    modes: ClassVar[tuple[str, ...]] = ("read-only", "workspace-write")
+    lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "questions": "what its sandbox does not allow is refused without AGENT_FORCE",
+        "deltas": "its text is told in whole messages",
+    }
+    upkeep: ClassVar[Upkeep] = Upkeep(
+        "npm install -g @openai/codex",
+        "codex login, or set OPENAI_API_KEY",
+        ("login", "status"),
+        ("exec", "--help"),
+        ("--json", "--skip-git-repo-check", "--model", "--sandbox", BYPASS),
+    )
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        # What the conversation has used so far; not known where it began before.
+        self._used: dict[str, int] | None = None if start.resume else {}
+        self.handlers = {
+            "thread.started": self._thread_started,
+            "item.started": self._item,
+            "item.updated": self._item,
+            "item.completed": self._item_completed,
+            "turn.completed": self._turn_completed,
+            "turn.failed": self._turn_failed,
+            "error": self._error,
+        }
+
+    def arguments(self, prompt: Prompt) -> Sequence[str]:
+        # It would refuse a folder that is no repository; which one it is was the operator's choice.
+        flags = ["exec", "--json", "--skip-git-repo-check"]
+        if self.start.options.mode:
+            flags.append(f"--sandbox={self.start.options.mode}")
+        elif self.config.force:
+            flags.append(BYPASS)
+        if self.model:
+            flags.append(f"--model={self.model}")
+        return flags + (["resume", self.session_id, "-"] if self.session_id else ["-"])
+
+    # --- what it says --------------------------------------------------------------------------
+
+    def _thread_started(self, event: Json) -> Iterator[AgentEvent]:
+        return self.began(as_string(event["thread_id"]), self.model)
+
+    def _item(self, event: Json) -> Iterator[AgentEvent]:
+        item = event["item"]
+        match item.get("type"):
+            case "todo_list":
+                yield Plan(tuple(_plan_entry(as_dict(one)) for one in item["items"]))
+            case kind if kind not in MESSAGES:
+                yield from self.call(as_string(item["id"]), *_tool(item))
+
+    def _item_completed(self, event: Json) -> Iterator[AgentEvent]:
+        item = event["item"]
+        match item.get("type"):
+            case "agent_message":
+                self.new_block = True
+                yield from self.say(as_string(item["text"]))
+            case "reasoning":
+                yield Thought(as_string(item["text"]))
+            case "error":
+                yield Status(as_string(item["message"]), {"type": "warning"})
+            case "todo_list":
+                yield from self._item(event)
+            case _:
+                yield from self._item(event)
+                failed = item.get("status") in ("failed", "declined")
+                denied = item.get("status") == "declined"
+                yield from self.result(
+                    as_string(item["id"]), _output(item), failed, _changes(item), denied=denied
+                )
+
+    def _error(self, event: Json) -> Iterator[AgentEvent]:
+        text = as_string(event["message"])
+        self.problem = _failed(text)
+        yield Status(text, {"type": "error"})
+
+    def _turn_completed(self, event: Json) -> Iterator[AgentEvent]:
+        total = counts(**as_dict(event.get("usage")))
+        before, self._used = self._used, total
+        if before is None:  # of the turns before it, too
+            return self.finish(Done())
+        used = {name: one - before.get(name, 0) for name, one in total.items()}
+        sent, said = used.get("input_tokens"), used.get("output_tokens")
+        both = sent + said if sent is not None and said is not None else None
+        extra = counts(
+            cacheReadTokens=used.get("cached_input_tokens"),
+            reasoningTokens=used.get("reasoning_output_tokens"),
+        )
+        return self.finish(Done(), Usage(sent, said, both, None, extra or None))
+
+    def _turn_failed(self, event: Json) -> Iterator[AgentEvent]:
+        text = as_word(as_dict(event.get("error")).get("message"))
+        unknown = Failed(f"{self.title} ended the turn with an error that it does not name.")
+        return self.finish(_failed(text) if text else self.problem or unknown)
+
+
+def _failed(text: str) -> Failed:
+    status = re.search(r"\b(?:status|status:) (\d{3})\b", text)
+    if "Missing environment variable" in text or (status and status[1] in ("401", "403")):
+        return Failed(text, "auth")
+    if status and status[1] == "429":
+        return Failed(text, "rate-limit-exceeded")
+    return Failed(text, "api-error" if status else "agent-error")
+
+
+def _tool(item: Json) -> tuple[str, Any]:
+    """The name of the tool and what it was given."""
+    match item.get("type"):
+        case "command_execution":
+            return "exec_command", {"command": item.get("command")}
+        case "file_change":
+            return "apply_patch", {"changes": as_list(item.get("changes"))}
+        case "mcp_tool_call":
+            return f"{item.get('server')}.{item.get('tool')}", item.get("arguments")
+        case "web_search":
+            return "web_search", {"query": item.get("query")}
+    return str(item.get("type")), {k: v for k, v in item.items() if k not in _COMMON}
+
+
+def _output(item: Json) -> Any:
+    """What came of the tool call, as text where it is text."""
+    if item.get("type") != "command_execution":
+        return as_word(as_dict(item.get("error")).get("message")) or item.get("result") or ""
+    output, code = as_word(item.get("aggregated_output")) or "", item.get("exit_code")
+    return f"{output}(exit code {code})" if code else output
+
+
+def _changes(item: Json) -> tuple[FileChange, ...]:
+    kinds: dict[Any, Literal["create", "delete"]] = {"add": "create", "delete": "delete"}
+    changes = map(as_dict, as_list(item.get("changes")))
+    return tuple(
+        FileChange(as_string(c["path"]), kinds.get(c.get("kind"), "update")) for c in changes
+    )
+
+
+def _plan_entry(item: Json) -> PlanEntry:
+    done = item.get("completed") is True
+    return PlanEntry(str(item.get("text") or ""), "completed" if done else "pending")
+
+
+ADAPTER = CodexExec

@@ -1,0 +1,169 @@
+"""GitHub Copilot CLI in its print mode: `copilot --output-format json`. Run against 1.0.102.
+
+What decides the code (all measured):
+
+* The prompt is read from stdin where there is no `-p`, and is only text: `/…`, `@…` and `!…` mean
+  nothing there.
+* `--allow-all-tools` still denies what leads out of the workspace, `--allow-all` does not. What is
+  denied is told to the model, which goes on.
+* `assistant.message` repeats what was streamed. Before a broken stream is tried again,
+  `assistant.turn_retry` says so.
+* The values of secrets are blotted out in all that it prints, even in names: any member may be
+  missing, and `session.error` tells of a failure without `exitCode`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from bridge.adapter import Ability, AgentConfig, Prompt, SessionStart, Upkeep
+from bridge.events import (
+    AgentEvent,
+    Done,
+    Failed,
+    FileChange,
+    Retracted,
+    Status,
+    Thought,
+    Usage,
+)
+from bridge.shapes import as_dict, as_list, as_string
+
+from ._acp_presets import PRESETS
+from ._print import Json, Print, counts, unified
+
+PRESET = next(one for one in PRESETS if one.name == "copilot")
+
+
+class CopilotPrint(Print):
+    name: ClassVar[str] = "copilot-print"
+    title: ClassVar[str] = PRESET.title
+    binary: ClassVar[str] = PRESET.binary
+    environment: ClassVar[tuple[str, ...]] = PRESET.environment
+    lost: ClassVar[re.Pattern[str]] = re.compile("No session, task, or name matched")
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "questions": "what needs a permission is denied without AGENT_FORCE",
+    }
+    upkeep: ClassVar[Upkeep] = Upkeep(
+        PRESET.install,
+        PRESET.login,
+        flags=("--output-format", "--allow-all", "--no-ask-user", "--session-id", "--resume"),
+    )
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self.handlers = {
+            "user.message": self._user_message,
+            "assistant.message_start": self._message_start,
+            "assistant.message_delta": self._delta,
+            "assistant.message": self._message,
+            "assistant.turn_retry": self._retry,
+            "assistant.reasoning_delta": self._reasoning,
+            "tool.execution_start": self._tool_start,
+            "tool.execution_complete": self._tool_complete,
+            "session.info": self._info,
+            "session.error": self._error,
+            "result": self._result,
+        }
+
+    def begin_turn(self) -> None:
+        self._streamed = ""  # of the message that is not confirmed yet
+
+    def arguments(self, prompt: Prompt) -> Sequence[str]:
+        flags = ["--output-format=json", "--no-ask-user"]
+        known = self.session_id
+        flags.append(f"--resume={known}" if known else f"--session-id={self.start.session_id}")
+        if self.model:
+            flags.append(f"--model={self.model}")
+        if self.start.folder:
+            flags.append(f"--add-dir={self.start.folder}")
+        if self.config.force:
+            flags.append("--allow-all")
+        return flags
+
+    # --- what it says --------------------------------------------------------------------------
+
+    def _user_message(self, event: Json) -> Iterator[AgentEvent]:
+        """The conversation is on disk: it can be resumed by the id that it was given."""
+        return self.began(self.session_id or self.start.session_id, self.model)
+
+    def _message_start(self, event: Json) -> Iterator[AgentEvent]:
+        self.new_block = True
+        yield from ()
+
+    def _delta(self, event: Json) -> Iterator[AgentEvent]:
+        text = as_string(event["data"]["deltaContent"])
+        self._streamed += text
+        yield from self.say(text)
+
+    def _message(self, event: Json) -> Iterator[AgentEvent]:
+        """A message in full: say what has not been streamed of it."""
+        text = as_string(event["data"]["content"])
+        streamed, self._streamed = self._streamed, ""
+        if not text.startswith(streamed):
+            yield Retracted(len(streamed))
+            streamed = ""
+        self.new_block = self.new_block or not streamed
+        yield from self.say(text[len(streamed) :])
+        self.new_block = True
+
+    def _retry(self, event: Json) -> Iterator[AgentEvent]:
+        streamed, self._streamed = self._streamed, ""
+        self.new_block = True
+        if streamed:
+            yield Retracted(len(streamed))
+
+    def _reasoning(self, event: Json) -> Iterator[AgentEvent]:
+        yield Thought(as_string(event["data"]["deltaContent"]))
+
+    def _tool_start(self, event: Json) -> Iterator[AgentEvent]:
+        data = event["data"]
+        return self.call(
+            as_string(data["toolCallId"]), str(data.get("toolName")), data.get("arguments")
+        )
+
+    def _tool_complete(self, event: Json) -> Iterator[AgentEvent]:
+        data = event["data"]
+        done, problem = as_dict(data.get("result")), as_dict(data.get("error"))
+        output = done.get("content") or problem.get("message") or ""
+        exit_code = as_dict(data.get("shellExecution")).get("exitCode", 0)
+        failed = data.get("success") is not True or exit_code != 0
+        edits = map(as_dict, as_list(data.get("fileEdits")))
+        changes = tuple(_change(one, done.get("detailedContent")) for one in edits)
+        denied = problem.get("code") == "denied"
+        yield from self.result(
+            as_string(data["toolCallId"]), output, failed, changes, denied=denied
+        )
+
+    def _info(self, event: Json) -> Iterator[AgentEvent]:
+        kind = event["data"].get("infoType")
+        yield Status(as_string(event["data"]["message"]), {"type": "info", "kind": kind})
+
+    def _error(self, event: Json) -> Iterator[AgentEvent]:
+        data = event["data"]
+        reason = "auth" if data.get("errorType") == "authentication" else "api-error"
+        self.problem = Failed(
+            as_string(data["message"]), reason, {"apiStatus": data.get("statusCode")}
+        )
+        yield from ()
+
+    def _result(self, event: Json) -> Iterator[AgentEvent]:
+        used = as_dict(event.get("usage"))
+        extra = counts(
+            premiumRequests=used.get("premiumRequests"), apiMs=used.get("totalApiDurationMs")
+        )
+        usage = Usage(extra=extra) if extra else None
+        code = event.get("exitCode", 0)
+        problem = Failed(f"{self.title} ended the turn with the exit code {code}.")
+        failed = self.problem or (problem if code != 0 else None)
+        yield from self.finish(failed or Done(), usage)
+
+
+def _change(edit: Json, diff: Any) -> FileChange:
+    kind: Literal["create", "update"] = "create" if edit.get("kind") == "create" else "update"
+    return FileChange(as_string(edit["path"]), kind, unified(diff))
+
+
+ADAPTER = CopilotPrint

@@ -1,0 +1,236 @@
+"""Cursor CLI: over ACP, where it can ask; with AGENT_FORCE in its print mode, where it need not.
+
+It could not be run: what follows is from its documentation, from recordings of others (versions
+2026.02 to 2026.10) and from what they found out. Tests run tests/cursor_agent.py instead.
+
+* With `--stream-partial-output` a piece of text has a `timestamp_ms`, and no `model_call_id`. What
+  was said in pieces comes once more as a whole: before a tool, and at the end.
+* `--force` allows all but what is denied by its configuration. Without it, it edits files and
+  rejects commands. `--trust` it needs to run at all; it allows nothing else.
+* A tool is a member of `tool_call` that is called after it: `shellToolCall`, `function`.
+* It asks itself (`interaction_query`) and answers itself.
+* It may end with `result` and not exit, or fail with nothing but an exit.
+* The prompt is an argument. After `--` it is no flag, and with a space in front no command of the
+  program (`logout`), none of the agent (`/…`), and not handed to the cloud (`&…`): not proved. The
+  kernel takes none of more than 128 KiB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, Upkeep
+from bridge.events import (
+    AgentEvent,
+    Done,
+    Failed,
+    FileChange,
+    Plan,
+    Status,
+    Thought,
+    Usage,
+)
+from bridge.readable import json_object
+from bridge.shapes import as_dict, as_string, as_word
+
+from ._acp_presets import Preset
+from ._print import Json, Print, Said, count, counts, plan_entry, unified
+from .acp import named
+
+PRESET = Preset(
+    "cursor",
+    "Cursor CLI",
+    "agent",
+    ("acp",),
+    ("CURSOR_*",),
+    modes=("agent", "plan", "ask"),
+    logins=(("", "cursor_login"),),
+    login_first=True,  # its documentation says so; it succeeds at once if logged in
+    install="curl https://cursor.com/install -fsS | bash",
+    login="agent login, or set CURSOR_API_KEY",
+)
+OverAcp = named(PRESET)
+FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
+LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)
+
+
+class Cursor(Print):
+    name: ClassVar[str] = PRESET.name
+    title: ClassVar[str] = PRESET.title
+    binary: ClassVar[str] = PRESET.binary
+    environment: ClassVar[tuple[str, ...]] = PRESET.environment
+    modes: ClassVar[tuple[str, ...]] = PRESET.modes
+    lost: ClassVar[re.Pattern[str]] = re.compile(
+        r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
+        re.IGNORECASE,
+    )
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "questions": "it runs with AGENT_FORCE, and is not asked for anything",
+    }
+    upkeep: ClassVar[Upkeep] = Upkeep(
+        PRESET.install,
+        PRESET.login,
+        flags=("--print", "--output-format", "--stream-partial-output", "--force", "--trust"),
+    )
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self.handlers = {
+            "system": self._system,
+            "thinking": self._thinking,
+            "assistant": self._assistant,
+            "tool_call": self._tool_call,
+            "interaction_query": self._interaction_query,
+            "error": self._error,
+            "result": self._result,
+        }
+
+    @classmethod
+    def suited(cls, config: AgentConfig) -> type[Adapter]:
+        return cls if config.force else OverAcp
+
+    def begin_turn(self) -> None:
+        self._streamed = ""  # since the last whole
+        self._whole = ""  # the last one
+        self._given: dict[str, Any] = {}  # to the tools, by the ids of their calls
+
+    def arguments(self, prompt: Prompt) -> Sequence[str]:
+        flags = ["--print", "--output-format=stream-json", "--stream-partial-output", "--trust"]
+        if self.config.force:
+            flags.append("--force")
+        if self.model:
+            flags.append(f"--model={self.model}")
+        if self.start.options.mode in ("plan", "ask"):  # `agent` is what it is without a flag
+            flags.append(f"--mode={self.start.options.mode}")
+        if self.session_id:
+            flags.append(f"--resume={self.session_id}")
+        return [*flags, "--", f" {prompt.text}"]
+
+    def input(self, prompt: Prompt) -> str:
+        return ""
+
+    # --- what it says --------------------------------------------------------------------------
+
+    def _system(self, event: Json) -> Iterator[AgentEvent]:
+        if event.get("subtype") == "init":
+            facts = (as_word(event.get("model")), None, as_word(event.get("permissionMode")))
+            yield from self.began(as_string(event["session_id"]), *facts)
+
+    def _thinking(self, event: Json) -> Iterator[AgentEvent]:
+        if event.get("subtype") == "delta":
+            yield Thought(as_string(event["text"]))
+
+    def _assistant(self, event: Json) -> Iterator[AgentEvent]:
+        blocks = [one for one in event["message"]["content"] if one.get("type") == "text"]
+        text = "".join(as_string(one["text"]) for one in blocks)
+        if "timestamp_ms" in event and "model_call_id" not in event:
+            self._streamed += text
+            yield from self.say(text)
+            return
+        streamed, self._streamed = self._streamed, ""
+        repeated = text == self._whole or not text.startswith(streamed)
+        self._whole = text
+        if not repeated:
+            self.new_block = self.new_block or not streamed
+            yield from self.say(text[len(streamed) :])
+
+    def _tool_call(self, event: Json) -> Iterator[AgentEvent]:
+        if event.get("subtype") == "started":
+            self._whole = ""  # what comes after it may be the same words, and is no repetition
+        tool_id = as_string(event["call_id"])
+        name, given, result = _tool(event["tool_call"])
+        if given:
+            self._given[tool_id] = given
+        given = self._given.get(tool_id, {})
+        yield from self.call(tool_id, name, given)
+        if event.get("subtype") != "completed":
+            return
+        outcome, output = next(iter(as_dict(result).items()), ("success", result))
+        denied = "reject" in outcome.lower()
+        failed = bool(FAILURE.search(outcome)) or bool(as_dict(output).get("exitCode"))
+        changes = _changes(name, as_dict(given), as_dict(output))
+        yield from self.result(tool_id, _output(output, denied), failed, changes, denied=denied)
+        todos = as_dict(output).get("todos") or as_dict(given).get("todos")
+        if isinstance(todos, list) and not failed:
+            yield Plan(tuple(map(plan_entry, todos)))
+
+    def _interaction_query(self, event: Json) -> Iterator[AgentEvent]:
+        if event.get("subtype") == "request":
+            kind = str(event.get("query_type"))
+            facts = {"type": "interaction_query", "query": event.get("query")}
+            yield Status(f"{self.title} asks and answers itself: {kind}", facts)
+
+    def _error(self, event: Json) -> Iterator[AgentEvent]:
+        text = as_word(event.get("message")) or as_word(as_dict(event.get("error")).get("message"))
+        self.problem = self._failed(as_string(text or event.get("error")))
+        yield Status(self.problem.text, {"type": "error"})
+
+    def _result(self, event: Json) -> Iterator[AgentEvent]:
+        used = as_dict(event.get("usage"))
+        sent, said = count(used.get("inputTokens")), count(used.get("outputTokens"))
+        extra = counts(
+            cacheReadTokens=used.get("cacheReadTokens"),
+            cacheCreationTokens=used.get("cacheWriteTokens"),
+        )
+        usage = Usage(sent, said, None, None, extra or None) if used else None
+        text = as_word(event.get("result")) or ""
+        if event.get("is_error") or event.get("subtype") != "success":
+            yield from self.finish(self._failed(text or "It does not say why."), usage)
+        else:
+            yield from self.finish(Done(summary="".join(self.block) or text), usage)
+
+    def ended(self, status: ExitStatus) -> Said:
+        failed = self.failure(status)
+        if failed.reason == "exit" and LOGIN.search(status.stderr):
+            text = f"{self.title} is not logged in on the server: {PRESET.login}. {failed.text}"
+            return [Failed(text, "auth", failed.details)]
+        return [failed]
+
+    def _failed(self, text: str) -> Failed:
+        return Failed(text, "auth" if LOGIN.search(text) else "agent-error")
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def _tool(call: Json) -> tuple[str, Any, Any]:
+    """Name, arguments and result: of a tool that has a member of its own, or of any function."""
+    for name, body in call.items():
+        if name == "function" and isinstance(body, dict):
+            text = as_word(body.get("arguments"))
+            given = json_object(text.encode()) if text else body.get("arguments")
+            return str(body.get("name")), given, body.get("result") or call.get("result")
+        if isinstance(body, dict) and (name.endswith("ToolCall") or "args" in body):
+            return name.removesuffix("ToolCall"), body.get("args"), body.get("result")
+    return "tool", call, None
+
+
+def _output(output: Any, denied: bool) -> Any:
+    """As text where it is text."""
+    known = as_dict(output)
+    if denied:
+        return as_word(known.get("reason")) or "Rejected: it needs a permission."
+    if "stdout" in known or "stderr" in known:
+        return f"{known.get('stdout') or ''}{known.get('stderr') or ''}"
+    return next((known[name] for name in ("content", "errorMessage") if name in known), output)
+
+
+def _changes(tool: str, given: Json, output: Json) -> tuple[FileChange, ...]:
+    path = as_word(output.get("path")) or as_word(given.get("path"))
+    if not path or tool not in ("edit", "write", "delete"):
+        return ()
+    kind: Literal["create", "update", "delete"] = "update"
+    before = output.get("beforeFullFileContent")
+    if tool == "delete":
+        kind = "delete"
+    elif before == "" or (tool == "write" and not before):
+        kind = "create"
+    diff = unified(output.get("diffString"))
+    return (
+        FileChange(path, kind, re.sub(r"\A--- a\n\+\+\+ b\n", f"--- {path}\n+++ {path}\n", diff)),
+    )
+
+
+ADAPTER = Cursor
