@@ -11,8 +11,8 @@ class Preset:
     """What is particular about one agent. Everything else it says itself, in `initialize`.
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
-    `model_flag` chooses its model where ACP cannot. `environment`, `modes`: see Adapter;
-    `install`, `login`: see Upkeep.
+    `model_flag` chooses its model where ACP cannot. `environment`, `modes`, `by_the_minute`: see
+    Adapter; `install`, `login`: see Upkeep.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
 
@@ -35,6 +35,7 @@ class Preset:
     """A conversation that it does not know is resumed as an empty one."""
     late_history: bool = False
     """session/load goes on with the history after its answer."""
+    by_the_minute: bool = False
     errors_are_words: bool = False
     """Errors of the model end the turn as if it had gone well, with `Error: …` as its last words
     and no tokens counted."""
@@ -60,6 +61,8 @@ PRESETS = (
         "--model",
         images=True,
         logins=(("GEMINI_API_KEY", "gemini-api-key"),),
+        # Its files are named by the minute: it does not find, and deletes, one of this minute.
+        by_the_minute=True,
         late_history=True,
         silent_failures=True,  # a broken stream ends as end_turn
         install="npm install -g @google/gemini-cli",

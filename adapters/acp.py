@@ -857,6 +857,7 @@ def named(one: Preset) -> type[Acp]:
         binary = one.binary
         environment = one.environment
         modes = one.modes
+        by_the_minute = one.by_the_minute
         upkeep = _upkeep(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
 

@@ -221,6 +221,9 @@ class Adapter(ABC):
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 
+    by_the_minute: ClassVar[bool] = False
+    """Whether a conversation cannot be gone on with in the minute in which it began."""
+
     lacks: ClassVar[Mapping[Ability, str]] = {}
     """What this CLI cannot do, each with the reason, for those who have to choose."""
 

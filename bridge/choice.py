@@ -195,6 +195,7 @@ def make_service(
         choice.adapter.steers,
         state.markers,
         state.spools if choice.adapter.spools else None,
+        choice.adapter.by_the_minute,
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size)

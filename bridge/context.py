@@ -7,6 +7,7 @@ another context needs its place; the next message resumes the CLI's own conversa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import uuid
@@ -62,6 +63,7 @@ class Agent:
     steers: bool = False
     markers: str = ""
     spools: Path | None = None
+    by_the_minute: bool = False
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""
@@ -156,6 +158,7 @@ class Context:
         self._current: Record | None = None
         self._worker: asyncio.Task[None] | None = None
         self._start = start
+        self._began = datetime.now(UTC)  # the CLI's conversation did, at the latest
         self._left: StoredSession | None = None  # by the last server, with a turn that runs
         self._session: Session | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -380,6 +383,8 @@ class Context:
         blind = folder not in (None, self._start.folder)  # to files that have come
         if blind or not (self._session and self._session.healthy):
             await self.close()
+        if self._session is None:
+            await self._another_minute(record)
         if not record.task.state.terminal:
             await self._pool.enter(self, lambda: not record.task.state.terminal)
         if self._session is None and not record.task.state.terminal:
@@ -397,6 +402,15 @@ class Context:
                 await self.close()
         return None if record.task.state.terminal else self._session
 
+    async def _another_minute(self, record: Record) -> None:
+        """Wait, where the CLI could not go on with its conversation now (see Adapter)."""
+        while self._agent.by_the_minute and self._start.resume and not record.task.state.terminal:
+            now = datetime.now(UTC)
+            if now.replace(second=0, microsecond=0) > self._began:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(record.log.changed(), 60.1 - now.second)
+
     def _receive(self, record: Record, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Started) and event.session_id:
@@ -408,6 +422,8 @@ class Context:
     def _remember(self, session_id: str, resume: bool) -> None:
         """The CLI's own conversation that the next session is to go on with."""
         start = replace(self._start, session_id=session_id, resume=resume)
+        if session_id != self._start.session_id:
+            self._began = datetime.now(UTC)
         if start != self._start:
             self._start = start
             self._store.put_context(self.id, start)

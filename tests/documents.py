@@ -7,11 +7,11 @@ import textwrap
 from pathlib import Path
 
 from bridge.settings import NAMES, Settings
+from tests import matrix
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
-BEGIN, END = "<!-- settings -->\n", "<!-- /settings -->"
 FIELDS = {name: field for name, field in Settings.model_fields.items() if name in NAMES}
 HEAD = """\
 # Settings of coding-agent-bridge. Copy to .env where you start the server (not into the workspace
@@ -46,13 +46,17 @@ def shown(default: object) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def with_table(readme: str) -> str:
-    """`readme` with today's table between the marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{settings_table()}{END}{after}"
+def with_tables(readme: str) -> str:
+    """`readme` with today's tables between the marks."""
+    tables = {"settings": settings_table(), "matrix": matrix.table(matrix.promised())}
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, _, rest = readme.partition(begin)
+        _, _, after = rest.partition(end)
+        readme = f"{before}{begin}{table}{end}{after}"
+    return readme
 
 
 if __name__ == "__main__":
-    README.write_text(with_table(README.read_text("utf-8")), "utf-8")
+    README.write_text(with_tables(README.read_text("utf-8")), "utf-8")
     ENV_EXAMPLE.write_text(env_example(), "utf-8")

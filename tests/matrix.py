@@ -19,8 +19,15 @@ SCENARIOS = {
     "model error": "an error of the model fails the task and says why",
     "no binary": "a CLI that is missing is named at the start",
 }
-CANNOT: Mapping[tuple[str, str], str] = {}
+CANNOT: dict[tuple[str, str], str] = {}
 """What a CLI cannot do by its nature, with the reason; by name and scenario."""
+NOTES: dict[tuple[str, str], str] = {
+    ("gemini", "resume"): "the task waits for the next minute where the conversation began in this "
+    "one, of which the CLI cannot find its own file",
+    ("codex", "cancel running"): "the command is one that was allowed to leave the sandbox",
+    ("aider", "tool"): "its model is not asked again after a command",
+}
+"""What else there is to know of a cell."""
 
 
 def cells(scenario: str) -> Iterable[Cli]:
@@ -37,8 +44,9 @@ def table(outcomes: Mapping[tuple[str, str], str]) -> str:
     for cli in CLIS:
         found = [outcomes.get((cli.name, scenario), "?") for scenario in SCENARIOS]
         lines.append(f"| `{cli.name}` {cli.version} | {' | '.join(found)} |")
-    notes = [f"* `{name}`, {scenario}: {why}" for (name, scenario), why in CANNOT.items()]
-    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+    meanings = [f"{name}: {meaning}" for name, meaning in SCENARIOS.items()]
+    notes = [f"* `{name}`, {cell}: {why}." for (name, cell), why in (CANNOT | NOTES).items()]
+    return "\n".join([*lines, "", f"{'; '.join(meanings)}.", "", *notes]) + "\n"
 
 
 def promised() -> dict[tuple[str, str], str]:

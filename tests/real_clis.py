@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -296,11 +295,3 @@ async def gone(processes: set[psutil.Process]) -> None:
     """Until they have ended, as they must in time."""
     left = await asyncio.to_thread(psutil.wait_procs, processes, GONE_WITHIN)
     assert left[1] == []
-
-
-def in_another_minute(home: Path) -> None:
-    """gemini 0.61.0 cannot load a session in the minute in which it began, which is in the name of
-    its file: make it an older one."""
-    for path in home.glob(".gemini/tmp/**/session-*.json*"):
-        old = re.sub(r"session-\d{4}-\d\d-\d\dT\d\d-\d\d", "session-2026-01-02T03-04", path.name)
-        path.rename(path.with_name(old))

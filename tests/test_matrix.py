@@ -30,7 +30,7 @@ from tests.client import (
 )
 from tests.matrix import CANNOT, SCENARIOS, cells
 from tests.real_claude_code import all_facts, answer, ask, running_command, script
-from tests.real_clis import CLIS, Cli, Real, gone, in_another_minute, serving
+from tests.real_clis import CLIS, Cli, Real, gone, serving
 
 pytestmark = [
     pytest.mark.real,
@@ -103,9 +103,8 @@ async def test_a_text_arrives_as_a_stream(cli: Cli, real: Real) -> None:
 
 
 @scenario("tool")
-async def test_a_command_is_run_and_told_of(cli: Cli, real: Real) -> None:
-    folder = real.home.parent
-    async with serving(cli, folder, AGENT_FORCE="true", **cli.force) as forced:
+async def test_a_command_is_run_and_told_of(cli: Cli, tmp_path: Path) -> None:
+    async with serving(cli, tmp_path, AGENT_FORCE="true", **cli.force) as forced:
         path = forced.workspace / "by-command.txt"
         command = f"echo written | tee {path}"
         items = await forced.client().collect(script("run", forced.run(command), "the end"))
@@ -193,8 +192,6 @@ async def test_a_conversation_goes_on_in_a_new_process(cli: Cli, real: Real) -> 
     own = set(real.processes())
     await real.server.stop()
     await gone(own)
-    if cli.name == "gemini":
-        in_another_minute(real.home)
     await real.restart()
     go_on = script("go on", "the new answer")
     items = await real.client().collect(go_on, contextId=context_id(first))
