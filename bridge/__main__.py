@@ -13,6 +13,7 @@ from bridge import __version__, registry
 from bridge.doctor.adapters import adapters
 from bridge.doctor.command import doctor
 from bridge.errors import ConfigurationError
+from bridge.identity import new_token
 from bridge.recording import record
 from bridge.server import serve
 from bridge.settings import Loaded, load
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.command == "card":
             return _card(options, arguments[2:])
+        if options.command == "token":
+            print(new_token(options.name))
+            return 0
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
         if options.command == "adapters":
@@ -125,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     tape.add_argument("file", help="where to write the recording")
     tape.add_argument("--adapter", help="adapter that understands this CLI")
+    token = commands.add_parser(
+        "token",
+        description="Make a bearer token, and what stands in CONFIG_FILE for it: its SHA-256. The "
+        "token itself is shown once.",
+    )
+    token.add_argument("name", help="whose it is; tasks belong to this name")
     card = commands.add_parser(
         "card",
         usage="coding-agent-bridge card {verify CARD --keys FILE | new-key KIND NAME}",

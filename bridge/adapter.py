@@ -99,13 +99,15 @@ class SessionOptions:
 @dataclass(frozen=True, slots=True)
 class SessionStart:
     """Where a session runs, and the conversation it is: a new one, or one to resume. `folder`
-    holds files that came with its messages; the CLI must be able to read them."""
+    holds files that came with its messages; the CLI must be able to read them. `owner` is the id
+    of the principal whose conversation it is."""
 
     cwd: str
     session_id: str
     resume: bool = False
     options: SessionOptions = field(default_factory=SessionOptions)
     folder: str | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from aiohttp import web
 from bridge import __version__
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
+from bridge.access import OPERATOR, Principal
 from bridge.manager import TaskManager
 from bridge.monitor import Monitor
 from bridge.store.tasks import TaskStore
 from bridge.transports import openapi
 from bridge.transports.jsonrpc import JsonRpc
-from bridge.transports.operation import Caller, Operations
+from bridge.transports.operation import PRINCIPAL, Caller, Operations
 from bridge.transports.rest import Rest, encode_unauthenticated, respond_unrouted
 from bridge.watchdog import Watchdog
 
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 CARD_MAX_AGE = 60  # seconds; a card changes when the server is started anew
+Identify = Callable[[web.Request], Principal | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeCard = Callable[[str], Card]
 
@@ -52,11 +53,11 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """`public_url`: how clients reach the server, where that is not what they say. `token`: what
-    they must present as a bearer token, if anything."""
+    """`public_url`: how clients reach the server, where that is not what they say. `identify` says
+    who sends a request; None for somebody who must present a token."""
 
     public_url: str | None = None
-    token: str | None = None
+    identify: Identify = lambda request: OPERATOR
     max_body_bytes: int = 32 * 1024 * 1024
 
 
@@ -72,8 +73,8 @@ def make_app(
     """The server without its sockets. `services` answer below /agents/ID, the default one first;
     `root` answers at the root. `started`: when the cards were last changed, in seconds since
     1970."""
-    public_url, token = http.public_url, http.token
-    middlewares = [*([_authentication(token)] if token else []), _in_json]
+    public_url = http.public_url
+    middlewares = [_authentication(http.identify), _in_json]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
     _add_agent(app, "", root, public_url, started)
     for service in services:
@@ -95,16 +96,19 @@ def make_app(
 def _add_agent(
     app: web.Application, prefix: str, service: Service, public_url: str | None, started: float
 ) -> None:
+    def address(request: web.Request) -> str:
+        return _base(request, public_url) + prefix
+
     def caller(request: web.Request) -> Caller:
-        return Caller(_base(request, public_url) + prefix)
+        return Caller(address(request), request[PRINCIPAL])
 
     async def card(request: web.Request) -> web.StreamResponse:
-        made = service.card(caller(request).address)
+        made = service.card(address(request))
         body = encode_card(made, service.card_versions)
         return _cached(request, service.sign(body) if service.sign else body, started)
 
     async def describe(request: web.Request) -> web.StreamResponse:
-        made = service.card(caller(request).address)
+        made = service.card(address(request))
         return _cached(request, openapi.document(made), started, scope="private")
 
     jsonrpc = JsonRpc(service.operations, caller, service.extension_required)
@@ -218,18 +222,17 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
         return respond_unrouted(request, error)
 
 
-def _authentication(token: str) -> Any:
-    """Middleware that lets only bearers of `token` pass, but for cards and /health."""
-    wanted = hashlib.sha256(token.encode()).digest()
+def _authentication(identify: Identify) -> Any:
+    """Middleware that lets only those pass who are known, but for cards and /health."""
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         # The path as it was sent: an encoded slash is part of an id, and makes nothing a card.
         if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
-        if scheme.lower() == "bearer" and hmac.compare_digest(digest, wanted):
+        principal = identify(request)
+        if principal:
+            request[PRINCIPAL] = principal
             return await handler(request)
         response = _json(encode_unauthenticated("Send Authorization: Bearer <token>."), 401)
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'

@@ -59,14 +59,15 @@ class Attachments:
 
     # --- when a message comes ------------------------------------------------------------------
 
-    def check(self, message: Message) -> Message:
-        """The message with the paths of its files resolved. Raises InvalidParams where a part is
-        too large or a file is not in the workspace, ContentTypeNotSupported for what no agent
-        behind this server can be given."""
-        parts = tuple(self._checked(number, part) for number, part in enumerate(message.parts))
+    def check(self, message: Message, within: Sequence[str] | None = None) -> Message:
+        """The message with the paths of its files resolved, which must lie `within`, too. Raises
+        InvalidParams where a part is too large or a file is not in the workspace,
+        ContentTypeNotSupported for what no agent behind this server can be given."""
+        numbered = enumerate(message.parts)
+        parts = tuple(self._checked(number, part, within) for number, part in numbered)
         return replace(message, parts=parts)
 
-    def _checked(self, number: int, part: Part) -> Part:
+    def _checked(self, number: int, part: Part, within: Sequence[str] | None) -> Part:
         match part:
             case TextPart(text):
                 self._check_size(number, len(text.encode()), self._limits.text, "TEXT")
@@ -76,7 +77,7 @@ class Attachments:
                 self._check_size(number, _decoded_size(content), self._limits.raw, "RAW")
                 return part  # its media type does not matter: it can be put into a file
             case UrlPart(url) if url.lower().startswith("file:"):
-                path, size = self._workspaces.file(url)
+                path, size = self._workspaces.file(url, within)
                 self._check_size(number, size, self._limits.file, "FILE")
                 return replace(part, url=path.as_uri())
             case UrlPart() if not self._takes_urls:

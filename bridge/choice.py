@@ -18,6 +18,7 @@ from bridge.app import Service
 from bridge.attachments import Attachments, PartLimits
 from bridge.context import Agent, SessionPool
 from bridge.errors import ConfigurationError
+from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
 from bridge.push import Push
 from bridge.routing import Router, skills_of
@@ -253,7 +254,7 @@ def _service(
     operations = Operations(
         router,
         push,
-        extended if settings.bridge_token else None,
+        extended if needs_token(settings) else None,
         settings.bridge_stream_on_question,
         settings.bridge_fast_path_ms / 1000,
         sign,
@@ -310,9 +311,9 @@ def make_card(
         skills=(*(settings.agent_skills or _skills(choice.adapter)), *more_skills),
         input_modes=_input_modes(choice.adapter),
         output_modes=("text/plain", "application/json"),
-        bearer=settings.bridge_token is not None,
+        bearer=needs_token(settings),
         push=True,
-        extended=settings.bridge_token is not None,
+        extended=needs_token(settings),
         details=details,
         extension_required=settings.bridge_require_extension,
     )

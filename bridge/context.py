@@ -134,13 +134,14 @@ class SessionPool:
 
 class Context:
     """`cwd` never changes, the CLI's conversation goes on; the process that serves it may change.
+    `id` is what clients call it, of whom two may choose the same; `key` is what it is here.
 
     `finished` is told of each task that has come to its end, `changed` of every update.
     """
 
     def __init__(
         self,
-        context_id: str,
+        key: str,
         start: SessionStart,
         agent: Agent,
         pool: SessionPool,
@@ -148,7 +149,8 @@ class Context:
         finished: Callable[[Record], None],
         changed: Callable[[Record, Sequence[Update]], None] = lambda record, updates: None,
     ) -> None:
-        self.id = context_id
+        self.key = key
+        self.id = key.rpartition("/")[2]
         self._agent = agent
         self._pool = pool
         self._store = store
@@ -358,7 +360,7 @@ class Context:
 
     async def _turn(self, record: Record, message: Message) -> None:
         try:
-            message = await self._agent.attachments.save(self.id, record.task.id, message)
+            message = await self._agent.attachments.save(self.key, record.task.id, message)
             session = await self._live_session(record)
             if session:
                 told = Told("prompt", session.position, message)
@@ -379,7 +381,7 @@ class Context:
     async def _live_session(self, record: Record) -> Session | None:
         """The warm session, or a new one as soon as there is a place. None: the task was
         canceled meanwhile."""
-        folder = self._agent.attachments.folder(self.id)
+        folder = self._agent.attachments.folder(self.key)
         blind = folder not in (None, self._start.folder)  # to files that have come
         if blind or not (self._session and self._session.healthy):
             await self.close()
@@ -391,7 +393,7 @@ class Context:
             self._start = replace(self._start, folder=folder)
             session = self._agent.session(self._start)
             if session.spool:
-                self._store.put_session(session.spool.name, self.id, self._start)
+                self._store.put_session(session.spool.name, self.key, self._start)
             try:
                 await session.open()
             except LaunchError:
@@ -426,7 +428,7 @@ class Context:
             self._began = datetime.now(UTC)
         if start != self._start:
             self._start = start
-            self._store.put_context(self.id, start)
+            self._store.put_context(self.key, start)
 
     def _apply(self, record: Record, *events: Event) -> None:
         """Let `events` happen to the task, up to its end; then its log is closed for good."""

@@ -10,6 +10,7 @@ BridgeError
     ├── InvalidParams           carries the fields that are wrong
     ├── BodyTooLarge
     ├── Unauthenticated
+    ├── Forbidden               who is known, but may not do this
     ├── Unavailable             shutting down or out of room: try again later
     ├── TaskNotFound            unknown and foreign look the same
     ├── TaskNotCancelable
@@ -75,6 +76,10 @@ class BodyTooLarge(RequestError):
 
 
 class Unauthenticated(RequestError):
+    pass
+
+
+class Forbidden(RequestError):
     pass
 
 

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from bridge.a2a.codec import SendParams
+from bridge.access import OPERATOR, Principal, Scope, authorize
 from bridge.adapter import Adapter, SessionStart
 from bridge.context import Agent, Context, SessionPool
 from bridge.errors import (
     ContentTypeNotSupported,
     InvalidParams,
     TaskNotCancelable,
-    TaskNotFound,
     Unavailable,
     UnsupportedOperation,
 )
@@ -87,24 +87,25 @@ class Taken:
     def __init__(self) -> None:
         self._messages: dict[str, tuple[bytes, weakref.ref[Record]]] = {}
 
-    def find(self, message: Message) -> Record | None:
-        """The task that the message went to. Raises InvalidParams if the id was another's."""
-        sent, record = self._messages.get(message.id, (b"", None))
+    def find(self, name: str, message: Message) -> Record | None:
+        """The task that the message went to, whose id is called `name` here (see key_of). Raises
+        InvalidParams if the id was another's."""
+        sent, record = self._messages.get(name, (b"", None))
         known = record() if record else None  # forgotten with its task
         if known and sent != digest(message):
             text = "another message was sent with this messageId"
             raise InvalidParams(text, [("message.messageId", text)])
         return known
 
-    def add(self, message: Message, record: Record) -> bool:
+    def add(self, name: str, message: Message, record: Record) -> bool:
         """Whether the message's id is one to be remembered."""
         unique = len(message.id) >= self.UNIQUE
         if unique:
-            self.restore(message.id, digest(message), record)
+            self.restore(name, digest(message), record)
         return unique
 
-    def restore(self, message_id: str, known: bytes, record: Record) -> None:
-        self._messages[message_id] = known, weakref.ref(record)
+    def restore(self, name: str, known: bytes, record: Record) -> None:
+        self._messages[name] = known, weakref.ref(record)
         if len(self._messages) > self.KEPT:
             del self._messages[next(iter(self._messages))]
 
@@ -143,20 +144,21 @@ class TaskManager:
         sessions that are gone on with."""
         for message_id, known, record in stored.taken:
             self._taken.restore(message_id, known, record)
-        for context_id, start in stored.starts.items():
-            self._new_context(context_id, start)
+        for key, start in stored.starts.items():
+            self._new_context(key, start)
         unfinished: dict[str, list[tuple[Record, Message]]] = {}
         for record in self._store.unfinished():
-            if record.task.context_id not in self._contexts:  # what is known of it is damaged
+            key = _key(record.task)
+            if key not in self._contexts:  # what is known of it is damaged
                 start = SessionStart(self._workspaces.default, str(uuid.uuid4()))
-                self._new_context(record.task.context_id, start)
+                self._new_context(key, start)
             pair = (record, stored.prompts[record.task.id])
-            unfinished.setdefault(record.task.context_id, []).append(pair)
+            unfinished.setdefault(key, []).append(pair)
         left = {session.context_id: session for session in stored.sessions if reattach}
         kept: set[str] = set()
-        for context_id, tasks in unfinished.items():
-            session = left.get(context_id) if tasks[0][0].begun else None
-            self._contexts[context_id].restore(tasks, session)
+        for key, tasks in unfinished.items():
+            session = left.get(key) if tasks[0][0].begun else None
+            self._contexts[key].restore(tasks, session)
             kept |= {session.id} if session else set()
         for gone in stored.sessions:
             if gone.id not in kept:
@@ -165,35 +167,41 @@ class TaskManager:
 
     # --- operations ----------------------------------------------------------------------------
 
-    def send(self, params: SendParams) -> Sent:
+    def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
         """Begin a task, or answer the question of one. Raises RequestError."""
         message = params.message
         if self._closing:
             raise Unavailable("The server is shutting down; try again in a moment.")
         if self._store.problem:
             raise Unavailable("The server cannot write anything down now; try again in a moment.")
-        known = self._taken.find(message)
+        name = key_of(principal.id, message.id)
+        known = self._taken.find(name, message)
         if known:
+            authorize(principal, "read")
             return Sent(known, known.log.last, again=True)
-        sent = self._take(replace(params, message=self._agent.attachments.check(message)))
-        if self._taken.add(message, sent.record):
-            self._store.take(message.id, digest(message), sent.record)
+        checked = self._agent.attachments.check(message, principal.workspaces)
+        sent = self._take(replace(params, message=checked), principal)
+        if self._taken.add(name, message, sent.record):
+            self._store.take(name, digest(message), sent.record)
         return sent
 
-    def _take(self, params: SendParams) -> Sent:
+    def _take(self, params: SendParams, principal: Principal) -> Sent:
         message = params.message
-        if params.answers_by_context and message.task_id is None:
-            message = replace(message, task_id=self._waiting_task(message.context_id))
+        if params.answers_by_context and message.task_id is None and message.context_id:
+            key = key_of(principal.id, message.context_id)
+            message = replace(message, task_id=self._waiting_task(key))
         if message.task_id is not None:
-            return self._answer(message, params)
+            return self._answer(message, params, principal)
+        authorize(principal, "run")
         options = self._options(message, params)
-        context = self._context(message, options)
+        context = self._context(message, options, principal)
         running = context.only_task
         if running and self._steers(context, running, message):
             return self._steer(context, running, message)
         self._check_queue(context)
         thoughts = self._policy.show_thoughts if options.thoughts is None else options.thoughts
-        task = Task(str(uuid.uuid4()), context.id, datetime.now(UTC), show_thoughts=thoughts)
+        now = datetime.now(UTC)
+        task = Task(str(uuid.uuid4()), context.id, now, thoughts, principal.id)
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
         record = Record(task)
@@ -201,24 +209,24 @@ class TaskManager:
         context.submit(record, message)
         return Sent(record, 0)
 
-    def get(self, task_id: str) -> Record:
-        """The task, which the client now knows. Raises TaskNotFound."""
+    def get(self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read") -> Record:
+        """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
         record = self._store.get(task_id)
-        if record is None:
-            raise TaskNotFound("No such task.", taskId=task_id[:256])
+        authorize(principal, scope, task_id, record.task.owner if record else None)
+        assert record
         record.shown = True
         return record
 
-    def cancel(self, task_id: str) -> Record:
-        record = self.get(task_id)
+    def cancel(self, task_id: str, principal: Principal = OPERATOR) -> Record:
+        record = self.get(task_id, principal, "cancel")
         if record.task.state.terminal:
             raise TaskNotCancelable(f"The task is {record.task.state.value} already.")
-        self._contexts[record.task.context_id].cancel(record)
+        self._contexts[_key(record.task)].cancel(record)
         return record
 
-    def subscribe(self, task_id: str, again: bool) -> Record:
+    def subscribe(self, task_id: str, again: bool, principal: Principal = OPERATOR) -> Record:
         """`again`: the client goes on with a stream that broke, maybe at its very end."""
-        record = self.get(task_id)
+        record = self.get(task_id, principal)
         if record.task.state.terminal and not again:
             text = f"The task is {record.task.state.value}: nothing more will come. Get it instead."
             raise UnsupportedOperation(text)
@@ -261,11 +269,12 @@ class TaskManager:
         await asyncio.gather(*(context.shut_down() for context in contexts))
         self._agent.attachments.close()
 
-    def knows(self, task_id: str | None, context_id: str | None) -> bool:
-        """Whether the task, or else the context, is one of this agent's."""
+    def knows(self, principal: Principal, task_id: str | None, context_id: str | None) -> bool:
+        """Whether the task, or else the context, is one of this agent's that it may see."""
         if task_id is not None:
-            return self._store.get(task_id) is not None
-        return context_id in self._contexts
+            record = self._store.get(task_id)
+            return record is not None and principal.sees(record.task.owner)
+        return context_id is not None and key_of(principal.id, context_id) in self._contexts
 
     def records(self) -> Sequence[Record]:
         return self._store.all()
@@ -291,17 +300,18 @@ class TaskManager:
             message.metadata, params.metadata, adapter=self._adapter, models=self._policy.models
         )
 
-    def _answer(self, message: Message, params: SendParams) -> Sent:
+    def _answer(self, message: Message, params: SendParams, principal: Principal) -> Sent:
         assert message.task_id is not None
-        record = self.get(message.task_id)
+        record = self.get(message.task_id, principal)
         task = record.task
+        authorize(principal, "approve" if task.question else "run")
         if message.context_id not in (None, task.context_id):
             text = "contextId is not the one of this task"
             raise InvalidParams(text, [("message.contextId", "does not belong to the task")])
         if task.state.terminal:
             text = f"The task is {task.state.value}; to go on, send a message with its contextId."
             raise UnsupportedOperation(text)
-        context = self._contexts[task.context_id]
+        context = self._contexts[_key(task)]
         if self._steers(context, record, message):
             return self._steer(context, record, message)
         if task.question is None:
@@ -323,30 +333,31 @@ class TaskManager:
         context.steer(record, message)
         return sent
 
-    def _waiting_task(self, context_id: str | None) -> str | None:
+    def _waiting_task(self, key: str) -> str | None:
         """The one task of a context, where it waits for its client and nothing waits behind it."""
-        context = self._contexts.get(context_id) if context_id else None
+        context = self._contexts.get(key)
         record = context.only_task if context else None
         return record.task.id if record and record.task.question else None
 
-    def _context(self, message: Message, options: Options) -> Context:
+    def _context(self, message: Message, options: Options, principal: Principal) -> Context:
         if message.context_id is not None and not CONTEXT_ID.fullmatch(message.context_id):
             text = "contextId may have up to 128 letters, digits and _ . : -"
             raise InvalidParams(text, [("message.contextId", text)])
-        known = self._contexts.get(message.context_id) if message.context_id else None
+        key = key_of(principal.id, message.context_id or str(uuid.uuid4()))
+        known = self._contexts.get(key)
         if known:
             self._check_same(known, options)
             return known
-        context_id = message.context_id or str(uuid.uuid4())
-        cwd = self._workspaces.resolve(options.cwd)
-        start = SessionStart(cwd, str(uuid.uuid4()), options=options.session)
-        self._store.put_context(context_id, start)
-        return self._new_context(context_id, start)
+        cwd = self._workspaces.resolve(options.cwd, principal.workspaces)
+        session = options.session
+        start = SessionStart(cwd, str(uuid.uuid4()), options=session, owner=principal.id)
+        self._store.put_context(key, start)
+        return self._new_context(key, start)
 
-    def _new_context(self, context_id: str, start: SessionStart) -> Context:
+    def _new_context(self, key: str, start: SessionStart) -> Context:
         watchers = (self._finished, self._changed)
-        context = Context(context_id, start, self._agent, self._pool, self._store, *watchers)
-        self._contexts[context_id] = context
+        context = Context(key, start, self._agent, self._pool, self._store, *watchers)
+        self._contexts[key] = context
         return context
 
     def _check_queue(self, context: Context) -> None:
@@ -389,7 +400,7 @@ class TaskManager:
             self._store.remove_context(cold)
 
     def _forget(self, task: Task) -> None:
-        self._agent.attachments.forget(task.context_id, task.id)
+        self._agent.attachments.forget(_key(task), task.id)
         if self._notifier is None:
             return
         forgetting = asyncio.ensure_future(self._notifier.forget(task.id))
@@ -399,6 +410,16 @@ class TaskManager:
     async def _ended(self, record: Record) -> None:
         while not record.log.closed:
             await record.log.changed()
+
+
+def key_of(owner: str, name: str) -> str:
+    """What a client's name for something is called here: two of them may choose the same one."""
+    return name if owner == OPERATOR.id else f"{owner}/{name}"
+
+
+def _key(task: Task) -> str:
+    """Of its context."""
+    return key_of(task.owner, task.context_id)
 
 
 def digest(message: Message) -> bytes:

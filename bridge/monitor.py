@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -14,9 +14,11 @@ from bridge.manager import TaskManager
 from bridge.store.tasks import Record
 from bridge.task import StatusUpdate, Task, TaskState, Update
 from bridge.transports import sse
+from bridge.transports.operation import PRINCIPAL
 
 FEED = 1000  # state changes that a reader who comes back can still be told
 Change = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Monitor:
@@ -37,9 +39,9 @@ class Monitor:
 
     def routes(self) -> Sequence[web.RouteDef]:
         return (
-            web.get("/monitor/agents", self._agents),
-            web.get("/monitor/tasks", self._tasks),
-            web.get("/monitor/events", self._events),
+            web.get("/monitor/agents", _for_operators(self._agents)),
+            web.get("/monitor/tasks", _for_operators(self._tasks)),
+            web.get("/monitor/events", _for_operators(self._events)),
         )
 
     async def _agents(self, request: web.Request) -> web.Response:
@@ -85,6 +87,18 @@ class Monitor:
         ]
         if told:
             self._feed.append(told)
+
+
+def _for_operators(handler: Handler) -> Handler:
+    """It tells of everybody's tasks."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if not request[PRINCIPAL].may("admin"):
+            text = "These credentials do not allow this: the scope 'admin' is missing."
+            return web.json_response({"error": text}, status=403)
+        return await handler(request)
+
+    return handle
 
 
 def _summary(task: Task) -> Change:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.a2a.codec import ListParams, Page, SendParams
+from bridge.access import Principal, Scope, authorize
 from bridge.errors import InvalidParams
 from bridge.manager import Sent, TaskManager
 from bridge.options import Profile
@@ -36,65 +37,69 @@ class Router:
         self._profiles = profiles or {}
         self._default = next(iter(managers))
 
-    def send(self, params: SendParams) -> Sent:
+    def send(self, params: SendParams, principal: Principal) -> Sent:
         """Begin a task, or answer the question of one. Raises RequestError."""
-        agent, profile = self._choose(params)
+        agent, profile = self._choose(params, principal)
         if profile and profile.model:
             params = replace(params, metadata=_with_model(params, profile.model))
-        return self._managers[agent].send(params)
+        return self._managers[agent].send(params, principal)
 
-    def get(self, task_id: str) -> Record:
-        """The task, which the client now knows. Raises TaskNotFound."""
-        return self._of(task_id).get(task_id)
+    def get(self, task_id: str, principal: Principal, scope: Scope = "read") -> Record:
+        """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
+        return self._of(task_id, principal).get(task_id, principal, scope)
 
-    def list(self, asked: ListParams) -> tuple[Sequence[Record], Page]:
-        """The tasks of a page. Raises InvalidParams."""
+    def list(self, asked: ListParams, principal: Principal) -> tuple[Sequence[Record], Page]:
+        """The tasks of a page, of those that the principal may see. Raises InvalidParams."""
+        authorize(principal, "read")
         records = {
             record.task.id: record
             for manager in self._managers.values()
             for record in manager.records()
+            if principal.sees(record.task.owner)
         }
         for record in records.values():
             record.shown = True
         tasks, where = page((record.task for record in records.values()), asked)
         return [records[task.id] for task in tasks], where
 
-    def cancel(self, task_id: str) -> Record:
-        return self._of(task_id).cancel(task_id)
+    def cancel(self, task_id: str, principal: Principal) -> Record:
+        return self._of(task_id, principal).cancel(task_id, principal)
 
-    def subscribe(self, task_id: str, again: bool) -> Record:
+    def subscribe(self, task_id: str, again: bool, principal: Principal) -> Record:
         """`again`: the client goes on with a stream that broke, maybe at its very end."""
-        return self._of(task_id).subscribe(task_id, again)
+        return self._of(task_id, principal).subscribe(task_id, again, principal)
 
-    async def settled(self, sent: Sent) -> None:
+    async def settled(self, sent: Sent, principal: Principal) -> None:
         """Until the task has ended or waits for the client, looking from the message on."""
-        await self._of(sent.record.task.id).settled(sent)
+        await self._of(sent.record.task.id, principal).settled(sent)
 
-    def begin(self, record: Record, pause: float) -> AsyncIterator[None]:
+    def begin(self, record: Record, pause: float, principal: Principal) -> AsyncIterator[None]:
         """Until it is known whether the agent replies with a Message; see TaskManager.begin()."""
-        return self._of(record.task.id).begin(record, pause)
+        return self._of(record.task.id, principal).begin(record, pause)
 
     # --- whose it is -----------------------------------------------------------------------------
 
-    def _of(self, task_id: str) -> TaskManager:
+    def _of(self, task_id: str, principal: Principal) -> TaskManager:
         """Whose task it is; an unknown one is the default agent's to deny."""
-        return self._managers[self._having(task_id, None) or self._default]
+        return self._managers[self._having(principal, task_id, None) or self._default]
 
-    def _having(self, task_id: str | None, context_id: str | None) -> str | None:
+    def _having(
+        self, principal: Principal, task_id: str | None, context_id: str | None
+    ) -> str | None:
         if len(self._managers) == 1:
             return self._default
         for agent, manager in self._managers.items():
-            if manager.knows(task_id, context_id):
+            if manager.knows(principal, task_id, context_id):
                 return agent
         return None
 
-    def _choose(self, params: SendParams) -> tuple[str, Profile | None]:
+    def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:
         """The agent, and the profile of the message if it has one. Raises InvalidParams."""
         message = params.message
         wishes = _wishes(message.metadata, params.metadata)
         profile = self._profile(wishes)
         chosen = self._named(wishes, profile)
-        owner = self._having(message.task_id, message.context_id)
+        owner = self._having(principal, message.task_id, message.context_id)
         begun = message.task_id or (len(self._managers) > 1 and owner)
         if not (begun or wishes):
             found = (one for one in self._profiles.values() if one.found_in(message.text))

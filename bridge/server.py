@@ -20,6 +20,7 @@ from bridge.app import Http, Service, make_app
 from bridge.choice import Choice, choose_all, make_root, make_service
 from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
+from bridge.identity import identify_by, needs_token
 from bridge.monitor import Monitor
 from bridge.process import (
     AgentProcess,
@@ -167,7 +168,7 @@ def _app(
         started=time.time(),
         monitor=monitor,
         watchdog=watchdog,
-        http=Http(settings.public_url, settings.bridge_token, settings.bridge_max_body_bytes),
+        http=Http(settings.public_url, identify_by(settings), settings.bridge_max_body_bytes),
     )
 
 
@@ -204,7 +205,7 @@ def banner(
     folder: Path | None = None,
 ) -> str:
     """What the operator sees: what is served, where, and how to try it."""
-    auth = " -H 'Authorization: Bearer <token>'" if settings.bridge_token else ""
+    auth = " -H 'Authorization: Bearer <token>'" if needs_token(settings) else ""
     message = (
         '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
         '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"What is in this directory?"}]}}}'

@@ -19,6 +19,7 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bridge.a2a.card import Skill
+from bridge.access import Token
 from bridge.errors import ConfigurationError
 from bridge.options import Profile
 from bridge.workspace import Workspaces
@@ -126,6 +127,12 @@ class Settings(BaseModel):
     bridge_token: str | None = Field(
         None, min_length=16, description="Bearer token that clients must send, 16 characters up."
     )
+    bridge_auth: Literal["auto", "token", "none"] = Field(
+        "auto",
+        description="Who may call. auto: bearers of the configured tokens, or, where there are "
+        "none, processes of the same user on this machine; token: only bearers; none: everybody "
+        "who can connect, on loopback alone.",
+    )
     bridge_max_sessions: int = Field(8, ge=1, description="CLI processes alive at once.")
     bridge_session_idle_ms: Milliseconds = Field(
         600_000, description="How long an idle CLI is kept warm for the next message."
@@ -225,6 +232,7 @@ class Settings(BaseModel):
     agent_skills: tuple[Skill, ...] = Field((), exclude=True)
     agents: dict[AgentId, dict[str, Any]] = Field({}, exclude=True)
     profiles: dict[AgentId, Profile] = Field({}, exclude=True)
+    tokens: dict[AgentId, Token] = Field({}, exclude=True)
 
     def for_agent(self, agent_id: str) -> Settings:
         """These settings with those of `[agents.ID]` in their place. There, names that begin with
@@ -233,7 +241,7 @@ class Settings(BaseModel):
             _agent_setting(agent_id, name): value for name, value in self.agents[agent_id].items()
         }
         try:
-            tables = {"agent_skills": self.agent_skills, "profiles": self.profiles}
+            tables = {name: getattr(self, name) for name in ("agent_skills", "profiles", "tokens")}
             return _validated({**self.model_dump(), **tables, **own})
         except ConfigurationError as error:
             raise ConfigurationError(f"[agents.{agent_id}] {error}") from None
@@ -281,23 +289,15 @@ class Settings(BaseModel):
 
 SERVER_ONLY = frozenset(
     {
-        *(
-            "agents",
-            "profiles",
-            "host",
-            "port",
-            "public_url",
-            "log_level",
-            "config_file",
-            "bridge_token",
-        ),
+        *("agents", "profiles", "tokens", "host", "port", "public_url", "log_level"),
+        *("config_file", "bridge_token", "bridge_auth"),
         *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
         *("bridge_push_allow_private", "bridge_default_agent", "bridge_store"),
         *("bridge_on_restart", "bridge_on_stop", "bridge_max_store_bytes"),
     }
 )
 """The settings that no agent can have of its own."""
-NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills", "profiles"}
+NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills", "profiles", "tokens"}
 """The settings that a variable can hold; the others are tables of CONFIG_FILE."""
 
 
@@ -352,7 +352,13 @@ def _agent_setting(agent_id: str, name: str) -> str:
 
 
 def _check(settings: Settings) -> None:
-    if settings.host not in LOOPBACK and not settings.bridge_token:
+    tokens = bool(settings.bridge_token or settings.tokens)
+    if settings.bridge_auth == "token" and not tokens:
+        raise ConfigurationError(
+            "BRIDGE_AUTH=token needs a token: set BRIDGE_TOKEN (--token), or [tokens.NAME] in "
+            "CONFIG_FILE (`coding-agent-bridge token NAME` makes one)."
+        )
+    if settings.host not in LOOPBACK and (settings.bridge_auth == "none" or not tokens):
         raise ConfigurationError(
             f"HOST={settings.host} can be reached from other machines, and whoever reaches the "
             "server runs agents on this one: set BRIDGE_TOKEN (--token), or HOST=127.0.0.1."

@@ -200,6 +200,7 @@ class Task:
     context_id: str
     created: datetime
     show_thoughts: bool = False
+    owner: str = ""  # id of the principal whose it is
     state: TaskState = TaskState.SUBMITTED
     status_time: datetime = field(init=False)
     status_message: Message | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,27 +20,28 @@ class Workspaces:
         self.roots = tuple(os.path.realpath(root) for root in roots) or (self.default,)
 
     def contains(self, path: str) -> bool:
-        real = os.path.realpath(path)
-        return any(os.path.commonpath((root, real)) == root for root in (*self.roots, self.default))
+        return _is_below(os.path.realpath(path), (*self.roots, self.default))
 
-    def resolve(self, cwd: object) -> str:
-        """The directory that a client's `cwd` means; relative ones start at the default.
+    def resolve(self, cwd: object, within: Sequence[str] | None = None) -> str:
+        """The directory that a client's `cwd` means; relative ones start at the default. `within`:
+        the directories below which this client may work, if not all.
 
         Raises InvalidParams. What exists outside the roots is not told.
         """
         if cwd is None:
-            return self.default
+            inside = within is None or _is_below(self.default, within)
+            return self.default if inside else self.resolve(next(iter(within or ())), within)
         if not isinstance(cwd, str) or not cwd or "\0" in cwd:
             raise InvalidParams("metadata.bridge.cwd is not a path", [("cwd", "not a path")])
         path = os.path.realpath(os.path.join(self.default, cwd))
-        if not self.contains(path):
+        if not self.contains(path) or not (within is None or _is_below(path, within)):
             text = "metadata.bridge.cwd is outside the directories that this server allows"
             raise InvalidParams(text, [("cwd", "outside the allowed roots")])
         if not os.path.isdir(path):
             raise InvalidParams("metadata.bridge.cwd is not a directory", [("cwd", "no directory")])
         return path
 
-    def file(self, url: str) -> tuple[Path, int]:
+    def file(self, url: str, within: Sequence[str] | None = None) -> tuple[Path, int]:
         """The real path of the file that a `file:` URL (RFC 8089) names, and its size in bytes.
 
         Raises InvalidParams unless it is a regular file in one of the directories; whether there
@@ -59,9 +60,15 @@ class Workspaces:
             raise refusal
         path = os.path.realpath(named)
         try:
-            found = os.stat(path) if self.contains(path) else None
+            visible = self.contains(path) and (within is None or _is_below(path, within))
+            found = os.stat(path) if visible else None
         except OSError:
             found = None
         if found is None or not stat.S_ISREG(found.st_mode):
             raise refusal
         return Path(path), found.st_size
+
+
+def _is_below(path: str, roots: Iterable[str]) -> bool:
+    """Whether a real path is one of these or lies in one."""
+    return any(os.path.commonpath((root, path)) == root for root in roots)

@@ -30,6 +30,7 @@ class Recorder(Inner):  # type: ignore[misc]
         super().__init__(config, start)
         self._file = open(os.environ["RECORD_FILE"], "a", encoding="utf-8")
         self._depth = 0
+        self._noted = 0  # bytes of what is owed that are in a row already
         env = {k: v for k, v in config.env.items() if k in ("HOME", "XDG_STATE_HOME")}
         kept = {**asdict(config), "env": env, "runner": ["python", "runner.py"]}
         self._write("begin", {"adapter": self.name, "config": kept, "start": asdict(start)})
@@ -62,6 +63,10 @@ class Recorder(Inner):  # type: ignore[misc]
         self._write("exit", {"code": status.code, "stderr": status.stderr}, events)
         return events
 
+    def data_to_send(self) -> bytes:
+        self._noted = 0
+        return bytes(super().data_to_send())
+
     def _told(self, name: str, said: Any, tell: Any) -> Any:
         self._depth += 1
         try:
@@ -76,8 +81,9 @@ class Recorder(Inner):  # type: ignore[misc]
         row: dict[str, Any] = {name: value}
         if events:
             row["events"] = json.loads(dump_events(events))
-        if self._outgoing:
-            row["sent"] = self._outgoing.decode()
+        if len(self._outgoing) > self._noted:
+            row["sent"] = self._outgoing[self._noted :].decode()
+            self._noted = len(self._outgoing)
         text = json.dumps(row, ensure_ascii=False)
         for found, instead in SCRUB.items():
             text = text.replace(found, instead)

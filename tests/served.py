@@ -14,6 +14,7 @@ from aiohttp import ClientSession, ClientTimeout, web
 from bridge.app import Http, make_app
 from bridge.choice import choose_all, make_root, make_service
 from bridge.context import SessionPool
+from bridge.identity import identify_by
 from bridge.manager import TaskManager
 from bridge.process import reap_orphans
 from bridge.push import Push
@@ -68,7 +69,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
         make_root(choices, services, push, cli_version),
         services,
         started=0.0,
-        http=Http(chosen.public_url, chosen.bridge_token, chosen.bridge_max_body_bytes),
+        http=Http(chosen.public_url, identify_by(chosen), chosen.bridge_max_body_bytes),
     )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()

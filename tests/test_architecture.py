@@ -21,6 +21,7 @@ PURE: dict[str, set[str]] = {
     "message": set(),
     "readable": set(),
     "rpc": {"readable"},
+    "access": {"errors"},
     "diff": set(),
     "events": {"message"},
     "question": {"events", "message"},
@@ -67,21 +68,17 @@ ASYNCIO: dict[str, set[str]] = {
         "store.tasks",
         "task",
         "workspace",
+        "access",
     },
     "egress": {"errors"},
     "push": {"egress", "errors", "log", "store.push_queue", "store.tasks", "task"},
     "registry": {"adapter", "errors"},
     "recording": {"errors"},
-    "routing": {
-        "a2a.codec",
-        "errors",
-        "manager",
-        "options",
-        "page",
-        "store.tasks",
-    },
+    "routing": {"a2a.codec", "errors", "manager", "options", "page", "store.tasks", "access"},
+    "peer": set(),
     "player": set(),  # a program of its own
     "runner": set(),  # another one
+    "confine": set(),  # and another
     "channel": set(),
     "inotify": set(),
     "spool": {"channel", "inotify"},
@@ -94,7 +91,7 @@ ASYNCIO: dict[str, set[str]] = {
     "watchdog": set(),
 }
 SHELL: dict[str, set[str]] = {
-    "settings": {"a2a.card", "errors", "options", "workspace"},
+    "settings": {"a2a.card", "errors", "options", "workspace", "access"},
     "transports": set(),
     "transports.negotiation": {"a2a", "a2a.card", "errors"},
     "transports.operation": {
@@ -108,6 +105,7 @@ SHELL: dict[str, set[str]] = {
         "store.push_queue",
         "store.tasks",
         "task",
+        "access",
     },
     "transports.sse": {"log", "transports.negotiation", "transports.operation"},
     "transports.jsonrpc": {
@@ -135,7 +133,15 @@ SHELL: dict[str, set[str]] = {
         "transports.operation",
         "transports.rest",
     },
-    "monitor": {"a2a.codec", "log", "manager", "store.tasks", "task", "transports.sse"},
+    "monitor": {
+        "a2a.codec",
+        "log",
+        "manager",
+        "store.tasks",
+        "task",
+        "transports.sse",
+        "transports.operation",
+    },
     "app": {
         "a2a",
         "a2a.card",
@@ -147,7 +153,9 @@ SHELL: dict[str, set[str]] = {
         "transports.operation",
         "transports.rest",
         "watchdog",
+        "access",
     },
+    "identity": {"access", "errors", "peer", "settings"},
     "choice": {
         "a2a.card",
         "adapter",
@@ -167,6 +175,7 @@ SHELL: dict[str, set[str]] = {
         "store.tasks",
         "transports.operation",
         "routing",
+        "identity",
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {
@@ -184,6 +193,7 @@ SHELL: dict[str, set[str]] = {
         "store.tasks",
         "transports.operation",
         "watchdog",
+        "identity",
     },
     "doctor": set(),
     "doctor.report": set(),
@@ -230,6 +240,7 @@ SHELL: dict[str, set[str]] = {
         "registry",
         "server",
         "settings",
+        "identity",
     },
 }
 LAYERS = (PURE, ASYNCIO, SHELL)
@@ -253,6 +264,7 @@ CALM = {
     "fnmatch",
     "functools",
     "hashlib",
+    "hmac",
     "html",
     "itertools",
     "json",

@@ -42,6 +42,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "agent_env": ("A, B C", ("A", "B", "C")),
     "log_level": ("DEBUG", "DEBUG"),
     "bridge_token": ("x" * 16, "x" * 16),
+    "bridge_auth": ("none", "none"),
     "bridge_max_sessions": ("1", 1),
     "bridge_session_idle_ms": ("0", 0),
     "bridge_fast_path_ms": ("250", 250),
@@ -74,7 +75,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_replay_speed": ("0.5", 0.5),
 }
 # Tested below, or for CONFIG_FILE alone:
-ELSEWHERE = {"config_file", "agents", "agent_skills", "profiles"}
+ELSEWHERE = {"config_file", "agents", "agent_skills", "profiles", "tokens"}
 
 
 @pytest.fixture(autouse=True)

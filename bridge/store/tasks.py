@@ -74,6 +74,8 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX taken_task ON taken (task);
     """,
+    # Until then there was one principal.
+    "ALTER TABLE task ADD COLUMN owner TEXT NOT NULL DEFAULT 'local';",
 )
 
 
@@ -188,9 +190,10 @@ class TaskStore:
         record.place = self._journal.number() if self._journal else 0
         self._records[task.id] = record
         times = (micros(task.created), task.show_thoughts)
-        values = (record.place, task.id, self._agent, task.context_id, *times, dump(prompt))
+        identity = (record.place, task.id, self._agent, task.context_id)
+        values = (*identity, *times, dump(prompt), task.owner)
         record.log.visible = -1
-        statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
+        statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)"
         self._write((statement, values), then=lambda: record.log.publish(0))
 
     def take(self, message_id: str, digest: bytes, record: Record) -> None:
@@ -334,7 +337,7 @@ class TaskStore:
 
 
 _TASKS = """
-    SELECT place, id, context, created, thoughts, begun, prompt FROM task
+    SELECT place, id, context, created, thoughts, begun, owner, prompt FROM task
     WHERE agent = ? ORDER BY place"""
 _NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
 _EVENTS = "SELECT batch, time, events, last FROM event WHERE task = ? ORDER BY batch"
@@ -354,8 +357,8 @@ def _readable(kind: type[T], data: bytes) -> T | None:
 
 
 def _record(row: tuple[Any, ...], prompt: Message) -> Record:
-    place, task_id, context_id, created, thoughts, begun, _ = row
-    task = Task(task_id, context_id, moment(created), show_thoughts=bool(thoughts))
+    place, task_id, context_id, created, thoughts, begun, owner, _ = row
+    task = Task(task_id, context_id, moment(created), bool(thoughts), owner)
     task.history.append(prompt)
     return Record(task, shown=True, begun=bool(begun), place=place)
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _NEWEST = CODECS[0]
 RequestId = str | int | float | None
+STATUS: Mapping[type[Exception], int] = {errors.BodyTooLarge: 413, errors.Forbidden: 403}
 MAX_ID = 256  # characters; it is said again in every item of a stream
 
 
@@ -73,14 +74,15 @@ class JsonRpc:
             return await _respond_error(request, codec, request_id, error)
 
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
+        caller = self._caller(request)
         if call.operation in STREAMING:
             seen = sse.last_event_id(request)
-            stream = await self._operations.stream(call.codec, call.operation, call.params, seen)
+            stream = await self._operations.stream(
+                call.codec, call.operation, call.params, caller, seen
+            )
             before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(call.id) + b',"result":'
             return await sse.respond(request, stream, before, b"}")
-        result = await self._operations.call(
-            call.codec, call.operation, call.params, self._caller(request)
-        )
+        result = await self._operations.call(call.codec, call.operation, call.params, caller)
         body = {"jsonrpc": "2.0", "id": call.id, "result": result}
         return _respond(body, headers=activated_extensions(request))
 
@@ -128,10 +130,11 @@ def _respond(
 async def _respond_error(
     request: web.Request, codec: Codec, request_id: RequestId, error: Exception
 ) -> web.StreamResponse:
-    """Errors are HTTP 200 in JSON-RPC, for its clients read no other (but an oversized body)."""
+    """Errors are HTTP 200 in JSON-RPC, for its clients read no other; but for those of HTTP."""
     body = {"jsonrpc": "2.0", "id": request_id, "error": codec.encode_error(error)}
-    if isinstance(error, errors.BodyTooLarge):
-        return _respond(body, 413)
+    status = STATUS.get(type(error))
+    if status:
+        return _respond(body, status)
     if request.headers.get("Accept") == "text/event-stream" and codec.version == "0.3":
         # The official 0.3 client looks for the error inside a stream, and loses it elsewhere.
         return await sse.respond_error(request, orjson.dumps(body))

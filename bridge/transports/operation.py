@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import orjson
+from aiohttp import web
 
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
+from bridge.access import Principal
 from bridge.errors import (
     ExtendedCardNotConfigured,
     TaskNotFound,
@@ -25,6 +27,8 @@ from bridge.store.push_queue import PushConfig
 from bridge.store.tasks import Record
 from bridge.task import StatusUpdate, Task, TaskState, Update
 
+PRINCIPAL = web.RequestKey("principal", Principal)
+"""Who sends the request."""
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 
@@ -35,9 +39,10 @@ HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of sil
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: `address` is what they put before /a2a in order to reach this agent."""
+    """Who asks, and from where: `address` is what they put before /a2a to reach this agent."""
 
     address: str
+    principal: Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +147,24 @@ class Operations:
         return await self._calls[operation](codec, params, caller)
 
     async def stream(
-        self, codec: Codec, operation: Operation, params: Json, seen: int | None = None
+        self,
+        codec: Codec,
+        operation: Operation,
+        params: Json,
+        caller: Caller,
+        seen: int | None = None,
     ) -> Stream:
         """The stream of an operation that has one. `seen`: the number of the last update that the
         client has seen of it, if it goes on with a stream that broke. Raises RequestError."""
         if operation is Operation.SUBSCRIBE:
             named = codec.decode_task(params)
             seen = _seen(seen, named.metadata)
-            record = self._tasks.subscribe(named.task_id, again=seen is not None)
+            again = seen is not None
+            record = self._tasks.subscribe(named.task_id, again, caller.principal)
             return await self._stream(codec, record, None, seen)
         asked = codec.decode_send(params)
-        config = await self._checked_push(codec, asked)
-        sent = self._tasks.send(asked)
+        config = await self._checked_push(codec, asked, caller)
+        sent = self._tasks.send(asked, caller.principal)
         record = sent.record
         seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
         stream = await self._stream(
@@ -161,55 +172,61 @@ class Operations:
         )
         if config and not sent.again:
             await self._push.create(config, record, sent.after)
-        return replace(stream, beginning=self._tasks.begin(record, HEARTBEAT))
+        beginning = self._tasks.begin(record, HEARTBEAT, caller.principal)
+        return replace(stream, beginning=beginning)
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_send(params)
-        config = await self._checked_push(codec, asked)
-        sent = self._tasks.send(asked)
+        config = await self._checked_push(codec, asked, caller)
+        sent = self._tasks.send(asked, caller.principal)
         if config and not sent.again:
             await self._push.create(config, sent.record, sent.after)
         record = sent.record
         if not asked.blocking:
             record.shown = True
             return await _durable(codec.encode_sent(record.task, asked.history_length), record)
-        await self._tasks.settled(sent)
+        await self._tasks.settled(sent, caller.principal)
         answer = record.task.quick_answer(self._fast_path)
         if answer:
             return codec.encode_reply(answer)
         return await _durable(codec.encode_sent(record.task, asked.history_length), record)
 
-    async def _checked_push(self, codec: Codec, asked: SendParams) -> PushConfig | None:
+    async def _checked_push(
+        self, codec: Codec, asked: SendParams, caller: Caller
+    ) -> PushConfig | None:
         """Whom a send wants to be notified, found to be right before anything is begun."""
         config = _config(codec, asked.push) if asked.push else None
         if config:
-            await self._push.check(config, asked.message.task_id)
+            task_id = asked.message.task_id
+            if task_id is not None:
+                self._tasks.get(task_id, caller.principal, "run")
+            await self._push.check(config, task_id)
         return config
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = self._tasks.get(asked.task_id)
+        record = self._tasks.get(asked.task_id, caller.principal)
         return await _durable(codec.encode_task(record.task, asked.history_length), record)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
-        records, page = self._tasks.list(asked)
+        records, page = self._tasks.list(asked, caller.principal)
         tasks = [record.task for record in records]
         return await _durable(codec.encode_page(tasks, asked, page), *records)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = self._tasks.cancel(asked.task_id)
+        record = self._tasks.cancel(asked.task_id, caller.principal)
         return await _durable(codec.encode_task(record.task, asked.history_length), record)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
-        record = self._tasks.get(asked.task_id)
+        record = self._tasks.get(asked.task_id, caller.principal, "run")
         return codec.encode_push(_shown(await self._push.create(_config(codec, asked), record)))
 
     async def _get_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_GET, params)
-        self._tasks.get(asked.task_id)
+        self._tasks.get(asked.task_id, caller.principal)
         configs = await self._push.list(asked.task_id)
         for config in configs:
             if asked.config_id in (None, config.id):
@@ -218,13 +235,13 @@ class Operations:
 
     async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_LIST, params)
-        self._tasks.get(asked.task_id)
+        self._tasks.get(asked.task_id, caller.principal)
         configs = await self._push.list(asked.task_id)
         return codec.encode_pushes([_shown(config) for config in configs])
 
     async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_DELETE, params)
-        self._tasks.get(asked.task_id)
+        self._tasks.get(asked.task_id, caller.principal, "run")
         await self._push.delete(asked.task_id, asked.config_id or "")
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:

@@ -64,6 +64,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.InvalidParams: (400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (413, "RESOURCE_EXHAUSTED"),
     errors.Unauthenticated: (401, "UNAUTHENTICATED"),
+    errors.Forbidden: (403, "PERMISSION_DENIED"),
     errors.Unavailable: (503, "UNAVAILABLE"),
 }
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON has numbers of enums, too
@@ -110,11 +111,11 @@ class Rest:
     async def _answer(
         self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
     ) -> web.StreamResponse:
+        caller = self._caller(request)
         if operation in STREAMING:
             seen = sse.last_event_id(request)
-            stream = await self._operations.stream(codec, operation, params, seen)
+            stream = await self._operations.stream(codec, operation, params, caller, seen)
             return await sse.respond(request, stream)
-        caller = self._caller(request)
         return _respond(request, await self._operations.call(codec, operation, params, caller))
 
 

@@ -1,0 +1,118 @@
+"""Who sends a request: by a token, or, where the operator has set none, by the user of this machine
+whose process it comes from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from bridge.access import OPERATOR, Principal, Token, Tokens, digest
+from bridge.errors import ConfigurationError
+from bridge.peer import uid_of_peer
+from bridge.settings import Settings
+
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
+"""What a proxy adds: whoever is behind it is not the user that the proxy runs as."""
+FAILURES = 20  # wrong tokens of one address within a WINDOW
+WINDOW = 60.0  # seconds
+MOST_ADDRESSES = 10_000
+
+_uids: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()
+
+
+def tokens_of(settings: Settings) -> Tokens:
+    own = [(digest(settings.bridge_token), OPERATOR)] if settings.bridge_token else []
+    return Tokens([*own, *(_known(name, token) for name, token in settings.tokens.items())])
+
+
+def _known(name: str, token: Token) -> tuple[bytes, Principal]:
+    if not re.fullmatch("sha256:[0-9a-f]{64}", token.hash):
+        text = "is not of the form sha256:<64 hex digits>; `coding-agent-bridge token` makes one"
+        raise ConfigurationError(f"[tokens.{name}] hash {text}.")
+    if name == OPERATOR.id:
+        raise ConfigurationError(f"[tokens.{name}] is the name of the bearer of BRIDGE_TOKEN.")
+    real = None if token.workspaces is None else tuple(map(os.path.realpath, token.workspaces))
+    return bytes.fromhex(token.hash.removeprefix("sha256:")), Principal(
+        name, frozenset(token.scopes), real
+    )
+
+
+def new_token(name: str) -> str:
+    """A token for `name`, and what stands in CONFIG_FILE for it."""
+    token = secrets.token_urlsafe(32)
+    return f'{token}\n\n[tokens.{name}]\nhash = "sha256:{digest(token).hex()}"\n'
+
+
+def needs_token(settings: Settings) -> bool:
+    """Whether everybody must present one."""
+    return settings.bridge_auth != "none" and bool(tokens_of(settings))
+
+
+def identify_by(settings: Settings) -> Callable[[web.Request], Principal | None]:
+    """What says who sends a request. It raises HTTPTooManyRequests for who guesses tokens."""
+    if settings.bridge_auth == "none":
+        return lambda request: OPERATOR
+    tokens = tokens_of(settings)
+    if not tokens:
+        return _same_user
+    return _Bearers(tokens).identify
+
+
+def _same_user(request: web.Request) -> Principal | None:
+    """The operator, if the other end of the connection is a process of the same user."""
+    connection = request.transport
+    if connection is None or any(name in request.headers for name in FORWARDED):
+        return None
+    if connection not in _uids:  # the kernel is asked once for each
+        names = ("sockname", "peername")
+        _uids[connection] = uid_of_peer(*map(connection.get_extra_info, names))
+    return OPERATOR if _uids[connection] == os.geteuid() else None
+
+
+class _Bearers:
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
+
+    def identify(self, request: web.Request) -> Principal | None:
+        given = _given(request)
+        if given is None:
+            return None
+        address = request.remote or ""
+        began, count = self._failures.get(address, (time.monotonic(), 0))
+        if time.monotonic() - began > WINDOW:
+            began, count = time.monotonic(), 0
+        if count >= FAILURES:
+            wait = max(1, int(began + WINDOW - time.monotonic()))
+            raise web.HTTPTooManyRequests(headers={"Retry-After": str(wait)})
+        principal = self._tokens.find(given)
+        if principal is None:
+            if len(self._failures) >= MOST_ADDRESSES:
+                del self._failures[next(iter(self._failures))]
+            self._failures[address] = (began, count + 1)
+        return principal
+
+
+def _given(request: web.Request) -> str | None:
+    """The token: of a bearer, as an API key, or as the password of a Basic login."""
+    key = request.headers.get("X-API-Key")
+    if key:
+        return key.strip()
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return given.strip()
+        case "basic":
+            try:
+                return base64.b64decode(given, validate=True).decode().partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                return ""
+    return None

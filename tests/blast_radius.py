@@ -1,0 +1,156 @@
+"""What a CLI that is wholly in somebody else's hands can do under each profile.
+
+    python -m tests.blast_radius
+
+prints the table as Markdown, for docs/security.md. tests/test_confine.py lets tests/hostile_cli.py
+try every row behind a real server, and fails where it is not as it stands here.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bridge import cgroup
+from tests.bridge_process import CHECKOUT
+from tests.hostile_cli import ATTEMPTS
+
+PROFILES = ("none", "landlock", "bwrap")
+WORDS = {
+    "yes": "**yes**",
+    "no": "no",
+    "root": "if the server is root",
+    "own": "only for itself",
+    "ended": "until its task ends",
+}
+EXPECTED: dict[str, tuple[str, ...]] = {
+    name: tuple(cells.split())
+    for name, cells in {
+        # What a profile is for: nothing of it works inside.
+        **dict.fromkeys(ATTEMPTS, "yes no no"),
+        # The same, and only root could do it without.
+        **dict.fromkeys(
+            (
+                *("give-a-file-away", "make-a-device", "open-by-handle", "become-somebody-else"),
+                *("write-system-files", "write-kernel-settings", "type-into-another-terminal"),
+                *("open-a-raw-socket", "open-a-packet-socket", "listen-on-a-privileged-port"),
+                *("change-the-root", "load-a-module", "rename-the-host", "raise-its-limits"),
+            ),
+            "root no no",
+        ),
+        # Its own business.
+        **dict.fromkeys(
+            (
+                *("cut-its-own-output", "write-git-hooks", "write-git-config", "run-from-memory"),
+                *("connect-to-the-model", "listen-on-any-free-port", "adopt-orphans"),
+            ),
+            "yes yes yes",
+        ),
+        "rewrite-its-own-output": "yes no yes",
+        # A folder of its own is where others are.
+        "mkdir-in-tmp": "yes no own",
+        "write-shared-memory": "yes no own",
+        "mount-over-the-workspace": "own no own",
+        # The bridge ends what is left of a task.
+        "live-on-in-another-session": "ended ended ended",
+        "live-on-without-its-marker": "ended ended ended",
+        # What is left. Landlock knows nothing of a file's mode, owner and times, of UDP, and before
+        # Linux 7.1 of sockets that have a path.
+        "chmod-outside": "yes yes no",
+        "chown-outside": "yes yes no",
+        "change-times-outside": "yes yes no",
+        "connect-to-the-socket-of-a-service": "yes yes yes",
+        "send-udp": "yes yes yes",
+        "read-another-workspace": "yes yes yes",
+        "read-the-command-line-of-the-bridge": "yes yes no",
+        "read-shadow": "root root root",
+        "fork-many": "yes yes yes",
+    }.items()
+}
+# What else the machine has to do with it: such as capabilities that a container takes from root.
+# Outside of a sandbox, nothing is expected of these.
+DEPENDS = (
+    *("trace-the-bridge", "trace-a-neighbour", "copy-the-memory-of-the-bridge", "load-a-module"),
+    *("read-the-memory-of-the-bridge", "take-a-descriptor-of-the-bridge", "raise-its-limits"),
+    *("use-io-uring", "use-the-keyring", "use-performance-counters", "rename-the-host"),
+    *("handle-its-own-page-faults", "mount-over-the-workspace", "write-kernel-settings"),
+    *("connect-by-multipath-tcp", "open-a-socket-to-the-hypervisor", "type-into-another-terminal"),
+    *("kill-the-group-of-the-bridge", "leave-its-group", "open-a-packet-socket", "open-by-handle"),
+    *("make-a-device", "connect-over-ipv6", "read-the-environment-of-the-bridge", "dump-core"),
+)
+
+
+def rules(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
+    """As a server would have them by default. Nothing is asked for under "none"."""
+    if profile == "none":
+        return {"profile": profile}
+    return {
+        "profile": profile,
+        "write": [at["workspace"], at["private"]],
+        "hide": [at["home"] + "/.ssh", at["state"]],
+        "connect": [at["model"]],
+        "bind": [0],
+        "limits": {"nofile": 1024, "fsize": 64 * 1024 * 1024, "core": 0},
+    }
+
+
+@contextmanager
+def targets() -> Iterator[dict[str, Any]]:
+    """What the hostile CLI aims at, all of it ours and soon gone. Not in /tmp, which one of the
+    profiles empties: it is to be seen what holds elsewhere."""
+    base = CHECKOUT / ".pytest_cache"
+    base.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=base))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        for name in ("workspace/.git/hooks", "home/.ssh", "outside", "state", "private"):
+            (folder / name).mkdir(parents=True, mode=0o700)
+        for name in (
+            *("workspace/.git/config", "home/.bashrc", "home/.ssh/id_ed25519", "state/secret"),
+            *("outside/file", "outside/movable", "outside/deletable"),
+        ):
+            (folder / name).write_text("of somebody else\n")
+        names = ("workspace", "home", "outside", "state", "private")
+        at: dict[str, Any] = {name: str(folder / name) for name in names}
+        for name in ("database", "model", "free"):
+            one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            at[name] = one.getsockname()[1]
+        one.close()  # the port of the last is free again
+        at["abstract"] = at["token"] = f"hostile-{uuid.uuid4().hex}"
+        at["socket"] = at["outside"] + "/s"
+        for address in ("\0" + at["abstract"], at["socket"]):
+            server = stack.enter_context(socket.socket(socket.AF_UNIX))
+            server.bind(address)
+            server.listen()
+        ours, its = pty.openpty()
+        stack.callback(os.close, ours)
+        stack.callback(os.close, its)
+        group = str(cgroup.home() or "")
+        yield {**at, "terminal": os.ttyname(its), "tmp": tempfile.gettempdir(), "cgroup": group}
+
+
+def works(name: str, profile: str) -> bool | None:
+    """Whether the attempt is expected to work; None if that depends on the machine."""
+    if profile == "none" and name in DEPENDS:
+        return None
+    word = EXPECTED[name][PROFILES.index(profile)]
+    return os.geteuid() == 0 if word == "root" else word != "no"
+
+
+def table() -> str:
+    lines = [f"| it tries to | {' | '.join(PROFILES)} |", "|---|---|---|---|"]
+    for name, cells in EXPECTED.items():
+        lines.append(f"| {name.replace('-', ' ')} | {' | '.join(map(WORDS.__getitem__, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")
