@@ -88,7 +88,9 @@ class Runs(Adapter):
         """The CLI has ended."""
 
     def receive_line(self, line: bytes) -> Said:
-        heard = json_object(line) or {}
+        heard = json_object(line)
+        if heard is None:
+            return (output_status(line),) if line.strip() else ()
         if self._next and "exit" not in heard:
             return ()  # of a CLI that has to go
         match heard:
@@ -103,7 +105,7 @@ class Runs(Adapter):
             case {"error": str(text)}:
                 self.running = heard.get("running") is True
                 return [Failed(f"{self.title} cannot be run: {text}", "launch")]
-        return (output_status(line),) if line.strip() else ()
+        return ()
 
     def _exited(self, status: ExitStatus) -> Said:
         self.running = False

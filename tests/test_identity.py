@@ -1,0 +1,151 @@
+"""Who sends a request: by token, or by the user at the other end of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.identity import FAILURES, new_token
+from tests.agent import PROGRAM
+from tests.bridge_process import bridge
+from tests.client import Client, artifact_text
+
+AGENT: dict[str, Any] = {
+    "AGENT_ADAPTER": "jsonl",
+    "AGENT_BINARY": sys.executable,
+    "AGENT_ARGS": f"-I -S {PROGRAM}",
+}
+TOKEN = "a-token-of-the-operator"
+# Sends a message as another user, and prints the status.
+AS_ANOTHER = """
+import os, sys, http.client
+"x".encode("idna")
+os.setuid(int(sys.argv[2]))
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=10)
+body = '{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}'
+headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+connection.request("POST", "/a2a", body, headers)
+print(connection.getresponse().status)
+"""
+
+
+async def status(url: str, **headers: str) -> int:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+    every = {"A2A-Version": "1.0", **headers}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/a2a", json=body, headers=every) as response,
+    ):
+        await response.read()
+        return response.status
+
+
+async def test_the_same_user_needs_no_token_and_whoever_is_behind_a_proxy_does(
+    workspace: Path,
+) -> None:
+    async with bridge(workspace, **AGENT) as server:
+        assert await status(server.url) == 200
+        for header in ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"):
+            assert await status(server.url, **{header: "192.0.2.1"}) == 401
+        for path in ("/health", "/.well-known/agent-card.json"):  # which are for everybody
+            async with aiohttp.ClientSession() as http, http.get(server.url + path) as response:
+                assert response.status == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_of_the_machine_needs_a_token(workspace: Path) -> None:
+    async with bridge(workspace, **AGENT) as server:
+        port = server.url.rpartition(":")[2]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", AS_ANOTHER, port, "65534", stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 20)
+        assert out.strip() == b"401"
+
+
+async def test_without_authentication_everybody_on_loopback_may(workspace: Path) -> None:
+    async with bridge(workspace, **AGENT, BRIDGE_AUTH="none") as server:
+        assert await status(server.url, Forwarded="for=192.0.2.1") == 200
+
+
+@pytest.mark.parametrize(
+    ("env", "about"),
+    [
+        ({"BRIDGE_AUTH": "token"}, "set BRIDGE_TOKEN"),
+        ({"BRIDGE_AUTH": "none", "HOST": "0.0.0.0", "BRIDGE_TOKEN": TOKEN}, "BRIDGE_TOKEN"),
+        ({"HOST": "0.0.0.0"}, "BRIDGE_TOKEN"),
+    ],
+)
+async def test_what_nobody_could_be_kept_out_of_does_not_start(
+    workspace: Path, env: dict[str, Any], about: str
+) -> None:
+    with pytest.raises(AssertionError, match=about):
+        async with bridge(workspace, **AGENT, **env):
+            pass
+
+
+async def test_a_token_in_every_way_that_clients_send_it(workspace: Path) -> None:
+    login = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
+    async with bridge(workspace, **AGENT, BRIDGE_TOKEN=TOKEN) as server:
+        assert await status(server.url) == 401
+        assert await status(server.url, Authorization=f"Bearer {TOKEN}") == 200
+        assert await status(server.url, Authorization=f"bearer  {TOKEN} ") == 200
+        assert await status(server.url, Authorization=f"Basic {login}") == 200
+        assert await status(server.url, **{"X-API-Key": TOKEN}) == 200
+        for wrong in ("Bearer", "Bearer ", "Bearer x", "Basic !!", f"Digest {TOKEN}", TOKEN):
+            assert await status(server.url, Authorization=wrong) == 401
+        assert await status(f"{server.url}/a2a?token={TOKEN}") in (401, 404)
+
+
+async def test_who_guesses_has_to_wait_and_others_do_not(workspace: Path) -> None:
+    async with bridge(workspace, **AGENT, BRIDGE_TOKEN=TOKEN) as server:
+        for number in range(FAILURES):
+            assert await status(server.url, Authorization=f"Bearer {number}") == 401
+        assert await status(server.url, Authorization="Bearer another") == 429
+        assert await status(server.url) == 401  # which is no guess
+
+
+async def test_a_new_token_is_known_by_its_hash(workspace: Path, tmp_path: Path) -> None:
+    token, _, table = new_token("ide").partition("\n\n")
+    assert token not in table
+    config = tmp_path / "config.toml"
+    config.write_text(f'{table}scopes = ["run", "read"]\n')
+    async with bridge(workspace, **AGENT, CONFIG_FILE=str(config)) as server:
+        credentials = {"Authorization": f"Bearer {token}"}
+        assert await status(server.url) == 401
+        assert await status(server.url, **credentials) == 200
+        async with aiohttp.ClientSession(headers=credentials) as http:
+            task = await Client(http, server.url).send("text hello")
+            assert artifact_text(task) == "hello"
+            for path in ("/monitor/agents", "/monitor/tasks", "/monitor/events"):
+                async with http.get(server.url + path) as response:
+                    assert response.status == 403
+                    assert "admin" in await response.text()
+
+
+@pytest.mark.parametrize(
+    ("table", "about"),
+    [
+        ('[tokens.x]\nhash = "sha256:12"', r"\[tokens.x\] hash"),
+        ('[tokens.local]\nhash = "sha256:' + "0" * 64 + '"', "BRIDGE_TOKEN"),
+        ('[tokens.x]\nhash = "sha256:' + "0" * 64 + '"\nscopes = ["fly"]', "TOKENS.x.scopes"),
+        ('[tokens."a/b"]\nhash = "x"', "TOKENS"),
+    ],
+)
+async def test_a_token_that_cannot_be(
+    workspace: Path, tmp_path: Path, table: str, about: str
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(table)
+    with pytest.raises(AssertionError, match=about) as failed:
+        async with bridge(workspace, **AGENT, CONFIG_FILE=str(config)):
+            pass
+    assert not re.search("Traceback", str(failed.value))
