@@ -11,8 +11,8 @@ class Preset:
     """What is particular about one agent. Everything else it says itself, in `initialize`.
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
-    `model_flag` chooses its model where ACP cannot. `environment`, `modes`, `by_the_minute`: see
-    Adapter; `install`, `login`: see Upkeep.
+    `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
+    `modes`, `by_the_minute`, `writes`, `any_port`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
 
@@ -28,6 +28,8 @@ class Preset:
     """It takes images in its protocol; else they are files that the prompt names."""
     install: str = ""
     login: str = ""
+    writes: tuple[str, ...] = ()
+    any_port: bool = False
     logins: tuple[tuple[str, str], ...] = ()
     login_first: bool = False
     """authenticate comes before session/new, not only after -32000."""
@@ -65,6 +67,7 @@ PRESETS = (
         by_the_minute=True,
         late_history=True,
         silent_failures=True,  # a broken stream ends as end_turn
+        writes=("~/.gemini/", "/dev/pts"),
         install="npm install -g @google/gemini-cli",
         login="run `gemini` once and log in, or set GEMINI_API_KEY",
     ),
@@ -77,6 +80,11 @@ PRESETS = (
         {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
         ("build", "plan"),
         images=True,
+        writes=(
+            *("~/.config/opencode/", "~/.local/share/opencode/"),
+            *("~/.local/state/opencode/", "~/.cache/opencode/"),
+        ),
+        any_port=True,
         install="npm install -g opencode-ai",
         login="opencode auth login",
     ),
@@ -90,6 +98,7 @@ PRESETS = (
         model_flag="--model",
         images=True,
         errors_are_words=True,
+        writes=("~/.copilot/", "~/.cache/copilot/"),
         install="npm install -g @github/copilot",
         login="run `copilot` once and type /login, or set GH_TOKEN",
     ),
@@ -105,6 +114,7 @@ PRESETS = (
         logins=(("OPENAI_API_KEY", "openai"),),
         list_first=True,  # an unknown id is loaded "successfully"
         lasting=("proceed_always_project", "proceed_always_user"),
+        writes=("~/.qwen/", "/dev/pts"),
         install="npm install -g @qwen-code/qwen-code",
         login="run `qwen` once and log in, or set OPENAI_API_KEY and OPENAI_BASE_URL",
     ),
@@ -115,6 +125,11 @@ PRESETS = (
         ("acp",),
         ("KILO_*", "OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
         images=True,  # a file outside of the workspace costs a permission
+        writes=(
+            *("~/.config/kilo/", "~/.local/share/kilo/", "~/.local/state/kilo/"),
+            *("~/.local/state/kilo-sandbox-policy/", "~/.cache/kilo/"),
+        ),
+        any_port=True,
         install="npm install -g @kilocode/cli",
         login="kilo auth login",
     ),
@@ -128,6 +143,7 @@ PRESETS = (
         {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
         ("default", "acceptEdits", "plan"),
         images=True,
+        writes=("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json"),
         install="npm install -g @agentclientprotocol/claude-agent-acp",
         login="run `claude` once and log in, or set ANTHROPIC_API_KEY",
     ),

@@ -858,6 +858,8 @@ def named(one: Preset) -> type[Acp]:
         environment = one.environment
         modes = one.modes
         by_the_minute = one.by_the_minute
+        writes = one.writes
+        any_port = one.any_port
         upkeep = _upkeep(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
 

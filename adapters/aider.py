@@ -74,6 +74,11 @@ REASONS = {
 
 class Aider(Generic):
     silence: ClassVar[float] = float("inf")
+    writes: ClassVar[tuple[str, ...]] = (
+        "~/.aider/",
+        "/dev/pts",
+        "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
+    )
     name: ClassVar[str] = "aider"
     title: ClassVar[str] = "aider"
     binary: ClassVar[str] = "aider"

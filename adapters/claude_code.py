@@ -91,6 +91,7 @@ class ClaudeCode(Adapter):
     binary_setting: ClassVar[str] = "CLAUDE_CODE_PATH"
     environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
+    writes: ClassVar[tuple[str, ...]] = ("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json")
     takes_budget: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @anthropic-ai/claude-code",

@@ -114,6 +114,7 @@ class Codex(Adapter):
     environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
     modes: ClassVar[tuple[str, ...]] = tuple(filter(None, MODES))
     steers: ClassVar[bool] = True
+    writes: ClassVar[tuple[str, ...]] = ("${CODEX_HOME:-~/.codex}/",)
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",

@@ -223,6 +223,14 @@ class Adapter(ABC):
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 
+    writes: ClassVar[tuple[str, ...]] = ()
+    """What the CLI writes besides its workspace and TMPDIR, for a sandbox to allow: paths, in which
+    `~` and `${NAME:-default}` are read as in its environment. One that ends in `/` is a folder
+    that is made."""
+
+    any_port: ClassVar[bool] = False
+    """Whether it talks to itself over a TCP port that nobody knows beforehand."""
+
     by_the_minute: ClassVar[bool] = False
     """Whether a conversation cannot be gone on with in the minute in which it began."""
 

@@ -22,6 +22,7 @@ from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
 from bridge.push import Push
 from bridge.routing import Router, skills_of
+from bridge.sandbox import HIDDEN, Sandbox, make_scratch, ports
 from bridge.session import Limits
 from bridge.settings import Loaded, Settings, nearest
 from bridge.state import NO_STATE, State
@@ -186,10 +187,14 @@ def make_service(
         line=settings.bridge_max_line_bytes,
         term_grace=settings.bridge_stop_grace_ms / 1000,
     )
+    sandbox = make_sandbox(choice, state)
+    environment = choice.config.env
+    if sandbox:
+        environment = {**environment, "TMPDIR": sandbox.scratch}
     agent = Agent(
         choice.make,
         choice.config,
-        choice.config.env,
+        environment,
         limits,
         settings.bridge_session_idle_ms / 1000,
         _attachments(choice, state.files),
@@ -197,6 +202,7 @@ def make_service(
         state.markers,
         state.spools if choice.adapter.spools else None,
         choice.adapter.by_the_minute,
+        sandbox,
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size)
@@ -222,6 +228,30 @@ def make_service(
     )
     router = Router({choice.id: manager}, profiles=profiles)
     return _service(choice, manager, store, router, push, version)
+
+
+def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
+    """The boundary of the agent's CLIs, if it has one. Raises ConfigurationError where the one that
+    was asked for cannot be had."""
+    settings, adapter = choice.settings, choice.adapter
+    if settings.bridge_sandbox == "none":
+        return None
+    allowed = ports(settings.bridge_sandbox_ports)
+    if allowed is not None and adapter.any_port:
+        text = f"{adapter.title} talks to itself over any TCP port"
+        raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {text}; it cannot be kept to some.")
+    folder = state.files.parent if state.files else None
+    sandbox = Sandbox(
+        settings.bridge_sandbox,
+        choice.config.env,
+        make_scratch(folder, choice.id),
+        (*adapter.writes, *settings.bridge_sandbox_write),
+        (*HIDDEN, *([str(folder)] if folder else [])),
+        ports=allowed,
+        wrapper=settings.bridge_sandbox_wrapper,
+    )
+    sandbox.check()
+    return sandbox
 
 
 def make_root(

@@ -34,6 +34,7 @@ from bridge.events import (
 )
 from bridge.message import Message
 from bridge.question import hint, read_answer
+from bridge.sandbox import Sandbox
 from bridge.session import Limits, Session
 from bridge.spool import Uncertain
 from bridge.store.stored import Told
@@ -64,13 +65,16 @@ class Agent:
     markers: str = ""
     spools: Path | None = None
     by_the_minute: bool = False
+    sandbox: Sandbox | None = None
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""
         session_id = session_id or uuid.uuid4().hex
         adapter = self.adapter(self.config, start)
         spool = self.spools / session_id if self.spools else None
-        return Session(adapter, self.environment, self.limits, f"{self.markers}{session_id}", spool)
+        before = self.sandbox.command(start.cwd, start.folder) if self.sandbox else ()
+        marker = f"{self.markers}{session_id}"
+        return Session(adapter, self.environment, self.limits, marker, spool, before)
 
 
 class SessionPool:

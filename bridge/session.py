@@ -59,6 +59,7 @@ class Session:
     """A live CLI. `run()` one turn at a time; `stop()` ends it for good.
 
     `spool`: the folder for its streams, where they are files; its name is the session's id.
+    `before`: a command that runs the CLI's (see bridge/sandbox.py).
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class Session:
         limits: Limits,
         marker: str,
         spool: Path | None = None,
+        before: Sequence[str] = (),
     ) -> None:
         self.adapter = adapter
         self.spool = spool
         self.marker = marker
         self._environment = environment
+        self._before = before
         self._limits = limits
         self._process: AgentProcess | None = None
         self._turn: _Turn | None = None
@@ -92,7 +95,7 @@ class Session:
         """Start the CLI. Raises LaunchError."""
         launch = self.adapter.launch()
         start = Start(
-            launch.argv,
+            (*self._before, *launch.argv),
             {**self._environment, **launch.env},
             self.adapter.start.cwd,
             launch.stdin is Stdin.LINES,

@@ -133,6 +133,20 @@ class Settings(BaseModel):
         "none, processes of the same user on this machine; token: only bearers; none: everybody "
         "who can connect, on loopback alone.",
     )
+    bridge_sandbox: Literal["none", "landlock", "bwrap", "external"] = Field(
+        "none",
+        description="What a CLI can reach at all. landlock, bwrap: it writes only in its workspace "
+        "and what is its own; external: what BRIDGE_SANDBOX_WRAPPER lets it.",
+    )
+    bridge_sandbox_write: Paths = Field(
+        (), description="Further paths that it may write, separated by `:`."
+    )
+    bridge_sandbox_ports: Names = Field(
+        (), description="Remote TCP ports that it may connect to, such as 443. Unset: all."
+    )
+    bridge_sandbox_wrapper: Words = Field(
+        (), description="Command to put before the CLI's, for BRIDGE_SANDBOX=external."
+    )
     bridge_max_sessions: int = Field(8, ge=1, description="CLI processes alive at once.")
     bridge_session_idle_ms: Milliseconds = Field(
         600_000, description="How long an idle CLI is kept warm for the next message."

@@ -57,6 +57,7 @@ ASYNCIO: dict[str, set[str]] = {
         "store.stored",
         "store.tasks",
         "task",
+        "sandbox",
     },
     "manager": {
         "a2a.codec",
@@ -78,7 +79,8 @@ ASYNCIO: dict[str, set[str]] = {
     "peer": set(),
     "player": set(),  # a program of its own
     "runner": set(),  # another one
-    "confine": set(),  # and another
+    "confine": set(),
+    "sandbox": {"confine", "errors"},
     "channel": set(),
     "inotify": set(),
     "spool": {"channel", "inotify"},
@@ -176,6 +178,7 @@ SHELL: dict[str, set[str]] = {
         "transports.operation",
         "routing",
         "identity",
+        "sandbox",
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {

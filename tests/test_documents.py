@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 import bridge
-from tests import documents
+from tests import blast_radius, documents
 from tests.bridge_process import bridge as bridge_process
 from tests.client import Client, artifact_text, said
 
@@ -54,6 +54,11 @@ def test_the_walk_through_names_only_functions_that_exist() -> None:
         source = (CHECKOUT / file).read_text("utf-8")
         for function in re.findall(r"`(\w+)`", functions):
             assert re.search(rf"(?:def|class) {function}\b", source), f"{file}: {function}"
+
+
+def test_the_blast_radius_is_the_one_that_was_measured() -> None:
+    page = (CHECKOUT / "docs/security.md").read_text("utf-8")
+    assert blast_radius.table().strip() in page, "from: python -m tests.blast_radius"
 
 
 async def test_the_adapter_of_the_documents_works(tmp_path: Path) -> None:

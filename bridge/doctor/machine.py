@@ -1,6 +1,6 @@
 """What the server finds on this machine: kernel, folders, port. Nothing is changed by looking.
 
-A sandbox for agents does not exist yet; what one could be made of is told as it is.
+What sandboxes for agents are made of is told as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def machine() -> Iterator[Check]:
     group = cgroup.home()
     without = "what agents start is found by its parents and its environment"
     yield _facility("cgroups", group is not None, without, f"version 2, in {group}")
-    yield note("sandbox", "none yet: an agent can do what this user can. What there would be:")
+    yield note("sandbox", "BRIDGE_SANDBOX chooses one; without, an agent can do what this user can")
     abi = landlock()
     yield _facility("landlock", abi > 0, about=f"ABI {abi}", abi=abi)
     path = shutil.which("bwrap")
