@@ -28,6 +28,7 @@ class Preset:
     """It takes images in its protocol; else they are files that the prompt names."""
     install: str = ""
     login: str = ""
+    proved: bool = True
     writes: tuple[str, ...] = ()
     any_port: bool = False
     logins: tuple[tuple[str, str], ...] = ()
@@ -154,6 +155,7 @@ PRESETS = (
         ("--acp",),
         # Without CLINE_API_KEY it wants a login, whatever provider is configured.
         ("CLINE_*", "ANTHROPIC_*", *_OPENAI),
+        proved=False,
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),
@@ -165,6 +167,7 @@ PRESETS = (
         "goose",
         ("acp",),
         ("GOOSE_*", "ANTHROPIC_*", *_OPENAI),
+        proved=False,
         install="see https://block.github.io/goose",
         login="goose configure",
     ),
@@ -174,6 +177,7 @@ PRESETS = (
         "kimi",
         ("acp",),
         ("KIMI_*", "MOONSHOT_*"),
+        proved=False,
         install="uv tool install kimi-cli",
         login="run `kimi` once and type /setup",
     ),
@@ -183,6 +187,7 @@ PRESETS = (
         "vibe-acp",
         (),
         ("MISTRAL_*", "VIBE_*"),
+        proved=False,
         install="uv tool install mistral-vibe",
         login="vibe --setup, or set MISTRAL_API_KEY",
     ),
@@ -192,6 +197,7 @@ PRESETS = (
         "droid",
         ("exec", "--output-format", "acp"),
         ("FACTORY_*",),
+        proved=False,
         install="npm install -g @factory/cli",
         login="run `droid` once and log in, or set FACTORY_API_KEY",
     ),
@@ -201,6 +207,7 @@ PRESETS = (
         "auggie",
         ("--acp",),
         ("AUGMENT_*",),
+        proved=False,
         install="npm install -g @augmentcode/auggie",
         login="auggie login",
     ),
@@ -210,6 +217,7 @@ PRESETS = (
         "kiro-cli",
         ("acp",),
         ("KIRO_*", "AWS_*"),
+        proved=False,
         install="see https://kiro.dev/cli",
         login="kiro-cli login",
     ),
@@ -219,6 +227,7 @@ PRESETS = (
         "codex-acp",
         (),
         ("CODEX_*", *_OPENAI),
+        proved=False,
         install="npm install -g @agentclientprotocol/codex-acp",
         login="codex login, or set OPENAI_API_KEY",
     ),

@@ -859,6 +859,7 @@ def named(one: Preset) -> type[Acp]:
         modes = one.modes
         by_the_minute = one.by_the_minute
         writes = one.writes
+        proved = one.proved
         any_port = one.any_port
         upkeep = _upkeep(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))

@@ -48,6 +48,7 @@ PRESET = Preset(
     modes=("agent", "plan", "ask"),
     logins=(("", "cursor_login"),),
     login_first=True,  # its documentation says so; it succeeds at once if logged in
+    proved=False,
     install="curl https://cursor.com/install -fsS | bash",
     login="agent login, or set CURSOR_API_KEY",
 )
@@ -59,6 +60,7 @@ LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated
 class Cursor(Print):
     name: ClassVar[str] = PRESET.name
     title: ClassVar[str] = PRESET.title
+    proved: ClassVar[bool] = False
     binary: ClassVar[str] = PRESET.binary
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     modes: ClassVar[tuple[str, ...]] = PRESET.modes

@@ -234,6 +234,9 @@ class Adapter(ABC):
     by_the_minute: ClassVar[bool] = False
     """Whether a conversation cannot be gone on with in the minute in which it began."""
 
+    proved: ClassVar[bool] = True
+    """Whether the CLI itself was run with it, or only what its documentation says of it."""
+
     lacks: ClassVar[Mapping[Ability, str]] = {}
     """What this CLI cannot do, each with the reason, for those who have to choose."""
 

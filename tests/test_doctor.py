@@ -668,7 +668,7 @@ def test_adapters_are_listed_for_programs(machine: Machine) -> None:
     for row in rows.values():
         assert set(row) == {"name", "title", "program", "abilities", "modes", "lacks"}
         assert set(row["abilities"]) == {*get_args(Ability), "steer", "images"}
-        assert set(row["abilities"].values()) <= {"yes", "no", "agent"}
+        assert set(row["abilities"].values()) <= {"yes", "no", "agent", "unproved"}
     assert rows["gemini"]["modes"] == ["default", "autoEdit", "plan"]
     assert rows["acp"]["abilities"]["resume"] == "agent"
 

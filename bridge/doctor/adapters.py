@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from bridge import registry
-from bridge.adapter import Ability, Adapter
+from bridge.adapter import Ability, Adapter, AgentConfig
 from bridge.errors import ConfigurationError
 
 ABILITIES: tuple[Ability, ...] = get_args(Ability)
@@ -17,7 +17,8 @@ questions: it asks before it acts    deltas: its words come as they are made
 resume: a conversation goes on in a new process    interrupt: a turn is cancelled in its own way
 models: it can be told which to use    steer: a message joins the running turn
 images: the model sees them; else they are files that the prompt names
-agent: as the agent does, which the operator names (AGENT_BINARY), or which was recorded"""
+agent: as the agent does, which the operator names (AGENT_BINARY), or which was recorded
+unproved: as its documentation says; it was not run by us"""
 
 
 def adapters(for_programs: bool) -> int:
@@ -29,7 +30,7 @@ def adapters(for_programs: bool) -> int:
 
 def _row(name: str) -> dict[str, Any]:
     try:
-        adapter = registry.load(name)
+        adapter = registry.load(name).suited(AgentConfig(""))  # where nothing is set
     except (ConfigurationError, ImportError, AttributeError) as error:  # another package's
         return {"name": name, "error": str(error)}
     return {
@@ -43,13 +44,16 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def ability(adapter: type[Adapter], name: str) -> str:
-    """yes, no or agent: as the program does that the operator names, or that was recorded."""
+    """yes, no, agent (as the program does that the operator names, or that was recorded), or
+    unproved: as its documentation says."""
     if name == "steer":
         return "yes" if adapter.steers else "no"
     kinds = {kind.partition("/")[0] for kind in adapter.input_modes}
     if name in adapter.lacks or (name == "images" and not {"*", "image"} & kinds):
         return "no"
-    return "yes" if adapter.binary else "agent"
+    if not adapter.binary:
+        return "agent"
+    return "yes" if adapter.proved else "unproved"
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
