@@ -16,13 +16,15 @@ from bridge import __version__
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.access import OPERATOR, Principal
+from bridge.errors import TooManyRequests
+from bridge.gate import Gate
 from bridge.manager import TaskManager
 from bridge.monitor import Monitor
 from bridge.store.tasks import TaskStore
 from bridge.transports import openapi
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
-from bridge.transports.rest import Rest, encode_unauthenticated, respond_unrouted
+from bridge.transports.rest import Rest, encode_error, encode_unauthenticated, respond_unrouted
 from bridge.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -54,11 +56,14 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class Http:
     """`public_url`: how clients reach the server, where that is not what they say. `identify` says
-    who sends a request; None for somebody who must present a token."""
+    who sends a request; None for somebody who must present a token.
+    `hosts`, `origins`: see Gate."""
 
     public_url: str | None = None
     identify: Identify = lambda request: OPERATOR
     max_body_bytes: int = 32 * 1024 * 1024
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
 
 def make_app(
@@ -76,6 +81,7 @@ def make_app(
     public_url = http.public_url
     middlewares = [_authentication(http.identify), _in_json]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
+    Gate(http.hosts, http.origins, public_url).attach(app)
     _add_agent(app, "", root, public_url, started)
     for service in services:
         _add_agent(app, f"/agents/{service.id}", service, public_url, started)
@@ -215,11 +221,17 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 
 @web.middleware
 async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Says in JSON, which clients expect, that there is no such path or method."""
+    """Says in JSON, which clients expect, that there is no such path or method, or that the server
+    is at fault; why, is in its log alone."""
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
         return respond_unrouted(request, error)
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception as error:
+        log.exception("request failed")
+        return _json({"error": encode_error(error)}, 500)
 
 
 def _authentication(identify: Identify) -> Any:
@@ -230,7 +242,12 @@ def _authentication(identify: Identify) -> Any:
         # The path as it was sent: an encoded slash is part of an id, and makes nothing a card.
         if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
-        principal = identify(request)
+        try:
+            principal = identify(request)
+        except TooManyRequests as error:
+            response = _json({"error": encode_error(error)}, 429)
+            response.headers["Retry-After"] = str(error.seconds)
+            return response
         if principal:
             request[PRINCIPAL] = principal
             return await handler(request)

@@ -30,11 +30,13 @@ _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")  # in a file's name
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """Bytes that one part may have: text and data as UTF-8, raw as decoded, file on disk."""
+    """Bytes that one part may have: text and data as UTF-8, raw as decoded, file on disk; and how
+    many parts a message may have."""
 
     text: int = 1024 * 1024
     raw: int = 5 * 1024 * 1024
     file: int = 25 * 1024 * 1024
+    parts: int = 64
 
 
 class Attachments:
@@ -61,8 +63,11 @@ class Attachments:
 
     def check(self, message: Message, within: Sequence[str] | None = None) -> Message:
         """The message with the paths of its files resolved, which must lie `within`, too. Raises
-        InvalidParams where a part is too large or a file is not in the workspace,
-        ContentTypeNotSupported for what no agent behind this server can be given."""
+        InvalidParams where there are too many parts, one is too large or a file is not in the
+        workspace, ContentTypeNotSupported for what no agent behind this server can be given."""
+        if len(message.parts) > self._limits.parts:
+            text = f"has {len(message.parts)} parts; BRIDGE_MAX_PARTS is {self._limits.parts}"
+            raise InvalidParams(f"The message {text}.", [("message.parts", text)])
         numbered = enumerate(message.parts)
         parts = tuple(self._checked(number, part, within) for number, part in numbered)
         return replace(message, parts=parts)

@@ -309,7 +309,7 @@ def _attachments(choice: Choice, folder: Path | None) -> Attachments:
         adapter.input_modes,
         adapter.takes_urls,
         folder / choice.id if folder else None,
-        limits=PartLimits(*sizes, settings.bridge_max_file_bytes),
+        limits=PartLimits(*sizes, settings.bridge_max_file_bytes, settings.bridge_max_parts),
     )
 
 

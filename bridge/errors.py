@@ -10,6 +10,7 @@ BridgeError
     ├── InvalidParams           carries the fields that are wrong
     ├── BodyTooLarge
     ├── Unauthenticated
+    ├── TooManyRequests         wait before you try again
     ├── Forbidden               who is known, but may not do this
     ├── Unavailable             shutting down or out of room: try again later
     ├── TaskNotFound            unknown and foreign look the same
@@ -77,6 +78,14 @@ class BodyTooLarge(RequestError):
 
 class Unauthenticated(RequestError):
     pass
+
+
+class TooManyRequests(RequestError):
+    """`seconds`: how long to wait."""
+
+    def __init__(self, message: str, seconds: int = 60) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class Forbidden(RequestError):

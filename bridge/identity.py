@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from bridge.access import OPERATOR, Principal, Token, Tokens, digest
-from bridge.errors import ConfigurationError
+from bridge.errors import ConfigurationError, TooManyRequests
 from bridge.peer import uid_of_peer
 from bridge.settings import Settings
 
@@ -57,7 +57,7 @@ def needs_token(settings: Settings) -> bool:
 
 
 def identify_by(settings: Settings) -> Callable[[web.Request], Principal | None]:
-    """What says who sends a request. It raises HTTPTooManyRequests for who guesses tokens."""
+    """What says who sends a request. It raises TooManyRequests for who guesses tokens."""
     if settings.bridge_auth == "none":
         return lambda request: OPERATOR
     tokens = tokens_of(settings)
@@ -83,22 +83,26 @@ class _Bearers:
         self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
 
     def identify(self, request: web.Request) -> Principal | None:
+        """A right token is never refused, whoever else guesses at the same address."""
         given = _given(request)
         if given is None:
             return None
-        address = request.remote or ""
-        began, count = self._failures.get(address, (time.monotonic(), 0))
-        if time.monotonic() - began > WINDOW:
-            began, count = time.monotonic(), 0
-        if count >= FAILURES:
-            wait = max(1, int(began + WINDOW - time.monotonic()))
-            raise web.HTTPTooManyRequests(headers={"Retry-After": str(wait)})
         principal = self._tokens.find(given)
         if principal is None:
-            if len(self._failures) >= MOST_ADDRESSES:
-                del self._failures[next(iter(self._failures))]
-            self._failures[address] = (began, count + 1)
+            self._failed(request.remote or "")
         return principal
+
+    def _failed(self, address: str) -> None:
+        now = time.monotonic()
+        began, count = self._failures.get(address, (now, 0))
+        if now - began > WINDOW:
+            began, count = now, 0
+        if count >= FAILURES:
+            text = "Too many wrong credentials came from this address; wait before you try again."
+            raise TooManyRequests(text, max(1, int(began + WINDOW - now)))
+        if len(self._failures) >= MOST_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+        self._failures[address] = (began, count + 1)
 
 
 def _given(request: web.Request) -> str | None:

@@ -35,6 +35,7 @@ from bridge.settings import Loaded, Settings
 from bridge.state import State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import Stored
+from bridge.timers import Limits, Runner
 from bridge.transports.operation import encode_notification
 from bridge.watchdog import Watchdog
 
@@ -75,11 +76,8 @@ async def serve(loaded: Loaded) -> int:
     watchdog = Watchdog()
     stop = asyncio.Event()
     _handle_signals(stop, services)
-    runner = web.AppRunner(
-        _app(settings, services, root, monitor, watchdog),
-        access_log=None,
-        shutdown_timeout=CLOSE_WITHIN,
-    )
+    app = _app(settings, services, root, monitor, watchdog)
+    runner = Runner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
         sites = [web.SockSite(runner, one) for one in sockets]
@@ -168,7 +166,24 @@ def _app(
         started=time.time(),
         monitor=monitor,
         watchdog=watchdog,
-        http=Http(settings.public_url, identify_by(settings), settings.bridge_max_body_bytes),
+        http=Http(
+            settings.public_url,
+            identify_by(settings),
+            settings.bridge_max_body_bytes,
+            (settings.host, *settings.bridge_allowed_hosts),
+            settings.bridge_allowed_origins,
+        ),
+    )
+
+
+def limits(settings: Settings) -> Limits:
+    """What connections keep to."""
+    return Limits(
+        settings.bridge_max_connections,
+        settings.bridge_max_connections_per_peer,
+        settings.bridge_header_timeout_ms / 1000,
+        settings.bridge_body_timeout_ms / 1000,
+        settings.bridge_stall_timeout_ms / 1000,
     )
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import difflib
 import io
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bridge.a2a.card import Skill
 from bridge.access import Token
@@ -47,11 +49,36 @@ def _names(value: Any) -> Any:
     return [n for n in value.replace(",", " ").split() if n] if isinstance(value, str) else value
 
 
+def _host(value: str) -> str:
+    """A host name or an address as it is compared: in lower case, without brackets."""
+    name = value.lower().removesuffix(".")
+    if re.fullmatch(r"[a-z0-9._-]+", name):
+        return name
+    try:
+        return str(IPv6Address(name[1:-1] if name.startswith("[") and name[-1] == "]" else name))
+    except ValueError:
+        text = "a host name or address is expected, without http://, port or wildcard"
+        raise ValueError(text) from None
+
+
+def _origin(value: str) -> str:
+    """An origin as browsers write it: in lower case, and without the port that goes without
+    saying."""
+    name = value.lower()
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", name):
+        raise ValueError("an origin such as https://example.org:8443 is expected, without a path")
+    scheme = name.partition("://")[0]
+    return name.removesuffix({"http": ":80", "https": ":443"}.get(scheme, " "))
+
+
 AgentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_names)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_names)]
 Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
+Timeout = Annotated[int, Field(ge=1, le=2**31)]
 
 
 class Settings(BaseModel):
@@ -147,6 +174,29 @@ class Settings(BaseModel):
     bridge_sandbox_wrapper: Words = Field(
         (), description="Command to put before the CLI's, for BRIDGE_SANDBOX=external."
     )
+    bridge_allowed_hosts: Hosts = Field(
+        (),
+        description="Host names that clients may use for the server beside localhost, its address "
+        "and PUBLIC_URL's, separated by commas. Others may be web pages in disguise.",
+    )
+    bridge_allowed_origins: Origins = Field(
+        (),
+        description="Origins of web pages that may use the server (`https://app.example.org`), "
+        "separated by commas. Unset: none.",
+    )
+    bridge_max_connections: int = Field(4000, ge=1, description="Connections open at once.")
+    bridge_max_connections_per_peer: int = Field(
+        64, ge=1, description="The same for each client address, but for 127.0.0.1 and ::1."
+    )
+    bridge_header_timeout_ms: Timeout = Field(
+        10_000, description="Time for the headers of a request, and for each pause in its body."
+    )
+    bridge_body_timeout_ms: Timeout = Field(
+        60_000, description="Time for a request body, and one second more for each 64 KiB of it."
+    )
+    bridge_stall_timeout_ms: Timeout = Field(
+        30_000, description="Time after which a client is cut off that does not read its answer."
+    )
     bridge_max_sessions: int = Field(8, ge=1, description="CLI processes alive at once.")
     bridge_session_idle_ms: Milliseconds = Field(
         600_000, description="How long an idle CLI is kept warm for the next message."
@@ -163,6 +213,7 @@ class Settings(BaseModel):
     bridge_max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body."
     )
+    bridge_max_parts: int = Field(64, ge=1, description="Parts of a message.")
     bridge_max_text_bytes: int = Field(
         1024 * 1024, ge=1, description="Largest text or data part of a message."
     )
@@ -308,6 +359,9 @@ SERVER_ONLY = frozenset(
         *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
         *("bridge_push_allow_private", "bridge_default_agent", "bridge_store"),
         *("bridge_on_restart", "bridge_on_stop", "bridge_max_store_bytes"),
+        *("bridge_allowed_hosts", "bridge_allowed_origins", "bridge_max_connections"),
+        *("bridge_max_connections_per_peer", "bridge_header_timeout_ms", "bridge_body_timeout_ms"),
+        "bridge_stall_timeout_ms",
     }
 )
 """The settings that no agent can have of its own."""

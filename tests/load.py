@@ -77,6 +77,7 @@ async def run(tasks: int, rate: int, seconds: int = SECONDS) -> Outcome:
             "AGENT_ARGS": f"-I -S {program}",
             "BRIDGE_STATE_DIR": f"{folder}/state",
             "BRIDGE_MAX_SESSIONS": str(tasks),
+            "BRIDGE_MAX_CONNECTIONS": str(2 * tasks),
             "LOG_LEVEL": "ERROR",
         }
         connector = aiohttp.TCPConnector(limit=0)

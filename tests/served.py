@@ -18,8 +18,10 @@ from bridge.identity import identify_by
 from bridge.manager import TaskManager
 from bridge.process import reap_orphans
 from bridge.push import Push
+from bridge.server import limits
 from bridge.settings import Loaded, Settings
 from bridge.store.push_queue import SqliteQueue
+from bridge.timers import Runner
 from bridge.transports.operation import encode_notification
 from tests.agent import PROGRAM
 from tests.client import Client
@@ -69,9 +71,15 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
         make_root(choices, services, push, cli_version),
         services,
         started=0.0,
-        http=Http(chosen.public_url, identify_by(chosen), chosen.bridge_max_body_bytes),
+        http=Http(
+            chosen.public_url,
+            identify_by(chosen),
+            chosen.bridge_max_body_bytes,
+            chosen.bridge_allowed_hosts,
+            chosen.bridge_allowed_origins,
+        ),
     )
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+    runner = Runner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

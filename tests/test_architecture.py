@@ -95,6 +95,8 @@ ASYNCIO: dict[str, set[str]] = {
 SHELL: dict[str, set[str]] = {
     "settings": {"a2a.card", "errors", "options", "workspace", "access"},
     "transports": set(),
+    "gate": {"a2a.codec"},
+    "timers": {"gate"},
     "transports.negotiation": {"a2a", "a2a.card", "errors"},
     "transports.operation": {
         "a2a",
@@ -147,6 +149,7 @@ SHELL: dict[str, set[str]] = {
     "app": {
         "a2a",
         "a2a.card",
+        "gate",
         "manager",
         "monitor",
         "store.tasks",
@@ -156,6 +159,7 @@ SHELL: dict[str, set[str]] = {
         "transports.rest",
         "watchdog",
         "access",
+        "errors",
     },
     "identity": {"access", "errors", "peer", "settings"},
     "choice": {
@@ -194,6 +198,7 @@ SHELL: dict[str, set[str]] = {
         "state",
         "store.push_queue",
         "store.tasks",
+        "timers",
         "transports.operation",
         "watchdog",
         "identity",

@@ -7,7 +7,6 @@ import asyncio
 import gzip
 import json
 import sys
-import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -159,13 +158,8 @@ async def test_nesting_is_refused_or_served_but_never_half(client: Client, depth
 
 
 HEADERS: list[dict[str, str]] = [
-    {"Content-Encoding": "gzip"},
-    {"Content-Encoding": "deflate"},
-    {"Content-Encoding": "br"},
-    {"Content-Encoding": "nonsense"},
     {"Content-Type": "application/json; charset=nonsense"},
     {"Content-Type": "application/json; charset=utf-16"},
-    {"Content-Type": ";;;"},
     {"Accept": "\u00ff"},
     {"Accept": "text/event-stream"},
     {"A2A-Version": "\u00ff\u00fe"},
@@ -183,18 +177,19 @@ async def test_headers_that_make_no_sense_are_answered(
     client: Client, headers: dict[str, str]
 ) -> None:
     response = await client.post((GET % '"x"').encode(), **headers)
-    assert response.status in (200, 400), await response.text()
+    allowed = (401,) if "X-Forwarded-For" in headers else (200, 400)  # a proxy is nobody
+    assert response.status in allowed, await response.text()
     assert "Traceback" not in await response.text()
 
 
-async def test_a_compressed_body_is_unpacked_up_to_the_limit(client: Client) -> None:
-    body = (GET % '"x"').encode()
-    for name, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
-        answer = await (await client.post(packed, **{"Content-Encoding": name})).json()
-        assert answer["error"]["code"] == -32001
-    bomb = gzip.compress(b" " * 100_000_000)
-    response = await client.post(bomb, **{"Content-Encoding": "gzip"})
-    assert response.status == 413
+@pytest.mark.parametrize("name", ["gzip", "deflate", "br", "gzip, identity", "nonsense"])
+async def test_a_compressed_body_is_refused_and_never_unpacked(client: Client, name: str) -> None:
+    for packed in (gzip.compress((GET % '"x"').encode()), gzip.compress(b" " * 100_000_000)):
+        response = await client.post(packed, **{"Content-Encoding": name})
+        assert response.status == 415
+        assert (await response.json())["error"]["code"] == -32005
+    response = await client.post((GET % '"x"').encode(), **{"Content-Encoding": "Identity"})
+    assert (await response.json())["error"]["code"] == -32001
 
 
 RAW: dict[str, bytes] = {

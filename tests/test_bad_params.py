@@ -111,7 +111,9 @@ class Asking:
         if "error" not in answer:
             return Answer({}, answer["id"])
         said = failed(answer["error"]["message"], answer["error"]["data"])
-        assert (response.status, answer["error"]["code"]) == (200, BY_REASON[said["error"]][0])
+        unread = headers.get("Content-Type", PLAIN) not in (PLAIN, A2A)
+        wanted = (415 if unread else 200, BY_REASON[said["error"]][0])
+        assert (response.status, answer["error"]["code"]) == wanted
         return Answer(said, answer["id"], len(await response.read()))
 
     async def rest(self, verb: str, path: str, body: Any, **headers: str) -> Answer:
@@ -286,9 +288,9 @@ def wrong_values(schema: Json) -> Iterator[tuple[Any, bool]]:
 
 def out_of_bounds(schema: Json) -> Iterator[Any]:
     if "minimum" in schema:
-        yield from (schema["minimum"] - 1, -(2**63), -(10**30))
+        yield from (schema["minimum"] - 1, -(2**63))
     if "maximum" in schema:
-        yield from (schema["maximum"] + 1, 2**63, 10**30)
+        yield from (schema["maximum"] + 1, 2**63, 2**64 - 1)
     if "minLength" in schema:
         yield ""
     if "maxLength" in schema:
@@ -480,8 +482,7 @@ async def test_a_request_id_of_256_characters_comes_back(asking: Asking, version
 async def test_a_request_id_may_be_any_number_that_json_has(asking: Asking, number: int) -> None:
     body = {"jsonrpc": "2.0", "id": number, "method": "GetTask", "params": {"id": "none"}}
     answer = await asking.rpc(Way("GetTask", "1.0"), body)
-    exact = -(2**63) <= number < 2**64  # beyond, JSON has nothing but doubles for most readers
-    assert answer.id == (number if exact else float(number))
+    assert answer.id == number
 
 
 @pytest.mark.parametrize("way", LISTS, ids=str)
@@ -490,8 +491,9 @@ async def test_a_length_beyond_all_integers_is_no_fault_of_the_server(
     asking: Asking, way: Way, number: int
 ) -> None:
     answer = await asking.ask(way, {"historyLength": number})
-    assert answer.reason in ("", "INVALID_PARAMS")
-    assert answer.reason == "" or number >= 2**64
+    in_query = way.rest and ROUTES[way.method][0] == "GET"
+    beyond = ("", "INVALID_PARAMS") if in_query else ("PARSE_ERROR",)
+    assert answer.reason in (beyond if number >= 2**64 else ("",))
 
 
 # --- bodies -------------------------------------------------------------------------------------
@@ -543,13 +545,8 @@ async def test_the_same_name_in_two_objects_is_not_there_twice(asking: Asking, w
 
 
 DEPTHS: Mapping[int, set[str]] = {
-    150: {"TASK_NOT_FOUND"},
-    300: {"INVALID_PARAMS"},
-    900: {"INVALID_PARAMS"},
-    # Here the one parser or the other gives up, by how deep the stack is already.
-    **{depth: {"INVALID_PARAMS", "PARSE_ERROR"} for depth in (960, 980, 1000, 1020)},
-    1030: {"PARSE_ERROR"},
-    100_000: {"PARSE_ERROR"},
+    50: {"TASK_NOT_FOUND"},
+    **{depth: {"PARSE_ERROR"} for depth in (65, 300, 1000, 1030, 100_000)},
 }
 
 

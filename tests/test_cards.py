@@ -214,7 +214,7 @@ async def test_addresses_begin_with_the_public_url(workspace: Path, public: str)
 
 
 async def test_without_one_they_are_those_that_the_client_used(workspace: Path) -> None:
-    async with serving(workspace) as server:
+    async with serving(workspace, bridge_allowed_hosts=["bridge.example"]) as server:
         response = await fetch(server, Host="bridge.example:8080")
         assert (await response.json())["url"] == "http://bridge.example:8080/a2a/jsonrpc"
         assert response.headers["Vary"] == "Host"

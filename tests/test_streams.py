@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bridge.transports import sse
 from tests.client import (
     Client,
     Json,
@@ -321,6 +320,9 @@ async def test_a_subscriber_that_goes_away_ends_nothing(
     assert "stream failed" not in caplog.text
 
 
+TCP_CLOSE = b"\x07"  # the state of a connection that was reset
+
+
 async def never_reads(client: Client, method: str, params: Json) -> socket.socket:
     """A client with the smallest buffers that sends a request and then reads nothing."""
     host, port = client.url.removeprefix("http://").split(":")
@@ -337,9 +339,13 @@ async def never_reads(client: Client, method: str, params: Json) -> socket.socke
 
 
 async def test_a_client_that_never_reads_slows_nobody_and_is_cut_off(
-    server: Server, live: Liveness, monkeypatch: pytest.MonkeyPatch
+    workspace: Path, live: Liveness
 ) -> None:
-    monkeypatch.setattr(sse, "STALL", 0.5)
+    async with serving(workspace, bridge_stall_timeout_ms=500) as server:
+        await never_reads_and_is_cut_off(server, live)
+
+
+async def never_reads_and_is_cut_off(server: Server, live: Liveness) -> None:
     client = server.client("1.0")
     script = f"wait {live.path} agent\n" + "repeat 1000000 x\n" * 12 + "done"
     task = await client.send_now(script)
@@ -350,7 +356,9 @@ async def test_a_client_that_never_reads_slows_nobody_and_is_cut_off(
             await live.release("agent")
             rest = await until(items, lambda item: state(item) == "completed")
         assert streamed_text(rest) == "x" * 12_000_000
-        stalled.settimeout(WITHIN)
+        async with asyncio.timeout(WITHIN):
+            while stalled.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != TCP_CLOSE:
+                await client.get(task["id"])
         with pytest.raises(ConnectionResetError):
             await asyncio.to_thread(read_to_the_end, stalled)
     assert state(await client.send("text a")) == "completed"

@@ -126,6 +126,7 @@ ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
     errors.InvalidRequest: (-32600, "INVALID_REQUEST"),
     errors.BodyTooLarge: (-32600, "BODY_TOO_LARGE"),
     errors.Unauthenticated: (-32600, "UNAUTHENTICATED"),
+    errors.TooManyRequests: (-32600, "TOO_MANY_REQUESTS"),
     errors.Forbidden: (-32600, "PERMISSION_DENIED"),
     errors.MethodNotFound: (-32601, "METHOD_NOT_FOUND"),
     errors.InvalidParams: (-32602, "INVALID_PARAMS"),

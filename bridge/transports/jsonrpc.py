@@ -18,15 +18,15 @@ from bridge.transports.negotiation import (
     activated_extensions,
     check_extension,
     codec_for,
-    decode_json,
-    read_json_body,
+    declares_json,
+    read_json,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations
 
 log = logging.getLogger(__name__)
 
 _NEWEST = CODECS[0]
-RequestId = str | int | float | None
+RequestId = str | int | float | orjson.Fragment | None  # a Fragment has the digits of a long one
 STATUS: Mapping[type[Exception], int] = {errors.BodyTooLarge: 413, errors.Forbidden: 403}
 MAX_ID = 256  # characters; it is said again in every item of a stream
 
@@ -59,7 +59,7 @@ class JsonRpc:
         request_id: RequestId = None
         codec = _NEWEST
         try:
-            envelope = _envelope(decode_json(await read_json_body(request)))
+            envelope = _envelope(await read_json(request))
             request_id = envelope.get("id")
             method, codec = _method(envelope, request)
             check_extension(request, self._extension_required)
@@ -93,7 +93,7 @@ def _envelope(envelope: Any) -> dict[str, Any]:
     if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
         raise errors.InvalidRequest('The body must be an object with "jsonrpc": "2.0".')
     request_id = envelope.get("id")
-    if isinstance(request_id, bool) or not isinstance(request_id, str | int | float | None):
+    if isinstance(request_id, bool) or not isinstance(request_id, RequestId):
         raise errors.InvalidRequest("id must be a string, a number or null.")
     if isinstance(request_id, str) and len(request_id) > MAX_ID:
         raise errors.InvalidRequest(f"id may have up to {MAX_ID} characters.")
@@ -135,6 +135,8 @@ async def _respond_error(
     status = STATUS.get(type(error))
     if status:
         return _respond(body, status)
+    if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
+        return _respond(body, 415)
     if request.headers.get("Accept") == "text/event-stream" and codec.version == "0.3":
         # The official 0.3 client looks for the error inside a stream, and loses it elsewhere.
         return await sse.respond_error(request, orjson.dumps(body))

@@ -3,9 +3,12 @@ body as JSON."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -18,7 +21,20 @@ from bridge.a2a.card import EXTENSION
 
 JSON = "application/json"
 A2A_JSON = "application/a2a+json"
+MAX_DEPTH = 64  # levels of nested JSON in a request
+MAX_TOKENS = 250_000  # strings, brackets and commas in it; text of any length is one
+AT_ONCE = 64 * 1024  # bytes of JSON that are decoded while everybody else waits
+_LARGE = ThreadPoolExecutor(1, "json")  # for more; one at a time, so that the others get their turn
+_FORMS = frozenset({"text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})
+"""What a web page may send anywhere without asking."""
+_TOO_LARGE = "The body is larger than this server takes (BRIDGE_MAX_BODY_BYTES)."
 _VERSION = re.compile(r"(\d+\.\d+)(?:\.\d+)*")
+# One that never ends goes to the end of the text, so that nobody looks there again and again.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_PIECE = 64 * 1024
+_BRACKETS = b"[]{}"
+_OTHERS = bytes(set(range(256)) - set(_BRACKETS))
+_DEEPER = bytes.maketrans(_BRACKETS, b"\1\0\1\0")
 
 
 def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Codec:
@@ -55,34 +71,94 @@ def check_extension(request: web.Request, required: bool) -> None:
         raise errors.ExtensionSupportRequired(text, extension=EXTENSION)
 
 
-async def read_json_body(request: web.Request) -> bytes:
-    """The body. Raises ContentTypeNotSupported before reading what is not declared as JSON."""
-    if request.content_type not in (JSON, A2A_JSON):
-        text = "Send the request with Content-Type: application/json."
+def declares_json(request: web.Request) -> bool:
+    """Whether the body is JSON by its headers, and not packed."""
+    packed = request.headers.get("Content-Encoding", "identity").strip().lower() != "identity"
+    return request.content_type in (JSON, A2A_JSON) and not packed
+
+
+async def read_json(request: web.Request, empty: Any = None) -> Any:
+    """The body as JSON; `empty` where there is none, if that is given. Raises, before it reads
+    anything, ContentTypeNotSupported for what is not declared as JSON: of all that may start an
+    agent, a page of another site could send it without asking. Raises BodyTooLarge, ParseError."""
+    if empty is not None and not request.body_exists and request.content_type not in _FORMS:
+        return empty
+    if not declares_json(request):
+        text = "Send the request with Content-Type: application/json, and no Content-Encoding."
         raise errors.ContentTypeNotSupported(text)
+    if (request.content_length or 0) > request.client_max_size:
+        raise errors.BodyTooLarge(_TOO_LARGE)
     try:
-        return await request.read()
+        body = await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        text = "The body is larger than this server takes (BRIDGE_MAX_BODY_BYTES)."
-        raise errors.BodyTooLarge(text) from error
+        raise errors.BodyTooLarge(_TOO_LARGE) from error
     except (RequestPayloadError, ConnectionError) as error:  # badly packed, or cut short
         raise errors.ParseError("The body could not be read to its end.") from error
+    if empty is not None and not body.strip():
+        return empty
+    if len(body) <= AT_ONCE:
+        return decode_json(body)
+    return await asyncio.get_running_loop().run_in_executor(_LARGE, decode_json, body)
 
 
 def decode_json(body: bytes) -> Any:
     """`body` as JSON. Raises ParseError, also where an object has a member twice: who looked at the
-    request before us, such as a filter, may have gone by the one that we would not see."""
+    request before us, such as a filter, may have gone by the one that we would not see. Likewise
+    for integers of more than 64 bits, which not everybody reads as the same number; an `id` at the
+    top, which is only said again, may be one and keeps its digits."""
+    _check_shape(body)
+    large: list[str] = []
+
+    def note(digits: str) -> None:
+        if len(digits) > 18 and (len(digits) > 20 or not -(2**63) <= int(digits) < 2**64):
+            large.append(digits)
+
     try:
-        decoded = orjson.loads(body)
-        json.loads(body.decode(), object_pairs_hook=_check_members)  # of which orjson says nothing
-    except RecursionError:
-        raise errors.ParseError("The body is nested too deeply.") from None
+        decoded = orjson.loads(body)  # it does not tell of members twice, nor of long integers
+        json.loads(body.decode(), object_pairs_hook=_check_members, parse_int=note)
     except ValueError as error:
         raise errors.ParseError(f"The body is not JSON: {error}") from None
+    if large:
+        exact = json.loads(body.decode(), parse_int=_Digits)
+        named = exact.get("id") if isinstance(exact, dict) else None
+        if large != [named] or not isinstance(named, _Digits):
+            raise errors.ParseError("The body has an integer of more than 64 bits.")
+        decoded["id"] = orjson.Fragment(str(named))
     return decoded
+
+
+class _Digits(str):
+    """An integer as it is written."""
 
 
 def _check_members(members: list[tuple[str, Any]]) -> None:
     if len(dict(members)) < len(members):
         (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
         raise errors.ParseError(f"The body has an object with two members {twice[:100]!r}.")
+
+
+def _check_shape(body: bytes) -> None:
+    """Raises ParseError for what is nested too deeply or has too many members, before anything is
+    built of it. It takes time with the number of members, which it bounds, not with their size."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH and len(body) <= MAX_TOKENS:
+        return
+    depth = tokens = 0
+    for piece in _outside_of_strings(body):
+        brackets = piece.translate(_DEEPER, _OTHERS)
+        tokens += 1 + len(brackets) + piece.count(b",")
+        if tokens > MAX_TOKENS:
+            raise errors.ParseError(f"The body has more than {MAX_TOKENS} members.")
+        for deeper in brackets:
+            depth += 1 if deeper else -1
+            if depth > MAX_DEPTH:
+                raise errors.ParseError(f"The body is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _outside_of_strings(body: bytes) -> Iterator[bytes]:
+    end = 0
+    for string in _STRING.finditer(body):
+        for start in range(end, string.start(), _PIECE):
+            yield body[start : min(start + _PIECE, string.start())]
+        end = string.end()
+    for start in range(end, len(body), _PIECE):
+        yield body[start : start + _PIECE]

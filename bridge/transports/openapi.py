@@ -213,7 +213,7 @@ def _refusals(method: str, operation: Operation, card: Card) -> Iterator[tuple[i
     if operation is Operation.EXTENDED_CARD and not card.extended:
         found.append(errors.UnsupportedOperation)
     if card.bearer:
-        found.append(errors.Unauthenticated)
+        found += [errors.Unauthenticated, errors.TooManyRequests]
     if card.extension_required:
         found.append(errors.ExtensionSupportRequired)
     for error in found:

@@ -24,8 +24,8 @@ from bridge.transports.negotiation import (
     activated_extensions,
     check_extension,
     codec_for,
-    decode_json,
-    read_json_body,
+    declares_json,
+    read_json,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations
 
@@ -64,6 +64,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.InvalidParams: (400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (413, "RESOURCE_EXHAUSTED"),
     errors.Unauthenticated: (401, "UNAUTHENTICATED"),
+    errors.TooManyRequests: (429, "RESOURCE_EXHAUSTED"),
     errors.Forbidden: (403, "PERMISSION_DENIED"),
     errors.Unavailable: (503, "UNAVAILABLE"),
 }
@@ -122,16 +123,14 @@ class Rest:
 async def _params(request: web.Request) -> dict[str, Any]:
     """Body, query and path as one JSON object, which is what JSON-RPC has as params."""
     body: dict[str, Any] = {}
-    if request.method == "POST" and request.body_exists:
-        data = await read_json_body(request)
-        body = _object(data) if data.strip() else {}
+    if request.method == "POST":
+        body = _object(await read_json(request, empty={}))
     query = {_camel(name): _value(_camel(name), text) for name, text in request.query.items()}
     path = {name: value for name, value in request.match_info.items() if name != "tenant"}
     return {**query, **body, **path}
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    decoded = decode_json(body)
+def _object(decoded: Any) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise errors.InvalidParams("The body must be an object.", [("body", "not an object")])
     return decoded
@@ -184,8 +183,7 @@ def encode_unauthenticated(text: str) -> dict[str, Any]:
 
 def _respond_error(request: web.Request, error: Exception) -> web.Response:
     body = encode_error(error)
-    readable = request.content_type in (JSON, A2A_JSON)
-    if isinstance(error, errors.ContentTypeNotSupported) and not readable:
+    if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
         body["code"] = 415  # what HTTP itself says of a body that nobody can read
     return _respond(request, {"error": body}, body["code"])
 

@@ -1,0 +1,166 @@
+"""Who may speak to the server at all, before anything is routed: the names that it answers to, and
+which web pages.
+
+A page of any site can make the browser of whoever runs this server send requests to it, and a name
+that its owner points at 127.0.0.1 makes that page the server's own in the browser's eyes (DNS
+rebinding). Neither the name nor the origin of a request can be forged by a page, so they decide.
+Programs that are not browsers send no origin and pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from aiohttp import web
+
+from bridge.a2a.codec import ERROR_DOMAIN
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+"""The names that a server has wherever it runs."""
+MAX_HEADERS = 32 * 1024  # bytes of all headers together; aiohttp bounds each one and their number
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""On every answer: a browser must neither guess what it is nor show it inside of another page."""
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+_METHODS = "GET, POST, DELETE"
+_SENT = "Content-Type, Authorization, A2A-Version, A2A-Extensions, X-A2A-Extensions, Last-Event-ID"
+_SEEN = "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate"
+_REMEMBERED = "600"  # seconds that a browser need not ask again
+
+
+def _refusal(status: int, name: str, reason: str, text: str) -> tuple[int, bytes]:
+    """An answer in the shape of the HTTP+JSON binding. It says nothing of what was sent."""
+    details = [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": reason,
+            "domain": ERROR_DOMAIN,
+            "metadata": {},
+        }
+    ]
+    error = {"code": status, "status": name, "message": text, "details": details}
+    return status, orjson.dumps({"error": error})
+
+
+_MALFORMED = _refusal(
+    400, "INVALID_ARGUMENT", "INVALID_HOST", "Send one Host header, and a path as the target."
+)
+_MISDIRECTED = _refusal(
+    421,
+    "FAILED_PRECONDITION",
+    "HOST_NOT_ALLOWED",
+    "This server does not answer to that host name; its operator can add it to "
+    "BRIDGE_ALLOWED_HOSTS.",
+)
+_FOREIGN = _refusal(
+    403,
+    "PERMISSION_DENIED",
+    "ORIGIN_NOT_ALLOWED",
+    "Web pages of that origin may not use this server; its operator can add it to "
+    "BRIDGE_ALLOWED_ORIGINS.",
+)
+_TOO_LONG = _refusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
+
+
+class Gate:
+    """`hosts`: names and addresses that clients may use beside HOSTS; `public_url` has another.
+    `origins`: the web pages that may use the server, as browsers write them; none by default."""
+
+    def __init__(
+        self,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        public_url: str | None = None,
+    ) -> None:
+        public = urlsplit(public_url).hostname if public_url else None
+        named = {host.lower().strip("[]").removesuffix(".") for host in hosts}
+        self._hosts = HOSTS | named | ({public} if public else set())
+        self._origins = frozenset(origins)
+
+    def attach(self, app: web.Application) -> None:
+        """Put the gate before everything else of `app`."""
+        app.middlewares.insert(0, self._middleware())
+        app.on_response_prepare.append(self._prepare)
+
+    def _middleware(self) -> Any:
+        @web.middleware
+        async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+            refused = self._refused(request)
+            if refused:
+                status, body = refused
+                return web.Response(status=status, body=body, content_type="application/json")
+            if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+                return _preflight(request)
+            return await handler(request)
+
+        return gate
+
+    def _refused(self, request: web.Request) -> tuple[int, bytes] | None:
+        headers = request.headers
+        host = _host(request)
+        if host is None:
+            return _MALFORMED
+        if host not in self._hosts and not _is_own_address(host, request):
+            return _MISDIRECTED
+        origins = headers.getall("Origin", None)
+        if origins is not None:
+            if len(origins) > 1 or origins[0] not in self._origins:
+                return _FOREIGN
+        elif headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return _FOREIGN  # a browser says no more than this where a page loads, say, an image
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEADERS:
+            return _TOO_LONG
+        return None
+
+    async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
+        headers = response.headers
+        for name, value in SAFE.items():
+            headers.setdefault(name, value)
+        if not self._origins:
+            return
+        vary = headers.get("Vary")
+        headers["Vary"] = f"{vary}, Origin" if vary else "Origin"
+        origin = request.headers.get("Origin")
+        if origin in self._origins:
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = _SEEN
+
+
+def _host(request: web.Request) -> str | None:
+    """The host that the client means, in lower case; None where it says that in no proper way."""
+    given = request.headers.getall("Host", ())
+    # A whole URL as the target would count instead of Host, if anybody looked at it.
+    if len(given) != 1 or not request.raw_path.startswith(("/", "*")):
+        return None
+    found = _HOST.fullmatch(given[0])
+    return (found[1] or found[2]).lower().removesuffix(".") if found else None
+
+
+def _is_own_address(host: str, request: web.Request) -> bool:
+    """Whether `host` is the very address that the client is connected to: no name, which could
+    lead elsewhere tomorrow. A server that listens on all addresses does not know them before."""
+    try:
+        own = request.get_extra_info("sockname")[0]
+        return ip_address(host) == ip_address(own.partition("%")[0])
+    except (ValueError, TypeError, IndexError, AttributeError):  # a name, or no TCP
+        return False
+
+
+def _preflight(request: web.Request) -> web.Response:
+    """What a browser asks on behalf of a page before it sends what is not a plain form."""
+    headers = {
+        "Access-Control-Allow-Methods": _METHODS,
+        "Access-Control-Allow-Headers": _SENT,
+        "Access-Control-Max-Age": _REMEMBERED,
+    }
+    return web.Response(status=204, headers=headers if "Origin" in request.headers else None)
