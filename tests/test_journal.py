@@ -66,7 +66,8 @@ def durable(path: Path, scratch: str = "copy") -> list[int]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for file in path.parent.iterdir():
-        shutil.copy(file, folder / file.name)
+        with contextlib.suppress(FileNotFoundError):  # it has just been made part of the database
+            shutil.copy(file, folder / file.name)
     with contextlib.closing(sqlite3.connect(folder / path.name)) as database:
         return [number for (number,) in database.execute("SELECT number FROM note ORDER BY 1")]
 

@@ -430,6 +430,8 @@ TABLE = {
     errors.InvalidParams: (-32602, "INVALID_PARAMS", 400, "INVALID_ARGUMENT"),
     errors.BodyTooLarge: (-32600, "BODY_TOO_LARGE", 413, "RESOURCE_EXHAUSTED"),
     errors.Unauthenticated: (-32600, "UNAUTHENTICATED", 401, "UNAUTHENTICATED"),
+    errors.TooManyRequests: (-32600, "TOO_MANY_REQUESTS", 429, "RESOURCE_EXHAUSTED"),
+    errors.Forbidden: (-32600, "PERMISSION_DENIED", 403, "PERMISSION_DENIED"),
     errors.Unavailable: (-32603, "UNAVAILABLE", 503, "UNAVAILABLE"),
 }
 

@@ -235,6 +235,8 @@ ERRORS: Mapping[str, tuple[int, str]] = {
     "InvalidParams": (-32602, "INVALID_PARAMS"),
     "BodyTooLarge": (-32600, "BODY_TOO_LARGE"),
     "Unauthenticated": (-32600, "UNAUTHENTICATED"),
+    "Forbidden": (-32600, "PERMISSION_DENIED"),
+    "TooManyRequests": (-32600, "TOO_MANY_REQUESTS"),
     "Unavailable": (-32603, "UNAVAILABLE"),
 }
 
