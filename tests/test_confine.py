@@ -488,6 +488,9 @@ def test_a_terminal_inside(workspace: Path) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_the_blast_radius(profile: str) -> None:
+    emptied = ("/tmp/", "/var/tmp/", "/run/")
+    if profile == "bwrap" and __file__.startswith(emptied):
+        pytest.skip("bwrap empties the folder in which this checkout is")
     assert len(hostile_cli.ATTEMPTS) >= 40
     assert set(blast_radius.EXPECTED) == set(hostile_cli.ATTEMPTS)
     program = (sys.executable, "-I", "-S", hostile_cli.PROGRAM)

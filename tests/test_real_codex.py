@@ -57,6 +57,7 @@ pytestmark = [
 
 CODEX = CHECKOUT / "tests/clis/node_modules/.bin/codex"
 VERSION = "0.169.0"
+OUTSIDE = Path("/var/tmp")
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
 SLOW = {"text": "word " * 2000, "chunks": 2000, "delay": 0.05}
@@ -349,7 +350,8 @@ async def test_a_change_of_files_is_shown_and_handed_over(real: Real) -> None:
 
 @pytest.mark.parametrize("mode", ["read-only", "workspace-write", "plan"])
 async def test_a_mode_is_a_sandbox_in_which_nothing_is_asked(real: Real, mode: str) -> None:
-    inside, outside = real.workspace / f"{mode}.txt", CHECKOUT / f"never-written-{mode}.txt"
+    # Its sandbox has /tmp and TMPDIR in it.
+    inside, outside = real.workspace / f"{mode}.txt", OUTSIDE / f"never-written-{mode}.txt"
     steps = (run(f"touch {inside}"), run(f"touch {outside}"), "the end")
     chosen: Json = {"metadata": {"bridge": {"mode": mode}}}
     task = await real.client().send(script(f"try {mode}", *steps), **chosen)

@@ -23,7 +23,7 @@ from tests.liveness import Liveness, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WITHIN = 20.0
-HEADER, BODY, STALL = 0.5, 2.4, 0.6  # seconds
+HEADER, BODY, STALL = 1.0, 3.0, 0.6  # seconds
 LATER = 1.5  # seconds that the machine may add; with HEADER, less than BODY
 PACE = 0.05  # seconds between two bytes of a slow client
 CONNECTIONS, PER_PEER = 60, 25
