@@ -247,10 +247,11 @@ async def main():
     journal = Journal(Path(sys.argv[1]), ({MIGRATIONS[0]!r},))
     await journal.open()
     print("open", flush=True)
-    for number in range(1_000_000):
+    for number in range(100_000):
         journal.write(({INSERT!r}, (number, b"x" * 300)), then=told(number))
         if number % 7 == 0:
             await asyncio.sleep(0)
+    await asyncio.Event().wait()  # until it is killed
 
 asyncio.run(main())
 """
