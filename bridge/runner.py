@@ -156,7 +156,8 @@ class Runner:
     def run(self) -> None:
         """Until the orders have ended and no CLI runs."""
         self._watch(0, self._read_orders)
-        self._watch(_signals(), self._end_orders)
+        self._signalled = _signals()
+        self._watch(self._signalled, self._end_orders)
         while self._open or self._child:
             for key, _ in self._selector.select(self._patience()):
                 if self._selector.get_map().get(key.fd) == key:  # it may have gone meanwhile
@@ -184,6 +185,7 @@ class Runner:
                 self._obey(json.loads(line))
 
     def _end_orders(self) -> None:
+        self._unwatch(self._signalled)  # it stays readable, and there is no more to be told
         self._open = False
         self._stop()
 
