@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from bridge.adapter import AgentConfig, SessionStart
+
+from . import _project_files as files
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +19,7 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `by_the_minute`, `writes`, `any_port`: see Adapter.
+    `modes`, `by_the_minute`, `writes`, `any_port`, `project_files`, `unshut`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
 
@@ -31,6 +38,15 @@ class Preset:
     proved: bool = True
     writes: tuple[str, ...] = ()
     any_port: bool = False
+    project_files: tuple[str, ...] = ()
+    unshut: tuple[str, ...] = ()
+    shut: Mapping[str, str] = field(default_factory=dict)
+    """Variables that keep it from project_files, whatever the operator has set."""
+    shut_options: Mapping[str, Any] = field(default_factory=dict)
+    """`_meta` of a session that does."""
+    configured_by: str = ""
+    """The variable with a configuration of its own, which names the instructions of the workspace:
+    with `shut` it does not read them by itself."""
     logins: tuple[tuple[str, str], ...] = ()
     login_first: bool = False
     """authenticate comes before session/new, not only after -32000."""
@@ -44,12 +60,32 @@ class Preset:
     and no tokens counted."""
     silent_failures: bool = False
     """Errors of the model end the turn as if it had gone well, without a word."""
+    reads_along: bool = False
+    """`@path` in the last of a prompt's texts, a file's among them, attaches that file to it, be it
+    outside of the workspace, and without asking. A block that comes last has no `@`."""
     lasting: tuple[str, ...] = ()
     """Ids of options that write rules for other sessions, too: they are not offered."""
+
+    def closing(self, config: AgentConfig, start: SessionStart) -> dict[str, str]:
+        """Variables for the CLI that keep it from what the repository brings along."""
+        if config.project_config:
+            return {}
+        closing = dict(self.shut)
+        if self.configured_by and self.configured_by not in config.env:
+            texts = [f"{start.cwd}/{name}" for name in ("AGENTS.md", "CLAUDE.md")]
+            closing[self.configured_by] = orjson.dumps({"instructions": texts}).decode()
+        return closing
 
 
 _OPENAI = ("OPENAI_*",)
 _NODE_CHILD = {"NO_COLOR": "1"}
+
+# CLAUDE.md belongs to the settings of the project, but also to any further directory.
+CLAUDE_OPTIONS = {
+    "settingSources": ["user"],
+    "strictMcpConfig": True,
+    "additionalDirectories": ["."],
+}
 
 PRESETS = (
     Preset(
@@ -68,6 +104,8 @@ PRESETS = (
         by_the_minute=True,
         late_history=True,
         silent_failures=True,  # a broken stream ends as end_turn
+        project_files=files.GEMINI,
+        shut={"GEMINI_CLI_TRUST_WORKSPACE": "false"},  # it does not read GEMINI.md either
         writes=("~/.gemini/", "/dev/pts"),
         install="npm install -g @google/gemini-cli",
         login="run `gemini` once and log in, or set GEMINI_API_KEY",
@@ -81,6 +119,11 @@ PRESETS = (
         {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
         ("build", "plan"),
         images=True,
+        project_files=files.OPENCODE,
+        # A second reader of the same files, for plugins alone, does not ask for the variable.
+        unshut=files.OPENCODE_PLUGINS,
+        shut={"OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
+        configured_by="OPENCODE_CONFIG_CONTENT",
         writes=(
             *("~/.config/opencode/", "~/.local/share/opencode/"),
             *("~/.local/state/opencode/", "~/.cache/opencode/"),
@@ -99,6 +142,8 @@ PRESETS = (
         model_flag="--model",
         images=True,
         errors_are_words=True,
+        project_files=files.COPILOT,
+        unshut=files.COPILOT,
         writes=("~/.copilot/", "~/.cache/copilot/"),
         install="npm install -g @github/copilot",
         login="run `copilot` once and type /login, or set GH_TOKEN",
@@ -115,6 +160,9 @@ PRESETS = (
         logins=(("OPENAI_API_KEY", "openai"),),
         list_first=True,  # an unknown id is loaded "successfully"
         lasting=("proceed_always_project", "proceed_always_user"),
+        # Its trust in folders is a file of the user's; `--bare` takes the user's own rules away.
+        project_files=files.QWEN,
+        unshut=files.QWEN,
         writes=("~/.qwen/", "/dev/pts"),
         install="npm install -g @qwen-code/qwen-code",
         login="run `qwen` once and log in, or set OPENAI_API_KEY and OPENAI_BASE_URL",
@@ -126,6 +174,10 @@ PRESETS = (
         ("acp",),
         ("KILO_*", "OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
         images=True,  # a file outside of the workspace costs a permission
+        project_files=files.KILO,
+        unshut=files.KILO_SERVERS,
+        shut={"KILO_DISABLE_PROJECT_CONFIG": "1"},
+        configured_by="KILO_CONFIG_CONTENT",
         writes=(
             *("~/.config/kilo/", "~/.local/share/kilo/", "~/.local/state/kilo/"),
             *("~/.local/state/kilo-sandbox-policy/", "~/.cache/kilo/"),
@@ -144,6 +196,10 @@ PRESETS = (
         {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
         ("default", "acceptEdits", "plan"),
         images=True,
+        reads_along=True,
+        project_files=files.CLAUDE,
+        shut={"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"},
+        shut_options={"claudeCode": {"options": CLAUDE_OPTIONS}},
         writes=("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json"),
         install="npm install -g @agentclientprotocol/claude-agent-acp",
         login="run `claude` once and log in, or set ANTHROPIC_API_KEY",
@@ -155,7 +211,10 @@ PRESETS = (
         ("--acp",),
         # Without CLINE_API_KEY it wants a login, whatever provider is configured.
         ("CLINE_*", "ANTHROPIC_*", *_OPENAI),
+        project_files=files.CLINE,
+        unshut=files.CLINE,
         proved=False,
+        writes=("~/.cline/",),
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),
@@ -167,7 +226,10 @@ PRESETS = (
         "goose",
         ("acp",),
         ("GOOSE_*", "ANTHROPIC_*", *_OPENAI),
+        project_files=files.GOOSE,
+        unshut=files.GOOSE,
         proved=False,
+        writes=("~/.config/goose/", "~/.local/share/goose/", "~/.local/state/goose/"),
         install="see https://block.github.io/goose",
         login="goose configure",
     ),
@@ -178,6 +240,7 @@ PRESETS = (
         ("acp",),
         ("KIMI_*", "MOONSHOT_*"),
         proved=False,
+        writes=("~/.kimi/",),
         install="uv tool install kimi-cli",
         login="run `kimi` once and type /setup",
     ),
@@ -187,7 +250,10 @@ PRESETS = (
         "vibe-acp",
         (),
         ("MISTRAL_*", "VIBE_*"),
+        project_files=files.VIBE,
+        unshut=files.VIBE,
         proved=False,
+        writes=("~/.vibe/",),
         install="uv tool install mistral-vibe",
         login="vibe --setup, or set MISTRAL_API_KEY",
     ),
@@ -197,7 +263,10 @@ PRESETS = (
         "droid",
         ("exec", "--output-format", "acp"),
         ("FACTORY_*",),
+        project_files=files.DROID,
+        unshut=files.DROID,
         proved=False,
+        writes=("~/.factory/",),
         install="npm install -g @factory/cli",
         login="run `droid` once and log in, or set FACTORY_API_KEY",
     ),
@@ -207,7 +276,10 @@ PRESETS = (
         "auggie",
         ("--acp",),
         ("AUGMENT_*",),
+        project_files=files.AUGGIE,
+        unshut=files.AUGGIE,
         proved=False,
+        writes=("~/.augment/",),
         install="npm install -g @augmentcode/auggie",
         login="auggie login",
     ),
@@ -217,7 +289,10 @@ PRESETS = (
         "kiro-cli",
         ("acp",),
         ("KIRO_*", "AWS_*"),
+        project_files=files.KIRO,
+        unshut=files.KIRO,
         proved=False,
+        writes=("~/.kiro/", "~/.local/share/kiro-cli/"),
         install="see https://kiro.dev/cli",
         login="kiro-cli login",
     ),
@@ -227,7 +302,10 @@ PRESETS = (
         "codex-acp",
         (),
         ("CODEX_*", *_OPENAI),
+        project_files=files.CODEX,
+        unshut=files.CODEX,
         proved=False,
+        writes=("${CODEX_HOME:-~/.codex}/",),
         install="npm install -g @agentclientprotocol/codex-acp",
         login="codex login, or set OPENAI_API_KEY",
     ),

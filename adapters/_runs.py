@@ -26,7 +26,11 @@ class Runs(Adapter):
         self._next: Mapping[str, Any] | None = None  # to be run when the last one has ended
 
     def launch(self) -> Launch:
-        return Launch(self.config.runner)
+        return Launch(self.config.runner, self.closing())
+
+    def closing(self) -> Mapping[str, str]:
+        """Variables that keep the CLI from what the repository brings along."""
+        return {}
 
     # --- for subclasses ------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ and qwen 0.15.10 (tests/test_real_acp.py). What decides the code (all measured):
   input may be empty at first: the three are put together by the tool call's id.
 * What is offered may be missing: qwen says that it can `session/resume`, and does not know it.
 * `session/load` says the whole history again before it is answered; gemini goes on after that.
+* A prompt that begins with `/` is a command, which may write files without a permission (gemini's
+  `/init`) or be answered without the model: see plain(). `@path`, `!…` and `#…` are only text, but
+  for Preset.reads_along.
 * An agent that may use the client's `fs` does so, and breaks where a file is missing: it is not
   offered. `terminal` neither.
 * Cursor asks with methods of its own (`cursor/…`), and waits for the answer (from its
@@ -56,6 +59,7 @@ from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 from ._acp_presets import PRESETS, Preset
 from ._acp_tools import Tool, announce, merged, output, subject, wish
 from ._forms import ACCEPT, DECLINE, form, member_question, visited
+from ._plain import plain
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -65,6 +69,7 @@ AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
 REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
+END = "(End of the message.)"  # in which nothing can be read but that
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -153,7 +158,8 @@ class Acp(Adapter):
             argv.append(f"{preset.model_flag}={model}")
         argv += preset.arguments
         seen = self.config.env
-        return Launch(tuple(argv), {k: v for k, v in preset.variables.items() if k not in seen})
+        variables = {k: v for k, v in preset.variables.items() if k not in seen}
+        return Launch(tuple(argv), variables | preset.closing(self.config, self.start))
 
     def greet(self) -> bool:
         self._greeting = True
@@ -281,6 +287,8 @@ class Acp(Adapter):
         params = {"cwd": self.start.cwd, "mcpServers": [], **members}
         if self.start.folder and self._can("sessionCapabilities", "additionalDirectories"):
             params["additionalDirectories"] = [self.start.folder]
+        if self.preset.shut_options and not self.config.project_config:
+            params["_meta"] = self.preset.shut_options
         self._peer.request(method, params, partial(self._opened, method))
 
     def _list(self, cursor: Json) -> None:
@@ -420,6 +428,8 @@ class Acp(Adapter):
     def _send_prompt(self, turn: _Turn) -> None:
         turn.sent = True
         blocks = [self._block(part) for part in turn.prompt.parts]
+        if self.preset.reads_along and b"@" in orjson.dumps(blocks[-1]):
+            blocks.append({"type": "text", "text": END})
         params = {"sessionId": self._session_id, "prompt": blocks}
         self._peer.request("session/prompt", params, partial(self._prompted, turn))
 
@@ -432,7 +442,8 @@ class Acp(Adapter):
         if image:
             text = f"[Here was a file of type {kind}, which {self.title} cannot be given.]"
             return {"type": "text", "text": text}
-        if isinstance(part, RawPart) and self._can("promptCapabilities", "embeddedContext"):
+        embedded = self._can("promptCapabilities", "embeddedContext")
+        if isinstance(part, RawPart) and embedded and not self.preset.reads_along:
             uri = f"attachment:///{quote(part.filename or 'file')}"
             text = part.content().decode(errors="replace")
             return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": text}}
@@ -441,7 +452,7 @@ class Acp(Adapter):
             name = part.filename or path.rpartition("/")[2] or path
             link = {"type": "resource_link", "uri": part.url, "name": name}
             return {**link, "mimeType": part.media_type} if part.media_type else link
-        return {"type": "text", "text": as_text(part)}
+        return {"type": "text", "text": plain(as_text(part))}
 
     def _prompted(self, turn: _Turn, reply: Reply) -> Said:
         if reply.error:
@@ -861,6 +872,8 @@ def named(one: Preset) -> type[Acp]:
         writes = one.writes
         proved = one.proved
         any_port = one.any_port
+        project_files = one.project_files
+        unshut = one.unshut
         upkeep = _upkeep(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
 

@@ -38,6 +38,7 @@ from bridge.events import (
     Usage,
 )
 
+from . import _project_files as files
 from .generic import Generic
 
 QUESTION = r"\(Y\)es/\(N\)o.*\[[^\]]*\]: $"
@@ -86,6 +87,9 @@ class Aider(Generic):
         *("AIDER_*", "OPENAI_*", "ANTHROPIC_*", "GEMINI_*", "OPENROUTER_*", "DEEPSEEK_*"),
         *("AZURE_*", "OLLAMA_*", "LM_STUDIO_*", "GROQ_*", "XAI_*", "MISTRAL_*"),
     )
+    project_files: ClassVar[tuple[str, ...]] = files.AIDER
+    # It reads them besides the one that `--config` names.
+    unshut: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
     lacks: ClassVar[Mapping[Ability, str]] = {}
     upkeep: ClassVar[Upkeep] = Upkeep(
         "python -m pip install aider-chat",
@@ -121,6 +125,11 @@ class Aider(Generic):
         self._begin_turn()
         super().prompt(prompt)
 
+    def closing(self) -> Mapping[str, str]:
+        """No `.env` at all, which would win over the operator's variables: not for what aider runs
+        either."""
+        return {} if self.config.project_config else {"PYTHON_DOTENV_DISABLED": "1"}
+
     def arguments(self) -> Sequence[str]:
         args, start = self.config.args, self.start
         own = [flag for flag in FLAGS if not _has(args, flag)]
@@ -139,12 +148,15 @@ class Aider(Generic):
         state = env.get("XDG_STATE_HOME") or f"{env.get('HOME', '')}/.local/state"
         return f"{state}/coding-agent-bridge/aider"
 
+    def as_words(self, text: str) -> str:
+        return text  # as_input() makes it plain
+
     def as_input(self, text: str) -> str:
         tag = "end"
         while f"{tag}}}" in text:
             tag += "0"
-        clean = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", " ", text.replace("\r\n", "\n"))
-        return f"{{{tag}\n\n{clean}\n{tag}}}\n"
+        lines = text.replace("\r\n", "\n")
+        return f"{{{tag}\n\n{lines}\n{tag}}}\n"
 
     def written(self, answer: Answer) -> str:
         return answer.option.id if answer.option else super().written(answer)

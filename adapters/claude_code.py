@@ -59,6 +59,8 @@ from bridge.question import is_word
 from bridge.readable import json_object
 from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
+from . import _project_files as files
+
 Json = Mapping[str, Any]
 
 ALLOW = Option("allow", "Allow", "allow_once")
@@ -92,6 +94,7 @@ class ClaudeCode(Adapter):
     environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
     writes: ClassVar[tuple[str, ...]] = ("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json")
+    project_files: ClassVar[tuple[str, ...]] = files.CLAUDE
     takes_budget: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @anthropic-ai/claude-code",
@@ -100,6 +103,7 @@ class ClaudeCode(Adapter):
         flags=(
             *("--print", "--verbose", "--include-partial-messages", "--input-format", "--resume"),
             *("--output-format", "--session-id", "--model", "--permission-mode", "--add-dir"),
+            *("--setting-sources", "--strict-mcp-config"),
         ),
     )
     steers: ClassVar[bool] = True
@@ -160,6 +164,11 @@ class ClaudeCode(Adapter):
         argv = [config.binary, *config.args, "-p", "--verbose", "--include-partial-messages"]
         argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
         argv += ["--permission-prompt-tool", "stdio"]
+        closing = {}
+        if not config.project_config:
+            # CLAUDE.md belongs to the settings of the project, but also to any further directory.
+            argv += ["--setting-sources=user", "--strict-mcp-config", "--add-dir=."]
+            closing = {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"}
         # One argument each, so that no value can be read as a flag.
         argv.append(f"--{'resume' if start.resume else 'session-id'}={start.session_id}")
         model = start.options.model or config.model
@@ -180,7 +189,8 @@ class ClaudeCode(Adapter):
             "DISABLE_AUTOUPDATER": "1",
         }
         env = {key: value for key, value in defaults.items() if key not in config.env}
-        return Launch(tuple(argv), {**env, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"})
+        env |= {**closing, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"}
+        return Launch(tuple(argv), env)
 
     def greet(self) -> bool:
         """`initialize` is answered before there is a conversation, and without asking the model."""

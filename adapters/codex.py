@@ -9,10 +9,13 @@ What decides the code (all measured):
 * turn/steer is heard by the turn, or refused: never accepted and forgotten (250 races at the end
   of a turn). It cuts the message that is being streamed, which is then never completed. So does a
   retry: the same text comes anew, as another item.
+* What begins with `/`, `@`, `!` or `$` is only text.
 * A new thread's usage counts from nothing; a resumed one tells first what was used before.
 * An MCP tool's permission is asked for as an elicitation with an empty form.
 * Sub-agents are threads of their own in the same process. Their questions are ours to answer.
 * A command that the sandbox stops at once is never told of, but to the model.
+* thread/start writes down for good that the folder is trusted, unless it is told otherwise. In one
+  that is not, it does not read AGENTS.md either.
 * `acceptWithExecpolicyAmendment` writes a rule for good: it is never offered.
 """
 
@@ -52,6 +55,7 @@ from bridge.message import Part, RawPart, TextPart, media_type
 from bridge.rpc import Peer, Reply, RpcError
 from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
+from . import _project_files as files
 from ._codex_items import (
     NO_TOOLS,
     Words,
@@ -67,6 +71,7 @@ from ._codex_items import (
     usage_of,
 )
 from ._codex_questions import Questions
+from ._codex_trust import closed
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -115,6 +120,7 @@ class Codex(Adapter):
     modes: ClassVar[tuple[str, ...]] = tuple(filter(None, MODES))
     steers: ClassVar[bool] = True
     writes: ClassVar[tuple[str, ...]] = ("${CODEX_HOME:-~/.codex}/",)
+    project_files: ClassVar[tuple[str, ...]] = files.CODEX
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",
@@ -157,7 +163,8 @@ class Codex(Adapter):
     # --- what the session asks for -------------------------------------------------------------
 
     def launch(self) -> Launch:
-        return Launch((self.config.binary, *self.config.args, "app-server"))
+        own = closed(self.config, self.start)
+        return Launch((self.config.binary, *self.config.args, *own, "app-server"))
 
     def greet(self) -> bool:
         if self._thread is None and not self._opening:

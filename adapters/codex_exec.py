@@ -31,6 +31,8 @@ from bridge.events import (
 )
 from bridge.shapes import as_dict, as_list, as_string, as_word
 
+from . import _project_files as files
+from ._codex_trust import closed
 from ._print import Json, Print, counts
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
@@ -44,11 +46,13 @@ class CodexExec(Print):
     binary: ClassVar[str] = "codex"
     environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
     modes: ClassVar[tuple[str, ...]] = ("read-only", "workspace-write")
+    project_files: ClassVar[tuple[str, ...]] = files.CODEX
     lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "what its sandbox does not allow is refused without AGENT_FORCE",
         "deltas": "its text is told in whole messages",
     }
+    writes: ClassVar[tuple[str, ...]] = ("${CODEX_HOME:-~/.codex}/",)
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @openai/codex",
         "codex login, or set OPENAI_API_KEY",
@@ -73,7 +77,8 @@ class CodexExec(Print):
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         # It would refuse a folder that is no repository; which one it is was the operator's choice.
-        flags = ["exec", "--json", "--skip-git-repo-check"]
+        own = closed(self.config, self.start)
+        flags = [*own, "exec", "--json", "--skip-git-repo-check"]
         if self.start.options.mode:
             flags.append(f"--sandbox={self.start.options.mode}")
         elif self.config.force:

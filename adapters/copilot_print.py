@@ -2,8 +2,8 @@
 
 What decides the code (all measured):
 
-* The prompt is read from stdin where there is no `-p`, and is only text: `/…`, `@…` and `!…` mean
-  nothing there.
+* The prompt is read from stdin where there is no `-p`. `@…` and `!…` mean nothing there, but some
+  `/…` are commands (`/compact`): see plain().
 * `--allow-all-tools` still denies what leads out of the workspace, `--allow-all` does not. What is
   denied is told to the model, which goes on.
 * `assistant.message` repeats what was streamed. Before a broken stream is tried again,
@@ -32,6 +32,7 @@ from bridge.events import (
 from bridge.shapes import as_dict, as_list, as_string
 
 from ._acp_presets import PRESETS
+from ._plain import plain
 from ._print import Json, Print, counts, unified
 
 PRESET = next(one for one in PRESETS if one.name == "copilot")
@@ -46,6 +47,7 @@ class CopilotPrint(Print):
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "what needs a permission is denied without AGENT_FORCE",
     }
+    writes: ClassVar[tuple[str, ...]] = ("~/.copilot/", "~/.cache/copilot/")
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,
@@ -82,6 +84,9 @@ class CopilotPrint(Print):
         if self.config.force:
             flags.append("--allow-all")
         return flags
+
+    def input(self, prompt: Prompt) -> str:
+        return plain(prompt.text)
 
     # --- what it says --------------------------------------------------------------------------
 

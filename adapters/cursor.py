@@ -11,8 +11,8 @@ It could not be run: what follows is from its documentation, from recordings of 
 * It asks itself (`interaction_query`) and answers itself.
 * It may end with `result` and not exit, or fail with nothing but an exit.
 * The prompt is an argument. After `--` it is no flag, and with a space in front no command of the
-  program (`logout`), none of the agent (`/…`), and not handed to the cloud (`&…`): not proved. The
-  kernel takes none of more than 128 KiB.
+  program (`logout`), and not handed to the cloud (`&…`); for those of the agent (`/…`) see plain().
+  Not proved. The kernel takes none of more than 128 KiB.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from bridge.events import (
 from bridge.readable import json_object
 from bridge.shapes import as_dict, as_string, as_word
 
+from . import _project_files as files
 from ._acp_presets import Preset
+from ._plain import plain
 from ._print import Json, Print, Said, count, counts, plan_entry, unified
 from .acp import named
 
@@ -47,6 +49,8 @@ PRESET = Preset(
     ("CURSOR_*",),
     modes=("agent", "plan", "ask"),
     logins=(("", "cursor_login"),),
+    project_files=files.CURSOR,
+    unshut=files.CURSOR,  # its documentation knows no switch
     login_first=True,  # its documentation says so; it succeeds at once if logged in
     proved=False,
     install="curl https://cursor.com/install -fsS | bash",
@@ -64,6 +68,8 @@ class Cursor(Print):
     binary: ClassVar[str] = PRESET.binary
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
+    project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
+    unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
     lost: ClassVar[re.Pattern[str]] = re.compile(
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
         re.IGNORECASE,
@@ -71,6 +77,7 @@ class Cursor(Print):
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "it runs with AGENT_FORCE, and is not asked for anything",
     }
+    writes: ClassVar[tuple[str, ...]] = ("~/.cursor/", "~/.config/cursor/")
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,
@@ -108,7 +115,7 @@ class Cursor(Print):
             flags.append(f"--mode={self.start.options.mode}")
         if self.session_id:
             flags.append(f"--resume={self.session_id}")
-        return [*flags, "--", f" {prompt.text}"]
+        return [*flags, "--", f" {plain(prompt.text)}"]
 
     def input(self, prompt: Prompt) -> str:
         return ""

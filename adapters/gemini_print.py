@@ -3,8 +3,9 @@
 What decides the code (all measured):
 
 * The prompt is read from stdin where there is no `-p`. One that begins with `/` may be a command,
-  also one of the workspace's own: a space before it prevents that. `@path` in it is replaced by
-  that file or folder of the workspace, and nothing prevents that which the model would not see.
+  also one of the workspace's own: see plain(). `@path` in it is replaced by that file or folder of
+  the workspace (what is outside is not read), and nothing prevents that which the model would not
+  see.
 * Tools that need a permission are not there at all; the model is told so when it calls one.
 * Exit codes say nothing (a model's 401 is 145, a broken stream is 0): `result` does.
 * A conversation cannot be resumed until the model has said something, and one that is given its id
@@ -24,6 +25,7 @@ from bridge.events import AgentEvent, Done, Failed, FileChange, Started, Status,
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
+from ._plain import plain
 from ._print import Json, Print, Said, count, counts
 
 PRESET = next(one for one in PRESETS if one.name == "gemini")
@@ -39,10 +41,13 @@ class GeminiPrint(Print):
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     variables: ClassVar[Mapping[str, str]] = PRESET.variables
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
+    project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
+    unshut: ClassVar[tuple[str, ...]] = PRESET.project_files  # it runs in trusted folders only
     lost: ClassVar[re.Pattern[str]] = re.compile("Error resuming session")
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "tools that need a permission are not there without AGENT_FORCE",
     }
+    writes: ClassVar[tuple[str, ...]] = ("~/.gemini/", "/dev/pts")
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,
@@ -78,7 +83,7 @@ class GeminiPrint(Print):
         return flags
 
     def input(self, prompt: Prompt) -> str:
-        return f" {prompt.text}" if prompt.text.startswith("/") else prompt.text
+        return plain(prompt.text)
 
     # --- what it says --------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Any line-oriented CLI, by configuration alone.
 
 AGENT_BINARY and AGENT_ARGS say what to run. Where an argument has `{prompt}` in it, the prompt goes
-there, and the CLI has no stdin of its own; else the prompt is what it reads on stdin.
+there, and the CLI has no stdin of its own; else the prompt is what it reads on stdin. What begins
+with `/` or `!` may be a command of such a CLI, and is made plain.
 
 * Without AGENT_END_PATTERN, each turn is a process: its stdin ends with the prompt (or stays open,
   if the CLI asks questions), its exit is the end, its exit status the outcome.
@@ -45,6 +46,7 @@ from bridge.events import (
 from bridge.readable import json_object
 from bridge.shapes import output_status
 
+from ._plain import plain
 from ._runs import Runs
 
 PROMPT = "{prompt}"
@@ -102,7 +104,7 @@ class Generic(Runs):
     def prompt(self, prompt: Prompt) -> None:
         self._interrupted = False
         self._last, self._open = "", None
-        text = prompt.text
+        text = self.as_words(prompt.text)
         if self._end is None:
             self._shown = 0
             self._run_once(text)
@@ -133,6 +135,10 @@ class Generic(Runs):
     def arguments(self) -> Sequence[str]:
         """What the CLI is started with."""
         return self.config.args
+
+    def as_words(self, text: str) -> str:
+        """The prompt, which is no command."""
+        return plain(text, "/!")
 
     def as_input(self, text: str) -> str:
         """The prompt for a CLI that reads lines."""

@@ -45,11 +45,18 @@ class OpencodeRun(Print):
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     variables: ClassVar[Mapping[str, str]] = PRESET.variables
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
+    project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
+    unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
     lost: ClassVar[re.Pattern[str]] = re.compile("Session not found")
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "what needs a permission is rejected without AGENT_FORCE, and ends the turn",
         "deltas": "its text is told in whole paragraphs",
     }
+    writes: ClassVar[tuple[str, ...]] = (
+        *("~/.config/opencode/", "~/.local/share/opencode/"),
+        *("~/.local/state/opencode/", "~/.cache/opencode/"),
+    )
+    any_port: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,
@@ -86,6 +93,9 @@ class OpencodeRun(Print):
             flags.append("--auto")
         # Attached, they can be read without a permission, wherever they are.
         return flags + [f"--file={path}" for path in _files(prompt)]
+
+    def closing(self) -> Mapping[str, str]:
+        return PRESET.closing(self.config, self.start)
 
     def halt(self) -> None:
         self.break_off()

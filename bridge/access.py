@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args
 
 from bridge.errors import Forbidden, TaskNotFound
@@ -40,9 +40,35 @@ OPERATOR = Principal("local")
 """Who runs the server: the same user on this machine, and bearers of BRIDGE_TOKEN."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token as the operator has it in CONFIG_FILE: its SHA-256, and what its bearer may do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How much of the server a principal may use; 0 for no limit of its own.
+
+    `running`: CLIs that work for it at once, further tasks wait. `tasks`: those that have not
+    ended, whether they run, wait or ask. `streams`: those that are open. `stored_bytes`: what its
+    finished tasks take in the store, of which the oldest go.
+    """
+
+    running: int = 4
+    tasks: int = 100
+    starts_per_minute: int = 60
+    streams: int = 100
+    stored_bytes: int = 256 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for one in fields(Quota):
+            if getattr(self, one.name) < 0:
+                raise ValueError(f"{one.name} is 0 (no limit) or more")
+
+    @classmethod
+    def none(cls) -> Quota:
+        return cls(**{one.name: 0 for one in fields(Quota)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Quota):
+    """A token as the operator has it in CONFIG_FILE: its SHA-256, and what its bearer may do, and
+    how much of it."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # it is read from TOML
 

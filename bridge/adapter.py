@@ -75,6 +75,7 @@ class AgentConfig:
     `binary` is the path of the CLI, `args` come right after it. `env` is the part of the
     server's environment that the CLI may see. `superuser`: the server runs as root. `runner` is
     the command of bridge/runner.py; `lines` is for CLIs that have no adapter of their own.
+    `project_config`: use what a repository brings along and the CLI would run.
     """
 
     binary: str
@@ -85,6 +86,7 @@ class AgentConfig:
     superuser: bool = False
     runner: tuple[str, ...] = ()
     lines: Lines = Lines()
+    project_config: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class SessionOptions:
 class SessionStart:
     """Where a session runs, and the conversation it is: a new one, or one to resume. `folder`
     holds files that came with its messages; the CLI must be able to read them. `owner` is the id
-    of the principal whose conversation it is."""
+    of the principal whose conversation it is. `trusted`: whether a client said that it may use what
+    the repository brings along; None where nobody was asked."""
 
     cwd: str
     session_id: str
@@ -108,6 +111,7 @@ class SessionStart:
     options: SessionOptions = field(default_factory=SessionOptions)
     folder: str | None = None
     owner: str = ""
+    trusted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +138,22 @@ class Prompt:
         return self.message.parts
 
 
+_SIGXFSZ = 25  # the same wherever control groups and such limits are
+
+
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
     """How the process ended: `code` as subprocess gives it (negative: killed by that signal),
-    and the last bytes of its stderr as text."""
+    and the last bytes of its stderr as text. `limit`: the one of its control group that it met."""
 
     code: int
     stderr: str = ""
+    limit: str | None = None
+
+    @property
+    def exceeded(self) -> str | None:
+        """What it took too much of, where that is known."""
+        return "file size" if self.code == -_SIGXFSZ else self.limit
 
     def __str__(self) -> str:
         return f"signal {-self.code}" if self.code < 0 else f"exit status {self.code}"
@@ -228,6 +241,13 @@ class Adapter(ABC):
     `~` and `${NAME:-default}` are read as in its environment. One that ends in `/` is a folder
     that is made."""
 
+    project_files: ClassVar[tuple[str, ...]] = ()
+    """What the CLI runs of a repository without being asked to, or lets decide where its work goes:
+    patterns for bridge/repository.py. What is only read to the model does not belong here."""
+
+    unshut: ClassVar[tuple[str, ...]] = ()
+    """Those of them that it uses even without `project_config`: it has no switch for them."""
+
     any_port: ClassVar[bool] = False
     """Whether it talks to itself over a TCP port that nobody knows beforehand."""
 
@@ -306,4 +326,8 @@ def explain_exit(title: str, status: ExitStatus) -> tuple[str, str, dict[str, An
     tail = status.stderr.strip()
     text = f"{title} ended before it had answered ({status})."
     text += f" Its last words: {tail[-2000:]}" if tail else " It said nothing on stderr."
-    return text, "exit", {"exitCode": status.code, "stderr": tail[-2000:]}
+    details: dict[str, Any] = {"exitCode": status.code, "stderr": tail[-2000:]}
+    if status.exceeded:
+        text = f"{title} met a limit of the server ({status.exceeded}). {text}"
+        return text, "limit", {**details, "limit": status.exceeded}
+    return text, "exit", details

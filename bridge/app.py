@@ -16,23 +16,28 @@ from bridge import __version__
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.access import OPERATOR, Principal
-from bridge.errors import TooManyRequests
+from bridge.errors import TooManyRequests, Unavailable
 from bridge.gate import Gate
 from bridge.manager import TaskManager
 from bridge.monitor import Monitor
+from bridge.rate import Seldom
 from bridge.store.tasks import TaskStore
 from bridge.transports import openapi
 from bridge.transports.jsonrpc import JsonRpc
+from bridge.transports.negotiation import retry_after
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
 from bridge.transports.rest import Rest, encode_error, encode_unauthenticated, respond_unrouted
 from bridge.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+for binding in ("jsonrpc", "rest", "sse"):  # whoever finds what breaks a handler can do so often
+    logging.getLogger(f"bridge.transports.{binding}").addFilter(Seldom())
+log.addFilter(Seldom())
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 CARD_MAX_AGE = 60  # seconds; a card changes when the server is started anew
-Identify = Callable[[web.Request], Principal | None]
+Identify = Callable[[web.Request], Principal | Awaitable[Principal | None] | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeCard = Callable[[str], Card]
 
@@ -56,7 +61,7 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class Http:
     """`public_url`: how clients reach the server, where that is not what they say. `identify` says
-    who sends a request; None for somebody who must present a token.
+    who sends a request, maybe not at once; None for somebody who must present a token.
     `hosts`, `origins`: see Gate."""
 
     public_url: str | None = None
@@ -79,7 +84,7 @@ def make_app(
     `root` answers at the root. `started`: when the cards were last changed, in seconds since
     1970."""
     public_url = http.public_url
-    middlewares = [_authentication(http.identify), _in_json]
+    middlewares = [_in_json, _authentication(http.identify)]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
     Gate(http.hosts, http.origins, public_url).attach(app)
     _add_agent(app, "", root, public_url, started)
@@ -243,10 +248,12 @@ def _authentication(identify: Identify) -> Any:
         if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
         try:
-            principal = identify(request)
-        except TooManyRequests as error:
-            response = _json({"error": encode_error(error)}, 429)
-            response.headers["Retry-After"] = str(error.seconds)
+            found = identify(request)
+            principal = await found if isinstance(found, Awaitable) else found
+        except (TooManyRequests, Unavailable) as error:
+            body = encode_error(error)
+            response = _json({"error": body}, body["code"])
+            response.headers.update(retry_after(error))
             return response
         if principal:
             request[PRINCIPAL] = principal

@@ -42,7 +42,8 @@ class PartLimits:
 class Attachments:
     """The parts that one agent's clients send. `input_modes` are the media types that its CLI
     takes as parts, `takes_urls` says that it fetches remote files itself. `folder`: where files
-    are put; None for a temporary one, which close() removes."""
+    are put; None for a temporary one, which close() removes. `owner`: the user and the group that
+    the files are given to."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Attachments:
         takes_urls: bool,
         folder: Path | None = None,
         limits: PartLimits = PartLimits(),
+        owner: tuple[int, int] | None = None,
     ) -> None:
         self._workspaces = workspaces
         self._modes = input_modes
@@ -58,6 +60,7 @@ class Attachments:
         self._folder = folder
         self._temporary: Path | None = None
         self._limits = limits
+        self._owner = owner
 
     # --- when a message comes ------------------------------------------------------------------
 
@@ -119,6 +122,8 @@ class Attachments:
         folder = self._context_folder(context_id) / task_id
         try:
             await asyncio.to_thread(_write, folder, parts, numbers)
+            if self._owner:
+                await asyncio.to_thread(_give_away, folder, self._owner)
         except OSError as error:
             raise LaunchError(f"an attached file cannot be kept: {error.strerror}") from error
         return replace(message, parts=tuple(parts))
@@ -154,6 +159,8 @@ class Attachments:
     def _context_folder(self, context_id: str) -> Path:
         if self._folder is None and self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+            if self._owner:
+                os.chown(self._temporary, *self._owner)
         base = self._folder or self._temporary
         assert base
         # The client chose the id; as a name it might be `..`
@@ -174,6 +181,11 @@ def _write(folder: Path, parts: list[Part], numbers: Sequence[int]) -> None:
         with open(path, "wb", opener=_private) as file:
             file.write(part.content())
         parts[number] = UrlPart(path.as_uri(), media_type(part), part.filename, part.metadata)
+
+
+def _give_away(folder: Path, owner: tuple[int, int]) -> None:
+    for path in (folder.parent, folder, *folder.iterdir()):
+        os.chown(path, *owner)
 
 
 def _private(path: str, flags: int) -> int:

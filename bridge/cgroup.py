@@ -2,28 +2,36 @@
 session, its parents and its environment, and the kernel kills a whole group at once.
 
 Used where there is a hierarchy that this process may write; no controller is needed. Elsewhere the
-other ways of finding processes have to do (bridge/process.py).
+other ways of finding processes have to do (bridge/process.py). Where controllers are delegated to
+this process, a group can have limits, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+HOW = "start it with `systemd-run --user --scope -p Delegate=yes`, or with Delegate=yes in its unit"
 PREFIX = "coding-agent-bridge-"
+SERVER = "coding-agent-bridge.server"  # the group that this process is in, if need be
 UNUSED = 60.0  # seconds after which nobody is about to enter a group that is still empty
+
+
+EVENTS = (("memory", "memory.events", "oom_kill"), ("processes", "pids.events", "max"))
 
 
 class Cgroup:
     """The group of one child and all that stems from it. Where there can be none, nothing
     happens."""
 
-    def __init__(self, marker: str) -> None:
-        base = home()
+    def __init__(self, marker: str, base: Path | None = None) -> None:
+        base = base or home()
         self._path = base / f"{PREFIX}{marker}" if base else None
 
     def make(self) -> str:
@@ -33,6 +41,30 @@ class Cgroup:
                 self._path.mkdir(exist_ok=True)
                 return str(self._path / "cgroup.procs")
         return ""
+
+    def limit(self, limits: Mapping[str, str]) -> None:
+        """Make it with these limits: the group's files, and what is to be in them. Raises OSError
+        where it cannot have them all."""
+        if self._path is None:
+            raise OSError(errno.ENOTSUP, "there are no control groups")
+        self._path.mkdir(exist_ok=True)
+        for name, value in limits.items():
+            with open(self._path / name, "r+") as file:  # which must be there already
+                file.write(value)
+
+    def exceeded(self) -> str | None:
+        """The limit that cost one of its processes its life, or that kept one from being made."""
+        for name, file, event in EVENTS:
+            if self._count(file, event):
+                return name
+        return None
+
+    def _count(self, file: str, event: str) -> int:
+        if self._path:
+            with contextlib.suppress(OSError, ValueError):
+                lines = (self._path / file).read_text().split("\n")
+                return sum(int(line.split()[1]) for line in lines if line.startswith(f"{event} "))
+        return 0
 
     def take(self, pid: int) -> None:
         """Put a process in, and all that it starts from now on. It may have ended already."""
@@ -81,6 +113,56 @@ def home() -> Path | None:
         if usable:
             return path
     return None
+
+
+def controllers(base: Path | None = None) -> set[str]:
+    """Those that are delegated to this process."""
+    base = base or home()
+    try:
+        return set((base / "cgroup.controllers").read_text().split()) if base else set()
+    except OSError:
+        return set()
+
+
+def enable(wanted: set[str], base: Path | None = None) -> str | None:
+    """Have groups be limited by these controllers. Returns why they cannot be, and what to do.
+
+    The kernel limits groups only where processes are in none above them, so that this process may
+    have to move to a group of its own: systemd's DelegateSubgroup= does that beforehand.
+    """
+    base = base or home()
+    if not wanted:
+        return None
+    if base is None:
+        return f"there are no control groups of version 2 that this server may write; {HOW}"
+    missing = wanted - controllers(base)
+    if missing:
+        return f"the controllers {', '.join(sorted(missing))} are not delegated to {base}; {HOW}"
+    try:
+        _enable(base, " ".join(f"+{name}" for name in sorted(wanted)))
+    except OSError as error:
+        others = "; others are in that group" if error.errno == errno.EBUSY else ""
+        return f"no limits can be set in {base}: {error.strerror}{others}; {HOW}"
+    return None
+
+
+def _enable(base: Path, wanted: str) -> None:
+    try:
+        (base / "cgroup.subtree_control").write_text(wanted)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        (base / SERVER).mkdir(exist_ok=True)
+        _move(base / SERVER)
+        try:
+            (base / "cgroup.subtree_control").write_text(wanted)
+        except OSError:  # it was not only this process
+            _move(base)
+            raise
+
+
+def _move(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def markers() -> set[str]:

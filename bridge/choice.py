@@ -6,12 +6,12 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bridge import __version__, player, recording, registry, runner
+from bridge import __version__, cgroup, player, recording, registry, repository, runner
 from bridge.a2a.card import Card, Skill
 from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
 from bridge.app import Service
@@ -21,10 +21,11 @@ from bridge.errors import ConfigurationError
 from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
 from bridge.push import Push
+from bridge.repository import Trust
 from bridge.routing import Router, skills_of
-from bridge.sandbox import HIDDEN, Sandbox, make_scratch, ports
+from bridge.sandbox import HIDDEN, Sandbox, best, find_user, let_through, make_scratch, ports
 from bridge.session import Limits
-from bridge.settings import Loaded, Settings, nearest
+from bridge.settings import Loaded, Settings, discovery, nearest
 from bridge.state import NO_STATE, State
 from bridge.store.tasks import Retention, TaskStore
 from bridge.transports.operation import Operations
@@ -113,16 +114,32 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
         settings.agent_args,
         settings.agent_model,
         settings.agent_force,
-        settings.child_environment(adapter.environment, loaded.dotenv),
-        os.geteuid() == 0,
+        _guarded(_environment(settings, adapter, loaded), settings),
+        os.geteuid() == 0 and not settings.bridge_sandbox_user,
         RUNNER,
         _lines(settings),
+        settings.agent_project_config == "allow",
     )
     adapter = adapter.suited(config)
     objection = adapter.objection(config) or _no_choice_of_models(adapter, settings)
     if objection:
         raise ConfigurationError(objection)
     return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes)
+
+
+def _environment(settings: Settings, adapter: type[Adapter], loaded: Loaded) -> dict[str, str]:
+    """What the CLI sees of the server's; of another user, who that is and where he lives."""
+    environment = settings.child_environment(adapter.environment, loaded.dotenv)
+    if settings.bridge_sandbox_user is None:
+        return environment
+    user = find_user(settings.bridge_sandbox_user)
+    kept = {name: value for name, value in environment.items() if not name.startswith("XDG_")}
+    return {**kept, **user.variables}
+
+
+def _guarded(environment: dict[str, str], settings: Settings) -> dict[str, str]:
+    allowed = settings.agent_project_config == "allow"
+    return environment if allowed else {**environment, **repository.guards(environment)}
 
 
 def _no_choice_of_models(adapter: type[Adapter], settings: Settings) -> str | None:
@@ -176,36 +193,43 @@ def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice
 
 
 def make_service(
-    choice: Choice, pool: SessionPool, push: Push, version: str, state: State = NO_STATE
+    choice: Choice,
+    pool: SessionPool,
+    push: Push,
+    version: str,
+    state: State = NO_STATE,
+    sandbox: Sandbox | None = None,
 ) -> Service:
     """The agent ready to be served. `version`: what its CLI says of itself, maybe nothing.
-    `state`: where it keeps what must survive a restart."""
+    `state`: where it keeps what must survive a restart. `sandbox`: see make_sandbox()."""
     settings = choice.settings
     limits = Limits(
         turn=settings.agent_timeout_ms / 1000,
         silence=settings.agent_idle_exit_ms / 1000,
         line=settings.bridge_max_line_bytes,
         term_grace=settings.bridge_stop_grace_ms / 1000,
+        group=_group(settings),
     )
-    sandbox = make_sandbox(choice, state)
-    environment = choice.config.env
-    if sandbox:
-        environment = {**environment, "TMPDIR": sandbox.scratch}
     agent = Agent(
         choice.make,
         choice.config,
-        environment,
+        sandbox.variables if sandbox else choice.config.env,
         limits,
         settings.bridge_session_idle_ms / 1000,
-        _attachments(choice, state.files),
+        _attachments(choice, state.files, sandbox),
         choice.adapter.steers,
         state.markers,
         state.spools if choice.adapter.spools else None,
         choice.adapter.by_the_minute,
         sandbox,
+        settings.rules,
+        settings.bridge_question_timeout_ms / 1000,
+        state.audit,
+        settings.secrets(choice.config.env),
+        Trust(settings.agent_project_config, choice.adapter.project_files, choice.adapter.unshut),
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
-    retention = Retention(settings.bridge_max_tasks, days, size)
+    retention = Retention(settings.bridge_max_tasks, days, size, pool.quotas.stored_bytes)
     store = TaskStore(retention, choice.id, state.journal)
     profiles = {
         name: profile
@@ -231,27 +255,98 @@ def make_service(
 
 
 def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
-    """The boundary of the agent's CLIs, if it has one. Raises ConfigurationError where the one that
-    was asked for cannot be had."""
+    """The boundary of the agent's CLIs, if it has one; blocks until it was tried. Raises
+    ConfigurationError where the one that was asked for cannot be had."""
     settings, adapter = choice.settings, choice.adapter
-    if settings.bridge_sandbox == "none":
-        return None
+    profile = best() if settings.bridge_sandbox == "auto" else settings.bridge_sandbox
     allowed = ports(settings.bridge_sandbox_ports)
+    _check_wanted(settings, profile, allowed, adapter)
+    user = find_user(settings.bridge_sandbox_user) if settings.bridge_sandbox_user else None
+    limits = _limits(settings)
+    if profile == "none" and not (user or limits):
+        return None
+    folder = state.files.parent if state.files else None
+    sandbox = Sandbox(
+        profile,
+        choice.config.env,
+        make_scratch(folder, choice.id, user),
+        (*adapter.writes, *settings.bridge_sandbox_write),
+        (*_hidden(choice.config.env), *_own(settings), *([str(folder)] if folder else [])),
+        settings.bridge_sandbox_read,
+        allowed,
+        settings.bridge_sandbox_wrapper,
+        limits,
+        user,
+        temporary=folder is None,
+    )
+    try:
+        sandbox.check(choice.config.binary, settings.workspaces.default)
+    except ConfigurationError:
+        sandbox.close()
+        raise
+    return sandbox
+
+
+def _check_wanted(
+    settings: Settings, profile: str, allowed: tuple[int, ...] | None, adapter: type[Adapter]
+) -> None:
+    """Raise ConfigurationError for what there can be no such boundary for."""
+    if allowed is not None and profile not in ("landlock", "bwrap"):
+        text = "only BRIDGE_SANDBOX=landlock and bwrap keep a CLI to some"
+        raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {text}, and here it is {profile}.")
     if allowed is not None and adapter.any_port:
         text = f"{adapter.title} talks to itself over any TCP port"
         raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {text}; it cannot be kept to some.")
-    folder = state.files.parent if state.files else None
-    sandbox = Sandbox(
-        settings.bridge_sandbox,
-        choice.config.env,
-        make_scratch(folder, choice.id),
-        (*adapter.writes, *settings.bridge_sandbox_write),
-        (*HIDDEN, *([str(folder)] if folder else [])),
-        ports=allowed,
-        wrapper=settings.bridge_sandbox_wrapper,
-    )
-    sandbox.check()
-    return sandbox
+    if settings.agent_force and profile == "none" and settings.bridge_sandbox == "auto":
+        raise ConfigurationError(
+            "AGENT_FORCE lets the CLI act without asking, and this kernel has no Landlock to keep "
+            "it in. Set BRIDGE_SANDBOX=bwrap or external; or BRIDGE_SANDBOX=none, if it may do "
+            "whatever this user can."
+        )
+    why = cgroup.enable({name.partition(".")[0] for name in _group(settings)})
+    if why:
+        raise ConfigurationError(f"BRIDGE_SESSION_…: {why}, or set no such limit.")
+
+
+def _hidden(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """A CLI that is told of AWS is meant to have what is needed for that."""
+    of_aws = any(name.startswith("AWS_") for name in environment)
+    return tuple(one for one in HIDDEN if not (of_aws and one == "~/.aws"))
+
+
+def _own(settings: Settings) -> Iterator[str]:
+    """The server's own files, which may hold tokens and keys, as far as no agent works on them."""
+    named = (".env", settings.config_file, settings.bridge_card_keys, settings.bridge_audit_file)
+    for path in (os.path.abspath(os.path.expanduser(one)) for one in named if one):
+        if not settings.workspaces.contains(path):
+            yield path
+
+
+def _limits(settings: Settings) -> dict[str, int]:
+    """Those of each process, by their names in setrlimit(2)."""
+    limits = {
+        "fsize": settings.bridge_session_file_bytes,
+        "nofile": settings.bridge_session_open_files,
+        "nproc": 0 if _counted(settings) else settings.bridge_session_processes,
+    }
+    return {name: most for name, most in limits.items() if most}
+
+
+def _group(settings: Settings) -> dict[str, str]:
+    """Those of a session's control group, by its files."""
+    percent = settings.bridge_session_cpu_percent
+    limits = {
+        "memory.max": settings.bridge_session_memory_bytes,
+        "cpu.max": f"{percent * 1000} 100000" if percent else 0,
+        "pids.max": settings.bridge_session_processes if _counted(settings) else 0,
+    }
+    return {name: str(most) for name, most in limits.items() if most}
+
+
+def _counted(settings: Settings) -> bool:
+    """Whether processes are counted by session. Where no group can do that, those of a user can
+    be, if he has no others."""
+    return settings.bridge_sandbox_user is None or "pids" in cgroup.controllers()
 
 
 def make_root(
@@ -301,15 +396,21 @@ def _service(
     )
 
 
-def _attachments(choice: Choice, folder: Path | None) -> Attachments:
+def _attachments(choice: Choice, folder: Path | None, sandbox: Sandbox | None) -> Attachments:
     settings, adapter = choice.settings, choice.adapter
+    user = sandbox.user if sandbox else None
+    if folder and user:
+        for one in (folder, folder / choice.id):
+            one.mkdir(mode=0o700, exist_ok=True)
+            let_through(one, user)
     sizes = (settings.bridge_max_text_bytes, settings.bridge_max_raw_bytes)
     return Attachments(
         settings.workspaces,
         adapter.input_modes,
         adapter.takes_urls,
         folder / choice.id if folder else None,
-        limits=PartLimits(*sizes, settings.bridge_max_file_bytes, settings.bridge_max_parts),
+        PartLimits(*sizes, settings.bridge_max_file_bytes, settings.bridge_max_parts),
+        (user.uid, user.gid) if user else None,
     )
 
 
@@ -332,6 +433,7 @@ def make_card(
     """The agent's card; `address` is what clients put before /a2a."""
     settings, title = choice.settings, choice.adapter.title
     about = f"{title} as an A2A agent: delegate coding tasks, watch them, answer, stop them."
+    issuer = settings.bridge_oidc_issuer
     return Card(
         name=settings.agent_name or f"{title} (coding-agent-bridge)",
         description=settings.agent_description or about,
@@ -342,6 +444,7 @@ def make_card(
         input_modes=_input_modes(choice.adapter),
         output_modes=("text/plain", "application/json"),
         bearer=needs_token(settings),
+        oidc=issuer and discovery(issuer),
         push=True,
         extended=needs_token(settings),
         details=details,

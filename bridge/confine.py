@@ -21,7 +21,7 @@ A program of its own, with nothing but the standard library. RULES is one JSON o
 The environment, the working directory and 0-2 are handed on, other descriptors are not; signals
 are as they are by default. Under "landlock" and "bwrap" nothing that is run can gain privileges,
 and the system calls in DENIED are refused. What is asked for and cannot be had is a refusal: exit
-status 126 and a line on stderr, and PROGRAM has not run.
+status 126 and a line on stderr (NOT_STARTED), and PROGRAM has not run.
 
 What the kernel's rules do not cover is in docs/security.md. They are bound to files, not to names:
 a file that appears after the start, outside the folders named, is under the rules of its folder.
@@ -42,6 +42,7 @@ from typing import Any
 
 Rules = Mapping[str, Any]
 REFUSED = 126
+NOT_STARTED = "coding-agent-bridge: not started: "
 PROFILES = ("none", "landlock", "bwrap", "external")
 LEAST_ABI = 3  # of Landlock: before it, truncate() reaches every file
 
@@ -151,7 +152,10 @@ def _complete(given: Any) -> dict[str, Any]:
     for path in map(os.path.realpath, rules["hide"]):
         above = [one for one in written if _inside(path, one)]
         if above:
-            raise Refusal(f"{path} is to be hidden and {above[0]} to be written: take one of them")
+            raise Refusal(
+                f"{path} is to be hidden, and {above[0]}, which has it, to be written: take one of "
+                "them (such as another workspace)"
+            )
     return rules
 
 
@@ -214,6 +218,8 @@ def _inside(path: str, folder: str) -> bool:
 
 def landlock_abi() -> int:
     """The version of Landlock that the running kernel has; 0: none, or it is switched off."""
+    if sys.platform != "linux":
+        return 0
     size, version = ctypes.c_size_t(0), 1
     found = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, size, version)
     return max(0, int(found))
@@ -431,13 +437,13 @@ def _prctl(option: int, value: int, pointer: Any = 0) -> None:
 def _confine(rules: Rules) -> None:
     """All that can be asked for. PR_SET_DUMPABLE is not: execve sets it anew, and without it the
     server could not tell its processes by their environment."""
+    _limit(rules["limits"])
+    _become(rules["uid"], rules["gid"])
     for path in rules["write"]:
         if path.endswith("/"):
             os.makedirs(path, mode=0o700, exist_ok=True)
-    _limit(rules["limits"])
     kernel = rules["profile"] in ("landlock", "bwrap")
     ruleset = _ruleset(rules) if kernel else None
-    _become(rules["uid"], rules["gid"])
     if ruleset:
         _prctl(_SET_NO_NEW_PRIVS, 1, ctypes.c_ulong(0))
         if rules["profile"] == "landlock":  # bwrap needs them, where it has them, and drops them
@@ -484,5 +490,5 @@ def _main(arguments: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stderr.write(f"coding-agent-bridge: not started: {_main(sys.argv[1:])}\n")
+    sys.stderr.write(f"{NOT_STARTED}{_main(sys.argv[1:])}\n")
     sys.exit(REFUSED)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import os
 import shutil
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,20 +22,30 @@ from pathlib import Path
 
 from bridge.adapter import Adapter, AgentConfig, Prompt, SessionOptions, SessionStart
 from bridge.attachments import Attachments
+from bridge.audit import NO_AUDIT, Audit
 from bridge.errors import LaunchError
 from bridge.events import (
     SESSION_LOST,
+    Answer,
     Answered,
     Canceled,
     Event,
     Failed,
     Interrupted,
     NotUnderstood,
+    Option,
+    Question,
     Started,
+    Status,
     Steered,
+    TimedOut,
 )
 from bridge.message import Message
-from bridge.question import hint, read_answer
+from bridge.question import hint, permission, read_answer, refusal
+from bridge.quotas import Quotas
+from bridge.redaction import NO_SECRETS, Secrets
+from bridge.repository import TRUSTING, Trust
+from bridge.rules import Rule, decide
 from bridge.sandbox import Sandbox
 from bridge.session import Limits, Session
 from bridge.spool import Uncertain
@@ -43,6 +55,7 @@ from bridge.task import TaskState, Update
 
 log = logging.getLogger(__name__)
 
+TRUST = "project-config"  # id of the question whether a repository is trusted
 MOST_OUTPUT = 64 * 1024 * 1024  # bytes of a session's output, of which a live one keeps all
 
 
@@ -52,7 +65,8 @@ class Agent:
 
     `environment` is the child's. `idle_seconds`: how long a session is kept warm. `markers` is
     what the markers of this server's processes begin with. `spools`: the folder for the streams
-    of sessions that are to outlive the server; None for pipes.
+    of sessions that are to outlive the server; None for pipes. `rules`: what is decided without
+    asking a client. `patience`: seconds that a question waits for its answer; 0 for ever.
     """
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
@@ -66,45 +80,68 @@ class Agent:
     spools: Path | None = None
     by_the_minute: bool = False
     sandbox: Sandbox | None = None
+    rules: tuple[Rule, ...] = ()
+    patience: float = 0.0
+    audit: Audit = NO_AUDIT
+    secrets: Secrets = NO_SECRETS
+    trust: Trust = TRUSTING
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""
         session_id = session_id or uuid.uuid4().hex
-        adapter = self.adapter(self.config, start)
+        trusted = self.config.project_config or start.trusted is True
+        adapter = self.adapter(replace(self.config, project_config=trusted), start)
         spool = self.spools / session_id if self.spools else None
         before = self.sandbox.command(start.cwd, start.folder) if self.sandbox else ()
         marker = f"{self.markers}{session_id}"
-        return Session(adapter, self.environment, self.limits, marker, spool, before)
+        return Session(adapter, self.environment, self.limits, marker, spool, before, self.secrets)
 
 
 class SessionPool:
-    """The places for live sessions. A context that has none waits its turn for one; a warm but
-    idle session gives up its place to whoever waits."""
+    """The places for live sessions, and what else principals share. A context that has none waits
+    its turn for one; a warm but idle session gives up its place to whoever waits. The turn is that
+    of the principal for whom the fewest work."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, quotas: Quotas | None = None) -> None:
+        self.quotas = quotas or Quotas()
         self._limit = limit
-        self._contexts: dict[Context, None] = {}  # those that hold a place, longest idle first
-        self._queue: deque[object] = deque()
+        self._contexts: dict[Context, bool] = {}  # who holds a place, and whether it works
+        self._queue: dict[object, Context] = {}  # by ticket, in the order in which they came
+        self._turn: object | None = None  # whose turn it is, as long as nothing has changed
         self._changed: asyncio.Future[None] | None = None
 
     async def enter(self, context: Context, wanted: Callable[[], bool]) -> None:
         """Wait for a place; come back without one when it is `wanted` no more (see notify)."""
-        if context in self._contexts:
+        if self._contexts.get(context):
             return
         ticket = object()
-        self._queue.append(ticket)
+        self._queue[ticket] = context
+        self._turn = None
         try:
-            while wanted() and not (self._queue[0] is ticket and await self._make_room()):
+            while wanted() and not (self._next() is ticket and await self._make_room(context)):
                 await self._wait()
             if wanted():
-                self._contexts[context] = None
+                self._contexts[context] = True
         finally:
-            self._queue.remove(ticket)
+            del self._queue[ticket]
             self.notify()
 
+    def _next(self) -> object | None:
+        """Whose turn it is; None where all who wait have as many at work as they may."""
+        if self._turn is None:
+            working = Counter(one.owner for one, works in self._contexts.items() if works)
+            waiting = [
+                (working[one.owner], number, ticket)
+                for number, (ticket, one) in enumerate(self._queue.items())
+                if working[one.owner] < (self.quotas.of(one.owner).running or math.inf)
+            ]
+            self._turn = min(waiting)[2] if waiting else None
+        return self._turn
+
     def claim(self, context: Context) -> None:
-        """Its session is alive already."""
-        self._contexts[context] = None
+        """Its session is alive already, and works."""
+        self._contexts[context] = True
+        self._turn = None
 
     def leave(self, context: Context) -> None:
         self._contexts.pop(context, None)
@@ -114,16 +151,19 @@ class SessionPool:
         """The context's session has nothing to do: it is now the last to be given up."""
         if context in self._contexts:
             del self._contexts[context]
-            self._contexts[context] = None
+            self._contexts[context] = False
         self.notify()
 
     def notify(self) -> None:
         """Those who wait shall look again."""
+        self._turn = None
         if self._changed and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
 
-    async def _make_room(self) -> bool:
+    async def _make_room(self, context: Context) -> bool:
+        if context in self._contexts:  # its session is warm
+            return True
         if len(self._contexts) >= self._limit:
             idle = next((context for context in self._contexts if context.idle), None)
             if idle:
@@ -170,6 +210,8 @@ class Context:
         self._closing: asyncio.Task[None] | None = None
         self._detached = False
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._asked: Question | None = None  # what is waited for, until `_patience` is over
+        self._patience: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Context {self.id} {'idle' if self.idle else 'busy'} {self._session}>"
@@ -177,6 +219,10 @@ class Context:
     @property
     def cwd(self) -> str:
         return self._start.cwd
+
+    @property
+    def owner(self) -> str:
+        return self._start.owner
 
     @property
     def options(self) -> SessionOptions:
@@ -233,6 +279,7 @@ class Context:
         try:
             if not record.task.state.terminal:
                 waiting = record.task.state.interrupted
+                self._watch_question(record)
                 await self._run(session, record, lambda: session.waiting(waiting))
         finally:
             if record.task.state is not TaskState.COMPLETED or not session.healthy:
@@ -246,15 +293,26 @@ class Context:
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
-    def answer(self, record: Record, message: Message) -> None:
-        """`message` is for the open question of `record`."""
+    def answer(self, record: Record, message: Message, by: str) -> None:
+        """`message` is for the open question of `record`, by the principal of that id."""
         question = record.task.question
         assert question
         answer = read_answer(question, message)
         if answer is None:
             self._apply(record, NotUnderstood(message, hint(question)))
             return
-        self._apply(record, Answered(answer))
+        self._settle(record, question, replace(answer, by=by))
+
+    def _settle(self, record: Record, question: Question, answer: Answer, *notes: Status) -> None:
+        """The open question of `record` is answered."""
+        if question.id == TRUST and not self._session:
+            allowed = answer.option is not None and answer.option.kind == "allow_once"
+            self._start = replace(self._start, trusted=allowed)
+            self._store.put_context(self.key, self._start)
+        self._apply(record, Answered(answer), *notes)
+        self._pass_on(record, question, answer)
+
+    def _pass_on(self, record: Record, question: Question, answer: Answer) -> None:
         session = self._session
         if session:
             told = Told("answer", session.position, question=question, answer=answer)
@@ -300,6 +358,8 @@ class Context:
         if not self._store.durable or (running and not lives_on):
             return ()
         self._detached = True
+        if self._patience:
+            self._patience.cancel()
         for record in [*(record for record, _ in self._queue), current]:
             if record and not record.task.state.terminal:
                 record.log.close()  # whoever reads it comes back to the next server
@@ -327,7 +387,7 @@ class Context:
         if self._session:
             self._session.kill()
 
-    def _end(self, record: Record, event: Canceled | Interrupted) -> None:
+    def _end(self, record: Record, event: Canceled | Interrupted | TimedOut) -> None:
         session = self._session if record is self._current else None
         self._apply(record, event)
         if session:  # first the word, then the deed: else a crash makes a failure of it
@@ -391,6 +451,7 @@ class Context:
             await self.close()
         if self._session is None:
             await self._another_minute(record)
+            await self._trusted(record)
         if not record.task.state.terminal:
             await self._pool.enter(self, lambda: not record.task.state.terminal)
         if self._session is None and not record.task.state.terminal:
@@ -408,6 +469,26 @@ class Context:
                 await self.close()
         return None if record.task.state.terminal else self._session
 
+    async def _trusted(self, record: Record) -> None:
+        """Have it decided what becomes of what the repository brings along; what the CLI cannot be
+        kept from using is the end of the task."""
+        trust, task = self._agent.trust, record.task
+        if self._start.trusted is None and not task.state.terminal:
+            doubts = trust.doubts(self.cwd)
+            if doubts and not task.question:
+                self._apply(record, _trust_question(doubts))
+            self._watch_question(record)
+            while task.question:
+                await record.log.changed()
+        obstacles = [] if self._start.trusted else trust.obstacles(self.cwd)
+        if obstacles:
+            files = ", ".join(obstacles)
+            text = (
+                f"This repository brings along what the agent would run by itself: {files}. Remove "
+                "it, or let it be used (AGENT_PROJECT_CONFIG=allow)."
+            )
+            self._apply(record, Failed(text, "project-config", {"files": obstacles}))
+
     async def _another_minute(self, record: Record) -> None:
         """Wait, where the CLI could not go on with its conversation now (see Adapter)."""
         while self._agent.by_the_minute and self._start.resume and not record.task.state.terminal:
@@ -423,7 +504,56 @@ class Context:
                 self._remember(event.session_id, resume=True)
             elif isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._remember(str(uuid.uuid4()), resume=False)
-        self._apply(record, *events)
+        happened: list[Event] = []
+        decided: list[tuple[Question, Answer]] = []
+        for event in events:
+            if isinstance(event, Question) and (answer := self._decided(event)):
+                decided.append((event, answer))
+                self._agent.audit.events(record.task, (event, Answered(answer)))
+                happened.append(_said(event, answer))
+            else:
+                happened.append(event)
+        self._apply(record, *happened)
+        for question, answer in decided:
+            self._pass_on(record, question, answer)
+
+    # --- questions that no client answers --------------------------------------------------------
+
+    def _decided(self, question: Question) -> Answer | None:
+        """What the operator's rules say to what the agent asks; None where clients are asked."""
+        if not self._agent.rules or question.kind != "permission":
+            return None
+        match decide(self._agent.rules, question.subject or {}, self.cwd, os.path.realpath):
+            case "allow":
+                return permission(question, "rule")
+            case "deny":
+                return refusal(question, "rule")
+        return None
+
+    def _watch_question(self, record: Record) -> None:
+        """See to it that the open question is not open for ever."""
+        question = record.task.question
+        if question is self._asked:
+            return
+        self._asked = question
+        if self._patience:
+            self._patience.cancel()
+            self._patience = None
+        if question and self._agent.patience:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(
+                self._agent.patience, self._unanswered, record, question
+            )
+
+    def _unanswered(self, record: Record, question: Question) -> None:
+        """Nobody is there: what can be denied is denied, else the turn ends."""
+        text = f"Nobody answered within {self._agent.patience:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
+        answer = refusal(question, "timeout")
+        if answer:
+            note = Status(f"{text}, so that it was denied.", _facts(answer))
+            self._settle(record, question, answer, note)
+        else:
+            self._end(record, TimedOut(f"{text}, and the agent could not go on without an answer."))
 
     def _remember(self, session_id: str, resume: bool) -> None:
         """The CLI's own conversation that the next session is to go on with."""
@@ -451,6 +581,8 @@ class Context:
         finally:
             if happened:
                 self._write(record, happened, updates, now)
+        if record is self._current:
+            self._watch_question(record)
         if task.state.terminal:
             self._finished(record)
         elif record is self._current and self._session:
@@ -460,6 +592,7 @@ class Context:
         self, record: Record, events: Sequence[Event], updates: Sequence[Update], now: datetime
     ) -> None:
         """Let readers see what has happened as soon as it cannot be lost any more."""
+        self._agent.audit.events(record.task, events)
         number = record.log.add(updates)
         if record.task.state.terminal:
             record.log.close()
@@ -522,3 +655,30 @@ class Context:
         if session.spool:
             remove = partial(shutil.rmtree, session.spool, ignore_errors=True)
             self._store.remove_session(session.spool.name, remove)
+
+
+def _said(question: Question, answer: Answer) -> Status:
+    """What clients are told of a question that was none of theirs."""
+    facts = _facts(answer)
+    verb = {"deny": "Denied", "allow": "Allowed"}[facts["decision"]]
+    return Status(f"{verb} by a rule of the operator: {question.text}", facts)
+
+
+def _trust_question(files: Sequence[str]) -> Question:
+    text = (
+        f"This repository brings along what the agent would run by itself: {', '.join(files)}. "
+        "May it be used?"
+    )
+    options = (
+        Option("use", "Use it", "allow_once"),
+        Option("ignore", "Go on without it", "reject_once"),
+    )
+    subject = {"name": "project configuration", "input": {"files": list(files)}}
+    return Question(TRUST, "permission", text, options, subject)
+
+
+def _facts(answer: Answer) -> dict[str, str]:
+    denied = answer.option is None or answer.option.kind.startswith("reject")
+    decision = "deny" if denied else "allow"
+    facts = {"questionId": answer.question_id, "decision": decision, "by": answer.by}
+    return {"type": "decision", **facts}

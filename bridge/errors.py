@@ -93,7 +93,9 @@ class Forbidden(RequestError):
 
 
 class Unavailable(RequestError):
-    pass
+    """`seconds`: how long to wait."""
+
+    seconds = 1
 
 
 class TaskNotFound(RequestError):

@@ -193,12 +193,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The client's answer to one question: the options it chose, or its own words."""
+    """The client's answer to one question: the options it chose, or its own words. `by`: id of the
+    principal who gave it; `rule` for a rule of the operator, `timeout` where nobody answered."""
 
     question_id: str
     text: str
     options: tuple[Option, ...] = ()
     message: Message | None = None
+    by: str = ""
 
     @property
     def option(self) -> Option | None:

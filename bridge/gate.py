@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,38 +39,53 @@ _SEEN = "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate"
 _REMEMBERED = "600"  # seconds that a browser need not ask again
 
 
-def _refusal(status: int, name: str, reason: str, text: str) -> tuple[int, bytes]:
-    """An answer in the shape of the HTTP+JSON binding. It says nothing of what was sent."""
-    details = [
-        {
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer in the shape of the HTTP+JSON binding, to what has not come as far as a binding.
+    It says nothing of what was sent. `name` is the code of google.rpc."""
+
+    status: int
+    name: str
+    reason: str
+    text: str
+
+    @property
+    def body(self) -> bytes:
+        info = {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": reason,
+            "reason": self.reason,
             "domain": ERROR_DOMAIN,
             "metadata": {},
         }
-    ]
-    error = {"code": status, "status": name, "message": text, "details": details}
-    return status, orjson.dumps({"error": error})
+        error = {"code": self.status, "status": self.name, "message": self.text}
+        return orjson.dumps({"error": {**error, "details": [info]}})
+
+    def response(self) -> web.Response:
+        return web.Response(
+            status=self.status, body=self.body, content_type="application/json", headers=SAFE
+        )
 
 
-_MALFORMED = _refusal(
+_MALFORMED = Refusal(
     400, "INVALID_ARGUMENT", "INVALID_HOST", "Send one Host header, and a path as the target."
 )
-_MISDIRECTED = _refusal(
+_MISDIRECTED = Refusal(
     421,
     "FAILED_PRECONDITION",
     "HOST_NOT_ALLOWED",
     "This server does not answer to that host name; its operator can add it to "
     "BRIDGE_ALLOWED_HOSTS.",
 )
-_FOREIGN = _refusal(
+_FOREIGN = Refusal(
     403,
     "PERMISSION_DENIED",
     "ORIGIN_NOT_ALLOWED",
     "Web pages of that origin may not use this server; its operator can add it to "
     "BRIDGE_ALLOWED_ORIGINS.",
 )
-_TOO_LONG = _refusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
+_TOO_LONG = Refusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
+REFUSALS = (_MALFORMED, _MISDIRECTED, _FOREIGN, _TOO_LONG)
+"""What any request may be answered here."""
 
 
 class Gate:
@@ -97,15 +113,14 @@ class Gate:
         async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             refused = self._refused(request)
             if refused:
-                status, body = refused
-                return web.Response(status=status, body=body, content_type="application/json")
+                return refused.response()
             if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
                 return _preflight(request)
             return await handler(request)
 
         return gate
 
-    def _refused(self, request: web.Request) -> tuple[int, bytes] | None:
+    def _refused(self, request: web.Request) -> Refusal | None:
         headers = request.headers
         host = _host(request)
         if host is None:

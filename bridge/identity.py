@@ -9,11 +9,13 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
+from bridge import registry
 from bridge.access import OPERATOR, Principal, Token, Tokens, digest
 from bridge.errors import ConfigurationError, TooManyRequests
 from bridge.peer import uid_of_peer
@@ -24,6 +26,9 @@ FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "V
 FAILURES = 20  # wrong tokens of one address within a WINDOW
 WINDOW = 60.0  # seconds
 MOST_ADDRESSES = 10_000
+
+Found = Principal | Awaitable[Principal | None] | None
+"""Somebody, nobody, or to be awaited."""
 
 _uids: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()
 
@@ -53,17 +58,33 @@ def new_token(name: str) -> str:
 
 def needs_token(settings: Settings) -> bool:
     """Whether everybody must present one."""
-    return settings.bridge_auth != "none" and bool(tokens_of(settings))
+    known = bool(tokens_of(settings)) or settings.bridge_oidc_issuer is not None
+    return settings.bridge_auth != "none" and known
 
 
-def identify_by(settings: Settings) -> Callable[[web.Request], Principal | None]:
-    """What says who sends a request. It raises TooManyRequests for who guesses tokens."""
+def identify_by(settings: Settings) -> Callable[[web.Request], Found]:
+    """What says who sends a request. It raises TooManyRequests for who guesses tokens, and
+    Unavailable while tokens cannot be verified. To be called inside a running loop."""
     if settings.bridge_auth == "none":
         return lambda request: OPERATOR
-    tokens = tokens_of(settings)
-    if not tokens:
+    if not needs_token(settings):
         return _same_user
-    return _Bearers(tokens).identify
+    return _Bearers(tokens_of(settings), _issuer_of(settings)).identify
+
+
+def _issuer_of(settings: Settings) -> Any:
+    """The bridge.oidc.Issuer whose tokens are taken, if there is one."""
+    if settings.bridge_oidc_issuer is None:
+        return None
+    oidc = registry.optional("oidc")
+    trust = oidc.Trust(
+        settings.bridge_oidc_issuer,
+        settings.bridge_oidc_audience,
+        settings.bridge_oidc_scopes,
+        settings.bridge_oidc_jwks,
+        settings.bridge_oidc_claim,
+    )
+    return oidc.Issuer(trust)
 
 
 def _same_user(request: web.Request) -> Principal | None:
@@ -78,21 +99,34 @@ def _same_user(request: web.Request) -> Principal | None:
 
 
 class _Bearers:
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, issuer: Any) -> None:
         self._tokens = tokens
+        self._issuer = issuer
         self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
 
-    def identify(self, request: web.Request) -> Principal | None:
+    def identify(self, request: web.Request) -> Found:
         """A right token is never refused, whoever else guesses at the same address."""
         given = _given(request)
         if given is None:
             return None
-        principal = self._tokens.find(given)
-        if principal is None:
-            self._failed(request.remote or "")
-        return principal
+        found: Found = self._tokens.find(given)
+        if found is None and self._issuer:
+            found = self._issuer.find(given)
+        address = request.remote or ""
+        if isinstance(found, Awaitable):
+            return self._later(found, address)
+        return self._checked(found, address)
+
+    async def _later(self, finding: Awaitable[Principal | None], address: str) -> Principal | None:
+        return self._checked(await finding, address)
+
+    def _checked(self, found: Principal | None, address: str) -> Principal | None:
+        if found is None:
+            self._failed(address)
+        return found
 
     def _failed(self, address: str) -> None:
+        """Count a wrong token."""
         now = time.monotonic()
         began, count = self._failures.get(address, (now, 0))
         if now - began > WINDOW:

@@ -26,6 +26,7 @@ from bridge.errors import (
 )
 from bridge.message import Message, RawPart, UrlPart
 from bridge.options import Options, read_options
+from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task import StatusUpdate, Task, Update
 from bridge.workspace import Workspaces
@@ -146,6 +147,8 @@ class TaskManager:
             self._taken.restore(message_id, known, record)
         for key, start in stored.starts.items():
             self._new_context(key, start)
+        for record in self._store.unfinished():
+            self._pool.quotas.resume(record.task.owner)
         unfinished: dict[str, list[tuple[Record, Message]]] = {}
         for record in self._store.unfinished():
             key = _key(record.task)
@@ -197,8 +200,9 @@ class TaskManager:
         context = self._context(message, options, principal)
         running = context.only_task
         if running and self._steers(context, running, message):
-            return self._steer(context, running, message)
+            return self._steer(context, running, message, principal)
         self._check_queue(context)
+        self._pool.quotas.begin(principal.id)
         thoughts = self._policy.show_thoughts if options.thoughts is None else options.thoughts
         now = datetime.now(UTC)
         task = Task(str(uuid.uuid4()), context.id, now, thoughts, principal.id)
@@ -206,6 +210,8 @@ class TaskManager:
         task.history.append(message)
         record = Record(task)
         self._store.add(record, message)
+        facts = {"agent": self._store.agent, "cwd": context.cwd}
+        self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(record, message)
         return Sent(record, 0)
 
@@ -221,6 +227,7 @@ class TaskManager:
         record = self.get(task_id, principal, "cancel")
         if record.task.state.terminal:
             raise TaskNotCancelable(f"The task is {record.task.state.value} already.")
+        self._agent.audit.note("cancel", record.task, principal.id)
         self._contexts[_key(record.task)].cancel(record)
         return record
 
@@ -276,6 +283,10 @@ class TaskManager:
             return record is not None and principal.sees(record.task.owner)
         return context_id is not None and key_of(principal.id, context_id) in self._contexts
 
+    @property
+    def quotas(self) -> Quotas:
+        return self._pool.quotas
+
     def records(self) -> Sequence[Record]:
         return self._store.all()
 
@@ -313,7 +324,7 @@ class TaskManager:
             raise UnsupportedOperation(text)
         context = self._contexts[_key(task)]
         if self._steers(context, record, message):
-            return self._steer(context, record, message)
+            return self._steer(context, record, message, principal)
         if task.question is None:
             text = "The task is working and asks nothing; send a message with only its contextId"
             raise UnsupportedOperation(f"{text} to queue the next one.")
@@ -322,14 +333,17 @@ class TaskManager:
         options = self._options(message, params)
         self._check_same(context, options)
         sent = Sent(record, record.log.last)
-        context.answer(record, message)
+        context.answer(record, message, principal.id)
         return sent
 
     def _steers(self, context: Context, record: Record, message: Message) -> bool:
         return self._policy.when_busy == "steer" and context.can_steer(record, message)
 
-    def _steer(self, context: Context, record: Record, message: Message) -> Sent:
+    def _steer(
+        self, context: Context, record: Record, message: Message, principal: Principal
+    ) -> Sent:
         sent = Sent(record, record.log.last)
+        self._agent.audit.message("steer", record.task, principal.id, message)
         context.steer(record, message)
         return sent
 
@@ -384,6 +398,7 @@ class TaskManager:
             watcher(record, updates)
 
     def _finished(self, record: Record) -> None:
+        self._pool.quotas.ended(record.task.owner)
         if record.task.reply and not record.shown:
             self._store.remove(record.task.id)  # a Message was the answer, there is no task
             if self._notifier:

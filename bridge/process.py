@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -43,7 +44,10 @@ MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL, as container runtimes give by default, halved
 KILL_GRACE = 5.0  # seconds for the kernel to end what was sent SIGKILL
 SPAWNS_AT_ONCE = 4  # more only makes all of them slower
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+# Runs a program in a control group, or not at all: its first argument is the group's cgroup.procs.
+ENTER = ("/bin/sh", "-c", 'echo "$$" >"$0" && exec "$@"')
 
 _spawners = ThreadPoolExecutor(SPAWNS_AT_ONCE, thread_name_prefix="spawn")
 _starting: set[object] = set()  # spawns whose pid is not known yet
@@ -60,14 +64,16 @@ class LongLine:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What to start, where. `marker` tells its processes from all others (MARKER); `stdin`: it
-    has one, which stays open; otherwise it reads the end of file at once."""
+    """What to start, where: `cwd` is a real path, without symbolic links. `marker` tells its
+    processes from all others (MARKER); `stdin`: it has one, which stays open; otherwise it reads
+    the end of file at once. `group`: limits of its control group (Cgroup.limit)."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     stdin: bool = True
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
+    group: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,12 @@ class AgentProcess:
     def stderr(self) -> bytearray:
         """The end of what it said there."""
         return self._channel.stderr
+
+    @property
+    def exceeded(self) -> str | None:
+        """The limit of its control group that it may have ended by."""
+        limit = self._cgroup.exceeded() if self.exit_code else None
+        return None if limit == "memory" and self.exit_code != -signal.SIGKILL else limit
 
     @property
     def position(self) -> int:
@@ -401,6 +413,14 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def keep_private() -> None:
+    """Nobody but root reads this process's memory and environment, not even programs of its own
+    user; nor does a core of it, or of its children, come to lie anywhere."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 Family = dict[int, int]
 """Processes by pid, each with its start time, which tells it from a later one of that pid."""
 
@@ -498,14 +518,20 @@ def reap_orphans() -> None:
 
 def _start(start: Start, spool: Path | None) -> subprocess.Popen[bytes]:
     """Start it; in a thread, since that blocks for milliseconds."""
+    if os.path.realpath(start.cwd) != start.cwd:  # agents that work above it can do that
+        raise OSError(errno.ENOTDIR, "it is not the directory any more that it was", start.cwd)
     argv = start.argv
+    group = Cgroup(start.marker)
+    if start.group:
+        group.limit(start.group)
+        argv = (*ENTER, group.make(), *argv)
     stdin = subprocess.PIPE if start.stdin else subprocess.DEVNULL
     output = subprocess.PIPE
     fifo = None
     if spool:
         _check(start)  # which the shim would do too late
         fifo = prepare(spool)
-        argv = (*SHIM, str(spool), Cgroup(start.marker).make(), *argv)
+        argv = (*SHIM, str(spool), group.make(), *argv)
         stdin, output = fifo if start.stdin else stdin, subprocess.DEVNULL
     try:
         return subprocess.Popen(

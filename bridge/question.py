@@ -49,6 +49,23 @@ def read_answer(question: Question, message: Message) -> Answer | None:
     return None
 
 
+def permission(question: Question, by: str) -> Answer | None:
+    """The answer that allows what is asked for, this once; None where there is none such."""
+    return _meant(question, "yes", by)
+
+
+def refusal(question: Question, by: str) -> Answer | None:
+    """The answer that means no; None where a question is not one that takes it. To a permission
+    that has no such option the word itself is, which adapters tell in the CLI's own way."""
+    words = Answer(question.id, "no", by=by) if question.kind == "permission" else None
+    return _meant(question, "no", by) or words
+
+
+def _meant(question: Question, word: str, by: str) -> Answer | None:
+    option = _of_kind(question, WORDS[word])
+    return Answer(question.id, option.name, (option,), by=by) if option else None
+
+
 def is_word(text: str) -> bool:
     """Whether `text` is no more than one of the common words for yes, always or no."""
     return _normal(text) in WORDS

@@ -36,6 +36,7 @@ class Router:
         self._skills = skills or {}
         self._profiles = profiles or {}
         self._default = next(iter(managers))
+        self.quotas = managers[self._default].quotas
 
     def send(self, params: SendParams, principal: Principal) -> Sent:
         """Begin a task, or answer the question of one. Raises RequestError."""

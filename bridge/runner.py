@@ -7,7 +7,7 @@ A program of its own, so that such a CLI is a long-lived one that speaks in line
 others. Orders come on stdin, JSON lines with one member:
 
     {"run": {"argv": […], "input": text|null, "open": bool, "pty": bool, "env": {…}}}
-    {"write": text}           to the CLI's stdin
+    {"write": text}           to the CLI's stdin; control characters are spaces for a terminal
     {"interrupt": true}       SIGINT to its process group, as ^C does
     {"stop": true}            SIGTERM to its process group, and SIGKILL a little later
 
@@ -30,6 +30,7 @@ import codecs
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -51,6 +52,7 @@ FLUSH_AGAIN = 0.01
 LONGEST_LINE = 1024 * 1024  # of what is not a line yet; what is longer is told in pieces
 CANONICAL = 4095  # bytes of a line that the kernel's line editor keeps; it drops the rest
 ROWS, COLUMNS = 50, 1000  # so wide that a program hardly folds its lines
+KEYS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal acts upon; not \t and \n
 
 
 class Pipes:
@@ -67,8 +69,9 @@ class Pipes:
         self.stderr: Fd | None = self._child.stderr.fileno()
         self.stdin = self._child.stdin.fileno()
 
-    def refusal(self, data: bytes) -> str | None:
-        return None
+    def typed(self, text: str) -> bytes:
+        """`text` for its stdin. Raises ValueError for what cannot be put there."""
+        return text.encode()
 
     def close_stdin(self) -> None:
         assert self._child.stdin
@@ -86,8 +89,9 @@ class Pipes:
 class Terminal:
     """A CLI on a terminal of its own, which echoes nothing.
 
-    The kernel's line editor drops what is too long and acts upon control characters; it is only
-    left on where it is needed to tell of the end of the input.
+    The kernel's line editor drops what is too long; it is only left on where it is needed to tell
+    of the end of the input. What acts upon control characters is not told of them: whoever wrote
+    the text presses no keys.
     """
 
     def __init__(self, argv: list[str], env: dict[str, str], stays_open: bool) -> None:
@@ -107,12 +111,15 @@ class Terminal:
             mode[3] &= ~termios.ICANON
             termios.tcsetattr(self.stdin, termios.TCSANOW, mode)
 
-    def refusal(self, data: bytes) -> str | None:
+    def typed(self, text: str) -> bytes:
+        data = KEYS.sub(" ", text).encode()
         longest = max(map(len, data.split(b"\n")))
         edits = termios.tcgetattr(self.stdin)[3] & termios.ICANON
         if edits and longest > CANONICAL:
-            return f"a line of {longest} bytes is too long for a terminal, which keeps {CANONICAL}"
-        return None
+            raise ValueError(
+                f"a line of {longest} bytes is too long for a terminal, which keeps {CANONICAL}"
+            )
+        return data
 
     def close_stdin(self) -> None:
         self._child.sendeof()  # of the line that is not complete, if there is one
@@ -127,8 +134,9 @@ class Terminal:
 
 
 def _default_signals() -> None:
-    """Python ignores SIGPIPE, which a program would inherit."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    """Python ignores two signals, which a program would inherit."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Runner:
@@ -194,7 +202,7 @@ class Runner:
             if "run" in order:
                 self._start(order["run"])
             elif "write" in order:
-                self._write(order["write"].encode())
+                self._write(order["write"])
             elif "interrupt" in order:
                 self._signal(signal.SIGINT)
             elif "stop" in order:
@@ -219,15 +227,12 @@ class Runner:
         self._pidfd = os.pidfd_open(child.pid)
         self._watch(self._pidfd, self._end)
         self._then_close = not stays_open
-        self._write((order.get("input") or "").encode())
+        self._write(order.get("input") or "")
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, text: str) -> None:
         if not self._child:
             raise ValueError("no program is running")
-        refusal = self._child.refusal(data)
-        if refusal:
-            raise ValueError(refusal)
-        self._unsent += data
+        self._unsent += self._child.typed(text)
         tail_told = self._tail_told
         self._spoke(True)  # what it does next is new, but not the line in which it asked
         self._tail_told = tail_told

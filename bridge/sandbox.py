@@ -1,15 +1,18 @@
-"""What an agent's CLI may reach: the rules for bridge/confine.py, which is put in front of it."""
+"""What an agent's CLI may reach, and how much of the machine it may take: the rules for
+bridge/confine.py, which is put in front of it."""
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,44 @@ PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
 SCOPES_SINCE = 6  # ABI of Landlock
 HIDDEN = ("~/.ssh", "~/.gnupg", "~/.aws", "~/.netrc")
+# Where semaphores are, which sem_open(3) and so every pool of processes in Python needs.
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+# Tools that fail where they cannot write their caches. Whoever may write into those of the user
+# chooses what the user's own builds are made of, so that agents have their own.
+CACHES = {
+    "npm_config_cache": "npm",
+    "PIP_CACHE_DIR": "pip",
+    "UV_CACHE_DIR": "uv",
+    "YARN_GLOBAL_FOLDER": "yarn",
+    "BUN_INSTALL_CACHE_DIR": "bun",
+    "DENO_DIR": "deno",
+    "CARGO_HOME": "cargo",
+    "GOCACHE": "go-build",
+    "GOMODCACHE": "go-mod",
+    "GRADLE_USER_HOME": "gradle",
+}
+# Without it, root writes only what is root's; where it may write is Landlock's matter.
+_DAC_OVERRIDE = 1
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+# In the sandbox: whether the CLI can be started, and whether it can work.
+_TRY = """
+test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
+test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whom a CLI runs as."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +68,10 @@ class Sandbox:
     """The boundary of one agent's CLIs, on top of which they may write in their workspace, in the
     folder of their attachments and in `scratch`, which is their TMPDIR.
 
-    `writes`, `hidden`: further paths; `~` and `${NAME:-default}` are the CLI's. `ports`: the remote
-    TCP ports that it may connect to; None for all. `wrapper`: the command of "external".
+    `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
+    `${NAME:-default}` are the CLI's. `ports`: the remote TCP ports that it may connect to; None
+    for all. `wrapper`: the command of "external". `limits`: see setrlimit(2). `temporary`: the
+    scratch folder goes with the server.
     """
 
     profile: str
@@ -37,23 +79,53 @@ class Sandbox:
     scratch: str
     writes: tuple[str, ...] = ()
     hidden: tuple[str, ...] = HIDDEN
+    shown: tuple[str, ...] = ()
     ports: tuple[int, ...] | None = None
     wrapper: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    user: User | None = None
+    temporary: bool = False
+
+    def __str__(self) -> str:
+        words = [self.profile]
+        words += [f"as {self.user.name}"] if self.user else []
+        words += [f"at most {most} {_WORDS.get(name, name)}" for name, most in self.limits.items()]
+        return ", ".join(words)
 
     def command(self, cwd: str, folder: str | None = None) -> tuple[str, ...]:
         """What comes before the CLI's own command."""
         return (*PROGRAM, json.dumps(self.rules(cwd, folder)), "--")
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The CLI's environment. What it has of its own stays as it is."""
+        own = Path(self.scratch)
+        caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
+        return {**caches, **self.environment, "TMPDIR": self.scratch}
+
+    @property
+    def walls(self) -> bool:
+        """Whether it keeps the CLI out of anything, by rules of ours."""
+        return self.profile in ("landlock", "bwrap")
+
     def rules(self, cwd: str, folder: str | None = None) -> dict[str, Any]:
-        rules: dict[str, Any] = {"profile": self.profile, "limits": {"core": 0}}
+        rules: dict[str, Any] = {"profile": self.profile, "limits": {"core": 0, **self.limits}}
+        if self.user:
+            rules |= {"uid": self.user.uid, "gid": self.user.gid}
         if self.profile == "external":
             return rules | {"wrapper": list(self.wrapper)}
+        if not self.walls:
+            return rules
+        landlock = self.profile == "landlock"
         private = [folder] if folder else []
+        private += [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
         rules["write"] = [cwd, self.scratch, *private, *map(self._path, self.writes)]
-        inside = [one.rstrip("/") for one in rules["write"]]
+        open_ = {one.rstrip("/") for one in (*rules["write"], *map(self._path, self.shown))}
         hidden = map(self._path, self.hidden)
-        rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in inside]
-        rules["scope"] = self.profile != "landlock" or confine.landlock_abi() >= SCOPES_SINCE
+        rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
+        if landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
+            rules["capabilities"] = [_DAC_OVERRIDE]
+        rules["scope"] = not landlock or confine.landlock_abi() >= SCOPES_SINCE
         if self.ports is not None:
             rules["connect"] = list(self.ports)
         return rules
@@ -64,9 +136,11 @@ class Sandbox:
         home = env.get("HOME", "")
         return f"{home}{path[1:]}" if path.startswith("~") else path
 
-    def check(self) -> None:
-        """Raises ConfigurationError where there is no such boundary on this machine."""
-        command = [*self.command(self.scratch), "/bin/true"]
+    def check(self, binary: str, workspace: str) -> None:
+        """Raises ConfigurationError where there is no such boundary on this machine, or no work
+        could be done in it."""
+        trial = ["/bin/sh", "-c", _TRY, "sh", binary, workspace if self.user else ""]
+        command = [*self.command(workspace), *trial]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=CHECK_WITHIN, check=False
@@ -74,18 +148,65 @@ class Sandbox:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile}: {error}") from None
         if done.returncode:
-            problem = done.stderr.strip() or f"exit status {done.returncode}"
+            problem = refusal(done.returncode, done.stderr) or done.stderr.strip()
+            problem = problem or f"exit status {done.returncode}"
             raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile} cannot be had: {problem}")
 
+    def close(self) -> None:
+        """Remove what was only temporary, once the CLIs are gone."""
+        if self.temporary:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
-def make_scratch(folder: Path | None, agent_id: str) -> str:
+
+_WORDS = {"nofile": "open files", "fsize": "bytes a file", "nproc": "processes"}
+
+
+def refusal(code: int | None, stderr: str) -> str | None:
+    """Why a CLI has not run, if that is what it means that its process ended so."""
+    if code != confine.REFUSED or not stderr.startswith(confine.NOT_STARTED):
+        return None
+    return stderr.removeprefix(confine.NOT_STARTED).strip()
+
+
+def best() -> str:
+    """The profile that `auto` is on this machine."""
+    scope = confine.landlock_abi() >= SCOPES_SINCE
+    return "none" if confine.problem({"profile": "landlock", "scope": scope}) else "landlock"
+
+
+def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
     """A folder for temporary files that only the agent's CLIs have: in the server's own, where the
     CLIs may outlive it, else a new one."""
     if folder is None:
-        return tempfile.mkdtemp(prefix="coding-agent-bridge-")
-    path = folder / "tmp" / agent_id
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return str(path)
+        path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+    else:
+        path = folder / "tmp" / agent_id
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if user:
+        os.chown(path, user.uid, user.gid)
+        for one in (folder, folder / "tmp") if folder else ():
+            let_through(one, user)
+    return os.path.realpath(path)
+
+
+def let_through(folder: Path, user: User) -> None:
+    """Let the user reach what is his inside, and see nothing else of it."""
+    os.chown(folder, -1, user.gid)
+    folder.chmod(0o710)
+
+
+def find_user(wanted: str) -> User:
+    """BRIDGE_SANDBOX_USER. Raises ConfigurationError."""
+    if os.geteuid() != 0:
+        text = "only a server that is root can run CLIs as somebody else"
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER={wanted}: {text}; unset it.")
+    try:
+        found = pwd.getpwuid(int(wanted)) if wanted.isdigit() else pwd.getpwnam(wanted)
+    except (KeyError, OverflowError):
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER: there is no user {wanted}.") from None
+    if found.pw_uid == 0:
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER={wanted} is root; take another user.")
+    return User(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
 
 
 def ports(words: Iterable[str]) -> tuple[int, ...] | None:

@@ -11,13 +11,14 @@ import socket
 import sqlite3
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from bridge import __version__, cgroup
-from bridge.app import Http, Service, make_app
-from bridge.choice import Choice, choose_all, make_root, make_service
+from bridge.app import Http, Identify, Service, make_app
+from bridge.choice import Choice, choose_all, make_root, make_sandbox, make_service
 from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.identity import identify_by, needs_token
@@ -27,10 +28,15 @@ from bridge.process import (
     Hooks,
     LongLine,
     Start,
+    keep_private,
     kill_descendants,
     reap_orphans,
 )
 from bridge.push import Push
+from bridge.quotas import Quotas
+from bridge.readable import one_line
+from bridge.redaction import NO_SECRETS, Secrets
+from bridge.sandbox import Sandbox
 from bridge.settings import Loaded, Settings
 from bridge.state import State, open_state
 from bridge.store.push_queue import SqliteQueue
@@ -41,32 +47,41 @@ from bridge.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
+NO_WALLS = (
+    "this kernel has no Landlock (Linux 6.2), so that agents can do whatever this user can; "
+    "BRIDGE_SANDBOX=bwrap or external keeps them in, none says that it is meant so"
+)
 VERSION_WITHIN = 5.0  # seconds that a CLI gets to print its version
+OPEN = "none: agents can do what this user can"
 CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
 
 
 async def serve(loaded: Loaded) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit status."""
     settings = loaded.settings
-    configure_logging(settings.log_level)
+    secrets = loaded.secrets
+    configure_logging(settings.log_level, secrets)
+    keep_private()
     for warning in loaded.warnings:
         log.warning(warning)
     choices = choose_all(loaded)
-    try:
-        sockets = bind(settings.host, settings.port)
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        text = f"cannot listen on {where}: {error.strerror}; choose another with --port"
-        print(f"coding-agent-bridge: {text}", file=sys.stderr)
+    identify = identify_by(settings)
+    sockets = _listen(settings)
+    if not sockets:
         return 1
     with contextlib.ExitStack() as unused:
-        for one in sockets:
-            unused.callback(one.close)
-        versions = {choice.id: await _version(choice) for choice in choices}
-        pool = SessionPool(settings.bridge_max_sessions)
-        state = await _open_state(settings)
+        for listener in sockets:
+            unused.callback(listener.close)
+        pool = SessionPool(settings.bridge_max_sessions, Quotas(settings.tokens))
+        state = await _open_state(settings, secrets)
         push = _push(settings, state.folder)
-        services = [make_service(one, pool, push, versions[one.id], state) for one in choices]
+        sandboxes = await _sandboxes(choices, state)
+        unused.callback(_close, sandboxes)
+        versions = {one.id: await _version(one, sandboxes[one.id]) for one in choices}
+        services = [
+            make_service(one, pool, push, versions[one.id], state, sandboxes[one.id])
+            for one in choices
+        ]
         root = make_root(choices, services, push, versions[choices[0].id])
         await _go_on(settings, services, state, push)
         unused.pop_all()
@@ -75,15 +90,15 @@ async def serve(loaded: Loaded) -> int:
         monitor.add(service.id, service.manager)
     watchdog = Watchdog()
     stop = asyncio.Event()
-    _handle_signals(stop, services)
-    app = _app(settings, services, root, monitor, watchdog)
+    _handle_signals(stop, services, sandboxes)
+    app = _app(settings, identify, services, root, monitor, watchdog)
     runner = Runner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
-        sites = [web.SockSite(runner, one) for one in sockets]
+        sites = [runner.site(one) for one in sockets]
         for site in sites:
             await site.start()
-        text = banner(settings, choices, versions, _address(runner), state.folder)
+        text = banner(settings, choices, versions, _address(runner), state.folder, sandboxes)
         print(text, file=sys.stderr, flush=True)
         await stop.wait()
         log.info("stopping")
@@ -98,10 +113,27 @@ async def serve(loaded: Loaded) -> int:
         await push.close()
         await state.close()
         watchdog.close()
-        kept = [marker for service in services for marker in service.manager.kept]
-        kill_descendants(kept)
-        state.tidy(marker.removeprefix(state.markers) for marker in kept)
-        reap_orphans()
+        _end_the_rest(services, state)
+        await asyncio.to_thread(_close, sandboxes)
+
+
+def _end_the_rest(services: list[Service], state: State) -> None:
+    """All that agents have left, but for those that are kept for the next server."""
+    kept = [marker for service in services for marker in service.manager.kept]
+    kill_descendants(kept)
+    state.tidy(marker.removeprefix(state.markers) for marker in kept)
+    reap_orphans()
+
+
+def _listen(settings: Settings) -> list[socket.socket]:
+    """Sockets where they were asked for. None, and the operator is told, if they cannot be had."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        text = f"cannot listen on {where}: {error.strerror}; choose another with --port"
+        print(f"coding-agent-bridge: {text}", file=sys.stderr)
+        return []
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -112,16 +144,37 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
 
 
-async def _open_state(settings: Settings) -> State:
+async def _open_state(settings: Settings, secrets: Secrets) -> State:
     """What an earlier server has left, where there is a folder for it."""
     folder = settings.state_folder
+    audit = settings.audit_file
     try:
-        return await open_state(folder if settings.bridge_store == "durable" else None)
+        durable = folder if settings.bridge_store == "durable" else None
+        return await open_state(durable, audit, secrets.clean)
     except ConfigurationError as error:
         if settings.bridge_state_dir:
             raise
         log.warning("tasks will not survive a restart", extra={"reason": str(error)})
-        return await open_state(None)
+        return await open_state(None, audit, secrets.clean)
+
+
+async def _sandboxes(choices: Sequence[Choice], state: State) -> dict[str, Sandbox | None]:
+    """Of each agent. Raises ConfigurationError where one cannot be had."""
+    made: dict[str, Sandbox | None] = {}
+    try:
+        for choice in choices:
+            sandbox = made[choice.id] = await asyncio.to_thread(make_sandbox, choice, state)
+            if choice.settings.bridge_sandbox == "auto" and not (sandbox and sandbox.walls):
+                log.warning(NO_WALLS, extra={"agent": choice.id})
+    except ConfigurationError:
+        _close(made)
+        raise
+    return made
+
+
+def _close(sandboxes: Mapping[str, Sandbox | None]) -> None:
+    for sandbox in filter(None, sandboxes.values()):
+        sandbox.close()
 
 
 def _push(settings: Settings, folder: Path | None) -> Push:
@@ -155,6 +208,7 @@ async def _go_on(settings: Settings, services: list[Service], state: State, push
 
 def _app(
     settings: Settings,
+    identify: Identify,
     services: list[Service],
     root: Service,
     monitor: Monitor,
@@ -168,7 +222,7 @@ def _app(
         watchdog=watchdog,
         http=Http(
             settings.public_url,
-            identify_by(settings),
+            identify,
             settings.bridge_max_body_bytes,
             (settings.host, *settings.bridge_allowed_hosts),
             settings.bridge_allowed_origins,
@@ -184,13 +238,16 @@ def limits(settings: Settings) -> Limits:
         settings.bridge_header_timeout_ms / 1000,
         settings.bridge_body_timeout_ms / 1000,
         settings.bridge_stall_timeout_ms / 1000,
+        settings.bridge_max_connections_per_second,
     )
 
 
 # --- the process -------------------------------------------------------------------------------
 
 
-def _handle_signals(stop: asyncio.Event, services: list[Service]) -> None:
+def _handle_signals(
+    stop: asyncio.Event, services: list[Service], sandboxes: Mapping[str, Sandbox | None]
+) -> None:
     """The first SIGTERM or SIGINT drains, the second one leaves nothing to wait for."""
     loop = asyncio.get_running_loop()
 
@@ -199,6 +256,7 @@ def _handle_signals(stop: asyncio.Event, services: list[Service]) -> None:
             for service in services:
                 service.manager.kill()
             kill_descendants()
+            _close(sandboxes)
             os._exit(128 + number)
         stop.set()
 
@@ -218,6 +276,7 @@ def banner(
     versions: dict[str, str],
     address: str,
     folder: Path | None = None,
+    sandboxes: Mapping[str, Sandbox | None] = {},
 ) -> str:
     """What the operator sees: what is served, where, and how to try it."""
     auth = " -H 'Authorization: Bearer <token>'" if needs_token(settings) else ""
@@ -230,6 +289,7 @@ def banner(
         lines += [f"  note       {note}" for note in choice.notes]
         lines.append(f"  agent      {choice.id}: {choice.runs} {versions[choice.id]}".rstrip())
         lines.append(f"  workspace  {choice.settings.workspaces.default}")
+        lines.append(f"  sandbox    {sandboxes.get(choice.id) or OPEN}")
     groups = cgroup.home()
     lines += [
         f"  state      {folder or 'memory: nothing survives a restart'}",
@@ -243,20 +303,23 @@ def banner(
     return "\n".join(lines)
 
 
-async def _version(choice: Choice) -> str:
+async def _version(choice: Choice, sandbox: Sandbox | None) -> str:
     """What the CLI prints for --version, if it prints it in time."""
     if not choice.adapter.binary:
         return ""
     printed: list[bytes | LongLine] = []
     with contextlib.suppress(LaunchError, TimeoutError):
-        argv = (choice.config.binary, "--version")
-        start = Start(argv, choice.config.env, os.getcwd(), stdin=False)
+        cwd = sandbox.scratch if sandbox else os.getcwd()
+        before = sandbox.command(cwd) if sandbox else ()
+        environment = sandbox.variables if sandbox else choice.config.env
+        start = Start((*before, choice.config.binary, "--version"), environment, cwd, stdin=False)
         process = await AgentProcess.spawn(start, Hooks(printed.extend), line_limit=200)
         try:
             await asyncio.wait_for(process.wait(), VERSION_WITHIN)
         finally:
             await process.stop()
-    return printed[0].decode(errors="replace") if printed and isinstance(printed[0], bytes) else ""
+    first = printed[0] if printed else b""
+    return one_line(first.decode(errors="replace")) if isinstance(first, bytes) else ""
 
 
 # --- logs --------------------------------------------------------------------------------------
@@ -265,7 +328,12 @@ _RECORD_MEMBERS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asct
 
 
 class KeyValueFormatter(logging.Formatter):
-    """One line a record: time, level, message, then key=value pairs with escaped values."""
+    """One line a record: time, level, message, then key=value pairs with escaped values, and
+    without `secrets`."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        super().__init__()
+        self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {k: v for k, v in vars(record).items() if k not in _RECORD_MEMBERS}
@@ -273,12 +341,12 @@ class KeyValueFormatter(logging.Formatter):
             extra["exception"] = self.formatException(record.exc_info)
         pairs = "".join(f" {name}={str(value)!r}" for name, value in extra.items())
         head = f"{self.formatTime(record)} {record.levelname.lower()} {record.name}"
-        return f"{head} {record.getMessage()!r}{pairs}"
+        return self._secrets.clean(f"{head} {record.getMessage()!r}{pairs}")
 
 
-def configure_logging(level: str) -> None:
+def configure_logging(level: str, secrets: Secrets = NO_SECRETS) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(KeyValueFormatter())
+    handler.setFormatter(KeyValueFormatter(secrets))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

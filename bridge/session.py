@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
@@ -35,6 +35,8 @@ from bridge.process import (
     kill_marked,
     to_the_end,
 )
+from bridge.redaction import NO_SECRETS, Redactor, Secrets
+from bridge.sandbox import refusal
 from bridge.spool import Spool
 from bridge.store.stored import Told
 
@@ -47,19 +49,21 @@ Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds, 0 for none; the line limit in bytes."""
+    """Times in seconds, 0 for none; the line limit in bytes; `group` as in process.Start."""
 
     turn: float = 3600.0
     silence: float = 0.0
     line: int = 16 * 1024 * 1024
     term_grace: float = TERM_GRACE
+    group: Mapping[str, str] = field(default_factory=dict)
 
 
 class Session:
     """A live CLI. `run()` one turn at a time; `stop()` ends it for good.
 
     `spool`: the folder for its streams, where they are files; its name is the session's id.
-    `before`: a command that runs the CLI's (see bridge/sandbox.py).
+    `before`: a command that runs the CLI's (see bridge/sandbox.py). `secrets` are taken out of what
+    it says.
     """
 
     def __init__(
@@ -70,10 +74,12 @@ class Session:
         marker: str,
         spool: Path | None = None,
         before: Sequence[str] = (),
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         self.adapter = adapter
         self.spool = spool
         self.marker = marker
+        self._redactor = Redactor(secrets)
         self._environment = environment
         self._before = before
         self._limits = limits
@@ -100,6 +106,7 @@ class Session:
             self.adapter.start.cwd,
             launch.stdin is Stdin.LINES,
             self.marker,
+            self._limits.group,
         )
         self._process = await AgentProcess.spawn(
             start, self._hooks(), self._limits.line, self.spool
@@ -129,7 +136,7 @@ class Session:
                 end = one.position if one else position
                 for line in splitter.feed(out.read(end - out.tell())):
                     if isinstance(line, bytes):
-                        list(self.adapter.receive_line(line))
+                        self._redactor.clean(self.adapter.receive_line(line))
                 owed += self.adapter.data_to_send()
                 if one:
                     self._tell_again(one)
@@ -141,6 +148,7 @@ class Session:
             case Told("answer", question=Question() as question, answer=Answer() as answer):
                 self.adapter.answer(question, answer)
             case Told("prompt", message=Message() as message):
+                self._redactor.rest()
                 self.adapter.prompt(Prompt.of(message))
             case Told("steer", message=Message() as message):
                 self.adapter.steer(Prompt.of(message))
@@ -168,7 +176,7 @@ class Session:
             late = await turn.ended_or_late()
             if late:
                 self._broken = True
-                sink([late])
+                sink([*self._redactor.rest(), late])
             if turn.error:
                 raise turn.error
         finally:
@@ -191,6 +199,7 @@ class Session:
         return any(begun)
 
     def prompt(self, prompt: Prompt) -> None:
+        self._redactor.rest()  # of a turn that was cancelled
         self._tell(lambda: self.adapter.prompt(prompt))
 
     def answer(self, question: Question, answer: Answer) -> None:
@@ -226,14 +235,21 @@ class Session:
 
     def _receive_exit(self, code: int) -> None:
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
+        limit = self._process.exceeded if self._process else None
+        problem = refusal(code, stderr) if self._before else None
+        if problem:
+            log.warning("the agent could not be started: %s", problem)
+            text = "The agent could not be started. The server's log says why."
+            self._deliver([Failed(text, "launch")])
+            return
         try:
-            events = list(self.adapter.receive_exit(ExitStatus(code, stderr)))
+            events = list(self.adapter.receive_exit(ExitStatus(code, stderr, limit)))
         except Exception as error:
             events = [self._adapter_failed(error)]
         self._deliver(events)
 
     def _deliver(self, events: Iterable[AgentEvent]) -> None:
-        events = merge_text(events)
+        events = self._redactor.clean(merge_text(events))
         if any(isinstance(event, Failed) and event.reason == SESSION_LOST for event in events):
             self._broken = True  # the process was to resume what is not there any more
         if self._turn:

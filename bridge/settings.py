@@ -16,14 +16,17 @@ from fnmatch import fnmatchcase
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bridge.a2a.card import Skill
-from bridge.access import Token
+from bridge.access import Scope, Token
 from bridge.errors import ConfigurationError
 from bridge.options import Profile
+from bridge.redaction import NO_SECRETS, Secrets, secrets_of
+from bridge.rules import Rule
 from bridge.workspace import Workspaces
 
 # What every program may need of the server's environment; adapters add their own names.
@@ -71,14 +74,35 @@ def _origin(value: str) -> str:
     return name.removesuffix({"http": ":80", "https": ":443"}.get(scheme, " "))
 
 
+def trusted_url(value: str) -> str:
+    """A URL whose answers can be trusted: over TLS, or from this machine. Raises ValueError."""
+    parts = urlsplit(value)
+    local = parts.scheme == "http" and parts.hostname in LOOPBACK
+    if not (local or parts.scheme == "https") or not parts.hostname or set("@#") & set(value):
+        raise ValueError("an https:// URL is expected, or http:// for this machine")
+    return value
+
+
+def _jwks(value: str) -> str:
+    return trusted_url(value) if "://" in value else value
+
+
+def discovery(issuer: str) -> str:
+    """Where an OpenID provider describes itself."""
+    return issuer.rstrip("/") + "/.well-known/openid-configuration"
+
+
 AgentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_names)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_names)]
+TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
+Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_names)]
 Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
 Timeout = Annotated[int, Field(ge=1, le=2**31)]
+Limit = Annotated[int, Field(ge=0, le=2**62)]
 
 
 class Settings(BaseModel):
@@ -110,6 +134,12 @@ class Settings(BaseModel):
     )
     agent_force: bool = Field(
         False, description="Let the CLI act without asking for permission. Dangerous."
+    )
+    agent_project_config: Literal["deny", "ask", "allow"] = Field(
+        "deny",
+        description="What a repository brings along that a CLI runs by itself (hooks, MCP "
+        "servers, plugins, settings, .env): deny it, ask the client, or allow it. Where a CLI "
+        "cannot be kept from it, deny refuses the task.",
     )
     agent_repo_path: str | None = Field(
         None, description="Workspace of the agent. Unset: the directory the server starts in."
@@ -160,19 +190,63 @@ class Settings(BaseModel):
         "none, processes of the same user on this machine; token: only bearers; none: everybody "
         "who can connect, on loopback alone.",
     )
-    bridge_sandbox: Literal["none", "landlock", "bwrap", "external"] = Field(
-        "none",
+    bridge_oidc_issuer: TrustedUrl | None = Field(
+        None,
+        description="OpenID provider whose tokens (JWT) are taken as well, extra `oidc`.",
+    )
+    bridge_oidc_audience: Names = Field(
+        (), description="Of those tokens, the ones for one of these audiences."
+    )
+    bridge_oidc_jwks: Annotated[str, AfterValidator(_jwks)] | None = Field(
+        None, description="Where its keys are, a URL or a file. Unset: where the provider says."
+    )
+    bridge_oidc_claim: str = Field(
+        "sub", min_length=1, description="What a bearer is known by: whose tasks are whose."
+    )
+    bridge_oidc_scopes: Scopes = Field(
+        ("run", "read", "cancel", "approve"),
+        description="What a token can allow; it does if its `scope` or `scp` says so: `run` or "
+        "`bridge:run`.",
+    )
+    bridge_sandbox: Literal["auto", "none", "landlock", "bwrap", "external"] = Field(
+        "auto",
         description="What a CLI can reach at all. landlock, bwrap: it writes only in its workspace "
-        "and what is its own; external: what BRIDGE_SANDBOX_WRAPPER lets it.",
+        "and what is its own; external: what BRIDGE_SANDBOX_WRAPPER lets it; none: whatever the "
+        "server's user can; auto: landlock where the kernel has it, else none.",
     )
     bridge_sandbox_write: Paths = Field(
         (), description="Further paths that it may write, separated by `:`."
+    )
+    bridge_sandbox_read: Paths = Field(
+        (),
+        description="Of the paths that are hidden from it, such as `~/.ssh`, those that it may "
+        "read, separated by `:`.",
+    )
+    bridge_sandbox_user: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        description="User, by name or number, as whom CLIs run; for a server that is root.",
     )
     bridge_sandbox_ports: Names = Field(
         (), description="Remote TCP ports that it may connect to, such as 443. Unset: all."
     )
     bridge_sandbox_wrapper: Words = Field(
         (), description="Command to put before the CLI's, for BRIDGE_SANDBOX=external."
+    )
+    bridge_question_timeout_ms: Milliseconds = Field(
+        3_600_000,
+        description="How long a question waits for its answer; then a permission is denied, and a "
+        "turn that needs another answer ends. 0: for ever.",
+    )
+    bridge_redact: Literal["known", "patterns", "none"] = Field(
+        "known",
+        description="What is taken out of all that an agent says. known: values of variables that "
+        "are called a key, token, secret or password; patterns: what looks like one, too; none.",
+    )
+    bridge_audit_file: str | None = Field(
+        None,
+        description="Where it is written down who asked, who answered and what was run. "
+        "Unset: audit.jsonl in BRIDGE_STATE_DIR.",
     )
     bridge_allowed_hosts: Hosts = Field(
         (),
@@ -188,6 +262,12 @@ class Settings(BaseModel):
     bridge_max_connections_per_peer: int = Field(
         64, ge=1, description="The same for each client address, but for 127.0.0.1 and ::1."
     )
+    bridge_max_connections_per_second: int = Field(
+        50,
+        ge=0,
+        description="New connections of each client address; of 127.0.0.1 and ::1 ten times "
+        "as many. Who makes more is cut off. 0 for no limit.",
+    )
     bridge_header_timeout_ms: Timeout = Field(
         10_000, description="Time for the headers of a request, and for each pause in its body."
     )
@@ -200,6 +280,23 @@ class Settings(BaseModel):
     bridge_max_sessions: int = Field(8, ge=1, description="CLI processes alive at once.")
     bridge_session_idle_ms: Milliseconds = Field(
         600_000, description="How long an idle CLI is kept warm for the next message."
+    )
+    bridge_session_memory_bytes: Limit = Field(
+        0, description="Memory of a CLI with all that it starts (control groups); 0 for no limit."
+    )
+    bridge_session_cpu_percent: Limit = Field(
+        0, description="Its share of the processors, 100 for one (control groups); 0 for no limit."
+    )
+    bridge_session_processes: Limit = Field(
+        0,
+        description="Its processes and threads (control groups, or BRIDGE_SANDBOX_USER); 0 for no "
+        "limit.",
+    )
+    bridge_session_file_bytes: Limit = Field(
+        0, description="Largest file that it writes, of its own output, too; 0 for no limit."
+    )
+    bridge_session_open_files: Limit = Field(
+        0, description="Files that each of its processes has open; 0 for no limit but the system's."
     )
     bridge_max_tasks: int = Field(1000, ge=1, description="Finished tasks that are remembered.")
     bridge_max_tasks_per_context: int = Field(
@@ -298,6 +395,7 @@ class Settings(BaseModel):
     agents: dict[AgentId, dict[str, Any]] = Field({}, exclude=True)
     profiles: dict[AgentId, Profile] = Field({}, exclude=True)
     tokens: dict[AgentId, Token] = Field({}, exclude=True)
+    rules: tuple[Rule, ...] = Field((), exclude=True)
 
     def for_agent(self, agent_id: str) -> Settings:
         """These settings with those of `[agents.ID]` in their place. There, names that begin with
@@ -306,7 +404,7 @@ class Settings(BaseModel):
             _agent_setting(agent_id, name): value for name, value in self.agents[agent_id].items()
         }
         try:
-            tables = {name: getattr(self, name) for name in ("agent_skills", "profiles", "tokens")}
+            tables = {name: getattr(self, name) for name in TABLES - {"agents"}}
             return _validated({**self.model_dump(), **tables, **own})
         except ConfigurationError as error:
             raise ConfigurationError(f"[agents.{agent_id}] {error}") from None
@@ -333,6 +431,19 @@ class Settings(BaseModel):
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         return Path(state) / "coding-agent-bridge" / str(self.port)
 
+    @property
+    def audit_file(self) -> Path | None:
+        """None: in the folder above, if there is one."""
+        return Path(self.bridge_audit_file).expanduser() if self.bridge_audit_file else None
+
+    def secrets(self, *environments: Mapping[str, str]) -> Secrets:
+        """What must not be in what an agent says: secrets of the server's environment and of
+        `environments`."""
+        if self.bridge_redact == "none":
+            return NO_SECRETS
+        found = {self.bridge_token or ""}.union(*map(secrets_of, (os.environ, *environments)))
+        return Secrets(found, self.bridge_redact == "patterns")
+
     def binary(self, specific: str) -> str | None:
         """The CLI's path as the operator gave it: AGENT_BINARY, or the adapter's own setting."""
         return self.agent_binary or getattr(self, specific.lower(), None)
@@ -352,21 +463,25 @@ class Settings(BaseModel):
         return {**named, **inherited}
 
 
+TABLES = frozenset({"agents", "agent_skills", "profiles", "tokens", "rules"})
+"""The settings that are tables of CONFIG_FILE."""
 SERVER_ONLY = frozenset(
     {
         *("agents", "profiles", "tokens", "host", "port", "public_url", "log_level"),
-        *("config_file", "bridge_token", "bridge_auth"),
+        *("config_file", "bridge_token", "bridge_auth", "bridge_audit_file"),
         *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
         *("bridge_push_allow_private", "bridge_default_agent", "bridge_store"),
         *("bridge_on_restart", "bridge_on_stop", "bridge_max_store_bytes"),
         *("bridge_allowed_hosts", "bridge_allowed_origins", "bridge_max_connections"),
         *("bridge_max_connections_per_peer", "bridge_header_timeout_ms", "bridge_body_timeout_ms"),
-        "bridge_stall_timeout_ms",
+        *("bridge_stall_timeout_ms", "bridge_oidc_issuer", "bridge_oidc_audience"),
+        "bridge_max_connections_per_second",
+        *("bridge_oidc_jwks", "bridge_oidc_claim", "bridge_oidc_scopes"),
     }
 )
 """The settings that no agent can have of its own."""
-NAMES = frozenset(Settings.model_fields) - {"agents", "agent_skills", "profiles", "tokens"}
-"""The settings that a variable can hold; the others are tables of CONFIG_FILE."""
+NAMES = frozenset(Settings.model_fields) - TABLES
+"""The settings that a variable can hold."""
 
 
 class Loaded:
@@ -376,6 +491,12 @@ class Loaded:
         self.settings = settings
         self.dotenv = dotenv
         self.warnings = warnings
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must be neither in the server's log nor in the audit log."""
+        known = secrets_of({**self.dotenv, **os.environ})
+        return Secrets({*known, self.settings.bridge_token or ""}, patterns=True)
 
 
 def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
@@ -420,11 +541,16 @@ def _agent_setting(agent_id: str, name: str) -> str:
 
 
 def _check(settings: Settings) -> None:
-    tokens = bool(settings.bridge_token or settings.tokens)
+    tokens = bool(settings.bridge_token or settings.tokens or settings.bridge_oidc_issuer)
+    if bool(settings.bridge_oidc_issuer) != bool(settings.bridge_oidc_audience):
+        raise ConfigurationError(
+            "BRIDGE_OIDC_ISSUER and BRIDGE_OIDC_AUDIENCE need each other: a token for another "
+            "service must not be taken here."
+        )
     if settings.bridge_auth == "token" and not tokens:
         raise ConfigurationError(
             "BRIDGE_AUTH=token needs a token: set BRIDGE_TOKEN (--token), or [tokens.NAME] in "
-            "CONFIG_FILE (`coding-agent-bridge token NAME` makes one)."
+            "CONFIG_FILE (`coding-agent-bridge token NAME` makes one), or BRIDGE_OIDC_ISSUER."
         )
     if settings.host not in LOOPBACK and (settings.bridge_auth == "none" or not tokens):
         raise ConfigurationError(

@@ -10,10 +10,11 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.audit import NO_AUDIT, Audit
 from bridge.errors import ConfigurationError
 from bridge.process import kill_marked
 from bridge.store.database import private_directory, sync_directory
@@ -33,6 +34,7 @@ class State:
     journal: Journal | None = None
     folder: Path | None = None
     markers: str = ""
+    audit: Audit = NO_AUDIT
 
     @property
     def spools(self) -> Path | None:
@@ -70,6 +72,7 @@ class State:
         return True
 
     async def close(self) -> None:
+        self.audit.close()
         if self.journal:
             await self.journal.close()
 
@@ -77,11 +80,14 @@ class State:
 NO_STATE = State()
 
 
-async def open_state(folder: Path | None) -> State:
+async def open_state(
+    folder: Path | None, audit: Path | None = None, clean: Callable[[str], str] = str
+) -> State:
     """The state in `folder`. Raises ConfigurationError if it cannot be used, such as because
-    another server uses it. A database that is damaged is put aside."""
+    another server uses it. A database that is damaged is put aside. `audit`: where the audit log
+    is, if not in the folder; `clean` is what its lines go through."""
     if folder is None:
-        return State(markers=f"{secrets.token_hex(8)}.")
+        return State(markers=f"{secrets.token_hex(8)}.", audit=Audit(audit, clean))
     try:
         private_directory(folder)
         identity = _identity(folder / "id")
@@ -96,7 +102,12 @@ async def open_state(folder: Path | None) -> State:
             raise
         _put_aside(folder / DATABASE, cause)
         await journal.open()
-    return State(journal, folder, f"{identity}.")
+    try:
+        written = Audit(audit or folder / "audit.jsonl", clean)
+    except ConfigurationError:
+        await journal.close()
+        raise
+    return State(journal, folder, f"{identity}.", written)
 
 
 def _identity(path: Path) -> str:

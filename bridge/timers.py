@@ -1,4 +1,5 @@
-"""Connections that are bounded in number and in time: aiohttp waits for slow clients for ever.
+"""Connections that are bounded in number, in time and in how fast they come: aiohttp takes all that
+come, and waits for slow clients for ever.
 
 A client gets so long to send the headers of a request (`header`, also from the moment that it
 connects), for each pause in a body (the same), for a whole body (`body`, and more for a large one),
@@ -11,62 +12,74 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
 from collections import Counter
 from dataclasses import dataclass
-from ipaddress import ip_address
+from http import HTTPStatus
 from typing import Any
 
-import orjson
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from aiohttp.log import server_logger
 
-from bridge.gate import SAFE
+from bridge.gate import SAFE, Refusal
+from bridge.rate import ACCEPTED_AT_ONCE, AT_ONCE, SHARED, Door, Peers, Seldom, peer_of
 
 log = logging.getLogger(__name__)
+for loud in (log, server_logger):  # what clients cause who speak no HTTP
+    loud.addFilter(Seldom())
 
 KEEPALIVE = 75.0  # seconds that a connection may rest between two requests
 LOOK_EVERY = 1.0  # seconds
 SLOWEST_BODY = 64 * 1024  # bytes that one more second is given for
 SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if there are so many
 SEND_BUFFER = 256 * 1024  # bytes that the kernel keeps for a reader; it would take megabytes
-_AT_ONCE = struct.pack("ii", 1, 0)  # of SO_LINGER: on, no seconds
 REFUSED_AT_ONCE = 100  # connections that are told why they are refused; others are just cut
 REFUSED_FOR = 1.0  # seconds that they get to read it
-LINES_A_BURST, SECONDS_A_LINE = 10, 1.0  # of the log, for clients that speak no HTTP
-SHARED = frozenset({"127.0.0.1", "::1"})
-"""Addresses that all programs of this machine have, a reverse proxy among them: those are many
-clients, and a limit for each address would let one of them lock out the others."""
+MALFORMED = 10  # connections that one with a request counts as that is no HTTP
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`connections` in all and `per_peer` address (of IPv6, per /64); the others are seconds."""
+    """`connections` in all and `per_peer` address (of IPv6, per /64); new ones `per_second`,
+    0 for any number. The others are seconds."""
 
     connections: int = 1000
     per_peer: int = 64
     header: float = 10.0
     body: float = 60.0
     stall: float = 30.0
+    per_second: int = 0
 
 
-def _raw(status: str, code: int, text: str, *headers: str) -> bytes:
+_TOO_SLOW = Refusal(
+    408, "DEADLINE_EXCEEDED", "REQUEST_TIMEOUT", "The request did not come in time."
+)
+_NO_ROOM = Refusal(503, "UNAVAILABLE", "TOO_MANY_CONNECTIONS", "Too many connections.")
+_NO_HTTP = Refusal(
+    400,
+    "INVALID_ARGUMENT",
+    "MALFORMED_REQUEST",
+    "The request is not proper HTTP, or its headers are too large.",
+)
+REFUSALS = (_TOO_SLOW, _NO_ROOM, _NO_HTTP)
+"""What any request may be answered here."""
+
+
+def _raw(refusal: Refusal, *headers: str) -> bytes:
     """An answer for a connection that has no request to be answered."""
-    error = {"code": code, "status": "UNAVAILABLE", "message": text, "details": []}
-    body = orjson.dumps({"error": error})
     lines = [
-        f"HTTP/1.1 {status}",
+        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
         "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
+        f"Content-Length: {len(refusal.body)}",
         "Connection: close",
         *headers,
         *(f"{name}: {value}" for name, value in SAFE.items()),
     ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return "\r\n".join([*lines, "", ""]).encode() + refusal.body
 
 
-_TOO_SLOW = _raw("408 Request Timeout", 408, "The request did not come in time.")
-_NO_ROOM = _raw("503 Service Unavailable", 503, "Too many connections.", "Retry-After: 1")
+_SAY_TOO_SLOW = _raw(_TOO_SLOW)
+_SAY_NO_ROOM = _raw(_NO_ROOM, "Retry-After: 1")
 
 
 class Runner(web.AppRunner):
@@ -77,11 +90,18 @@ class Runner(web.AppRunner):
     ) -> None:
         super().__init__(app, access_log=None, shutdown_timeout=shutdown_timeout)
         self._limits = limits
+        burst = max(limits.per_peer, 2 * limits.per_second)
+        self._peers = Peers(limits.per_second, burst, max(limits.connections, 10 * burst))
+
+    def site(self, listening: socket.socket) -> web.SockSite:
+        """What serves those who connect to a socket. The socket is the site's from then on."""
+        door = Door(listening, self._peers.admits)
+        return web.SockSite(self, door, backlog=ACCEPTED_AT_ONCE)
 
     async def _make_server(self) -> web.Server:
         """Of AppRunner, for the one purpose of making connections of our own class."""
         made = await super()._make_server()
-        return _Server(made, self._limits)
+        return _Server(made, self._limits, self._peers)
 
     async def cleanup(self) -> None:
         if isinstance(self.server, _Server):
@@ -92,11 +112,11 @@ class Runner(web.AppRunner):
 class _Server(web.Server):
     """Makes the connections of `made`, knows them all, and ends those that are overdue."""
 
-    def __init__(self, made: web.Server, limits: Limits) -> None:
+    def __init__(self, made: web.Server, limits: Limits, rates: Peers) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(made.request_handler, request_factory=self._begin, loop=self.loop)
         self.limits = limits
-        self.malformed = _Malformed()
+        self.rates = rates
         self.open: dict[Connection, None] = {}
         self.waiting: dict[Connection, None] = {}  # those without a request, the longest first
         self.refused: dict[Connection, float] = {}
@@ -194,7 +214,7 @@ class Connection(web.RequestHandler):
         assert isinstance(transport, asyncio.Transport)
         self._tcp = transport
         server, now = self._server, self._server.loop.time()
-        self.peer = _peer(transport)
+        self.peer = peer_of(transport.get_extra_info("peername"))
         if not server.has_room(self.peer):
             self._refuse(transport, now)
             return
@@ -254,15 +274,11 @@ class Connection(web.RequestHandler):
         """What is no HTTP gets an answer that repeats none of it, and no traceback in the log."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
-        self._server.malformed.note(self.peer, exc)
+        self._server.rates.charge(self.peer, MALFORMED)
+        log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
-        text = "The request is not proper HTTP, or its headers are too large."
-        error = {"code": 400, "status": "INVALID_ARGUMENT", "message": text, "details": []}
-        body = orjson.dumps({"error": error})
-        response = web.Response(
-            status=400, body=body, content_type="application/json", headers=SAFE
-        )
+        response = _NO_HTTP.response()
         response.force_close()
         return response
 
@@ -293,7 +309,7 @@ class Connection(web.RequestHandler):
         if self._tcp is not None:
             own = self._tcp.get_extra_info("socket")
             if own is not None:
-                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
             self._tcp.abort()
 
     def _reads_too_slowly(self, tcp: asyncio.Transport, now: float) -> bool:
@@ -313,7 +329,7 @@ class Connection(web.RequestHandler):
         if answering or tcp.get_write_buffer_size():
             self.abort()
         else:
-            tcp.write(_TOO_SLOW)
+            tcp.write(_SAY_TOO_SLOW)
             tcp.close()
 
     def _refuse(self, tcp: asyncio.Transport, now: float) -> None:
@@ -323,40 +339,8 @@ class Connection(web.RequestHandler):
             self.abort()
             return
         self._server.refused[self] = now
-        tcp.write(_NO_ROOM)
+        tcp.write(_SAY_NO_ROOM)
         tcp.write_eof()
 
     def _log(self, why: str) -> None:
         log.debug("connection cut", extra={"peer": self.peer, "why": why})
-
-
-def _peer(transport: asyncio.Transport) -> str | int:
-    """What connections are counted by. Whoever has an IPv6 address has 2**64 of them."""
-    name = transport.get_extra_info("peername")
-    if not name or isinstance(name, str | bytes):
-        return ""
-    address = str(name[0]).partition("%")[0]
-    if ":" not in address or address in SHARED:
-        return address
-    return int(ip_address(address)) >> 64
-
-
-class _Malformed:
-    """The log of clients that speak no HTTP: anybody could fill the disk with it."""
-
-    def __init__(self) -> None:
-        self._left = float(LINES_A_BURST)
-        self._at = 0.0
-        self._untold = 0
-
-    def note(self, peer: str | int, problem: BaseException) -> None:
-        now = asyncio.get_running_loop().time()
-        self._left = min(LINES_A_BURST, self._left + (now - self._at) / SECONDS_A_LINE)
-        self._at = now
-        if self._left < 1:
-            self._untold += 1
-            return
-        self._left -= 1
-        facts = {"peer": peer, "problem": type(problem).__name__, "more": self._untold}
-        self._untold = 0
-        log.warning("malformed request", extra=facts)

@@ -3,6 +3,7 @@
 text X      thought X    status X     say X, in the one way or the other
 line X      print X as it is
 ask ID X    permit ID X  login ID X   ask, wait for the answer, say what it was
+answers N   wait for N answers and say what they were
 here PATH NAME     tell the test that it lives (tests/liveness.py)
 wait PATH NAME     the same, and wait until the test says go
 spawn PATH NAME    start a process in a session of its own that tells the same
@@ -24,6 +25,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,11 @@ class Agent:
                 print(rest, flush=True)
             case "ask" | "permit" | "login":
                 self.ask(word, *rest.partition(" ")[::2])
+            case "answers":
+                answers = (line for line in self.lines if line["type"] == "answer")
+                for line in islice(answers, int(rest)):
+                    said = [line["questionId"], line["text"], line["optionId"]]
+                    say("text", text=json.dumps(said))
             case "here":
                 connect(*rest.split())
             case "wait":

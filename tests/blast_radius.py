@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge import cgroup
+from bridge.sandbox import SHARED_MEMORY
 from tests.bridge_process import CHECKOUT
 from tests.hostile_cli import ATTEMPTS
 
@@ -57,7 +58,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "rewrite-its-own-output": "yes no yes",
         # A folder of its own is where others are.
         "mkdir-in-tmp": "yes no own",
-        "write-shared-memory": "yes no own",
+        "write-shared-memory": "yes yes own",
         "mount-over-the-workspace": "own no own",
         # The bridge ends what is left of a task.
         "live-on-in-another-session": "ended ended ended",
@@ -92,9 +93,10 @@ def rules(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
     """As a server would have them by default. Nothing is asked for under "none"."""
     if profile == "none":
         return {"profile": profile}
+    shared = [SHARED_MEMORY] if profile == "landlock" else []
     return {
         "profile": profile,
-        "write": [at["workspace"], at["private"]],
+        "write": [at["workspace"], at["private"], *shared],
         "hide": [at["home"] + "/.ssh", at["state"]],
         "connect": [at["model"]],
         "bind": [0],

@@ -78,6 +78,8 @@ async def bridge(
     """A server with `workspace` on a free port; `env` are settings and what else it inherits.
 
     Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
+    Its CLIs have no boundary unless `env` says so: most of them write where tests want to see it,
+    beside their workspace. What the default allows is tested where that is the subject.
     """
     home = workspace.parent / "home"
     home.mkdir(exist_ok=True)
@@ -89,6 +91,7 @@ async def bridge(
         "HOST": "127.0.0.1",
         "PORT": "0",
         "AGENT_REPO_PATH": str(workspace),
+        "BRIDGE_SANDBOX": "none",
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -43,6 +43,8 @@ def shown(default: object) -> str:
     """A default as it is written in an environment variable."""
     if default is None or default == ():
         return ""
+    if isinstance(default, tuple):
+        return ", ".join(default)
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 

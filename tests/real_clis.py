@@ -273,6 +273,7 @@ async def serving(cli: Cli, folder: Path, **env: str) -> AsyncIterator[Real]:
             "AGENT_BINARY": cli.path(),
             "TMPDIR": str(folder / "tmp"),
             "BRIDGE_THOUGHTS": "true",
+            "BRIDGE_SANDBOX": "auto",  # they work in what users have by default
             **cli.environment(model.url),
             **env,
         }

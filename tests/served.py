@@ -18,6 +18,7 @@ from bridge.identity import identify_by
 from bridge.manager import TaskManager
 from bridge.process import reap_orphans
 from bridge.push import Push
+from bridge.quotas import Quotas
 from bridge.server import limits
 from bridge.settings import Loaded, Settings
 from bridge.store.push_queue import SqliteQueue
@@ -61,7 +62,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
     before = psutil.Process().children(recursive=True)  # of a server that other tests share
     chosen = loaded.settings
-    pool = SessionPool(chosen.bridge_max_sessions)
+    pool = SessionPool(chosen.bridge_max_sessions, Quotas(chosen.tokens))
     allow_private = chosen.bridge_push_allow_private
     push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
     await push.start()

@@ -137,6 +137,9 @@ def test_a_new_session_is_launched_with_its_id_and_speaks_on_pipes() -> None:
         "stream-json",
         "--permission-prompt-tool",
         "stdio",
+        "--setting-sources=user",
+        "--strict-mcp-config",
+        "--add-dir=.",
         f"--session-id={SESSION}",
     )
     assert launch.stdin is Stdin.LINES

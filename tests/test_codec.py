@@ -318,6 +318,9 @@ def test_the_newest_version_is_offered_first() -> None:
     assert [codec.version for codec in CODECS] == ["1.0", "0.3"]
 
 
+RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"}
+
+
 @pytest.mark.parametrize(
     ("kind", "code", "reason"),
     [
@@ -339,7 +342,8 @@ def test_every_error_has_the_code_of_the_specification(
     for codec in CODECS:
         encoded = codec.encode_error(kind("text"))
         assert (encoded["code"], encoded["message"]) == (code, "text")
-        (info,) = encoded["data"]
+        info, *hints = encoded["data"]
+        assert hints == ([RETRY] if kind is errors.Unavailable else [])
         assert info == {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
             "reason": reason,

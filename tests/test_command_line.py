@@ -196,6 +196,24 @@ async def test_the_first_known_cli_on_path_is_served_if_none_is_named(
         assert "first known CLI on PATH" in server.log
 
 
+async def test_what_a_cli_says_of_itself_does_nothing_to_the_terminal(
+    workspace: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "claude"
+    program.write_text(r"""#!/bin/sh
+printf '1.2\033]52;c;ZXZpbA==\a\033[2J.3\n'
+printf '\033[31mred\n' >&2
+""")
+    program.chmod(0o755)
+    settings: Any = {"AGENT_ADAPTER": "claude-code", "AGENT_BINARY": str(program)}
+    async with bridge(workspace, **settings) as server:
+        assert f"{program} 1.2.3\n" in server.log
+        assert not set(server.log) & set("\x1b\x07")
+    done = run("doctor", cwd=tmp_path, AGENT_REPO_PATH=str(workspace), PORT="0", **settings)
+    assert "1.2" in done.stdout
+    assert not set(done.stdout + done.stderr) & set("\x1b\x07")
+
+
 async def test_without_any_cli_a_recording_is_played(workspace: Path, tmp_path: Path) -> None:
     recording = tmp_path / "talk.jsonl"
     write_recording(recording)

@@ -578,6 +578,7 @@ def confined(cli: Cli, folder: Path, profile: str, extra: Mapping[str, Any]) -> 
 async def test_a_real_cli_works_inside(cli: Cli, tmp_path: Path) -> None:
     inside = confined(cli, tmp_path, "landlock", {})
     env = {"AGENT_FORCE": "true", "AGENT_BINARY": str(tmp_path / "cli"), **cli.force}
+    env["BRIDGE_SANDBOX"] = "none"  # for it is in one of its own
     async with serving(inside, tmp_path, **env) as real:
         line = (
             f"cat {real.home}/.ssh/id; echo no >{tmp_path}/outside; "
@@ -598,7 +599,8 @@ async def test_codex_whose_own_sandbox_cannot_be_had_inside_asks_as_ever(tmp_pat
     """Its bubblewrap needs mounts, which no program has under Landlock. What is allowed is run
     without it, and still inside ours."""
     inside = confined(CODEX, tmp_path, "landlock", {})
-    async with serving(inside, tmp_path, AGENT_BINARY=str(tmp_path / "cli")) as real:
+    env = {"AGENT_BINARY": str(tmp_path / "cli"), "BRIDGE_SANDBOX": "none"}
+    async with serving(inside, tmp_path, **env) as real:
         line = f"echo no >{tmp_path}/outside; echo written >by-command.txt"
         task = await ask(real.client(), told("run", real.run(line), "the end"))
         task = await answer(real.client(), task, "yes")

@@ -556,6 +556,25 @@ async def test_a_context_stays_in_its_directory(make: Make, workspace: Path) -> 
         bridge.send("cwd", "c", metadata={"cwd": "."})
 
 
+async def test_a_directory_that_was_swapped_for_a_link_is_not_gone_to(
+    make: Make, workspace: Path
+) -> None:
+    """An agent that works above it can do that while the conversation rests, or waits."""
+    (workspace / "inner").mkdir()
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    bridge = make(idle=0.0)
+    assert answer(await bridge.run("cwd", "c", metadata={"cwd": "inner"}))
+    (workspace / "inner").rmdir()
+    (workspace / "inner").symlink_to(outside)
+    record = await bridge.run("exit 3", "c")  # a session that is still warm is where it was
+    record = await bridge.run("cwd", "c")
+    assert record.task.state is TaskState.FAILED
+    assert record.task.metadata["bridge"]["reason"] == "launch"
+    assert "not the directory any more" in message(record)
+    assert str(outside) not in message(record)
+
+
 @pytest.mark.parametrize("context", ["a", "A-z_0.9:x", "x" * 128])
 async def test_a_context_id_of_the_client_is_kept(make: Make, context: str) -> None:
     record = await make().run("prompt", context)

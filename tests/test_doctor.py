@@ -20,6 +20,7 @@ import pytest
 from bridge import registry
 from bridge.adapter import Ability, Adapter, AgentConfig, Prompt, SessionStart
 from bridge.choice import choose_all
+from bridge.confine import landlock_abi
 from bridge.doctor import machine as doctor_machine
 from bridge.doctor.adapters import COLUMNS, ability
 from bridge.errors import ConfigurationError
@@ -35,6 +36,8 @@ from tests.real_clis import OVER_ACP as CLIS
 from tests.test_session import Echo
 
 WITHIN = 60.0  # seconds for a whole run
+GREETS = f"exec {sys.executable} -I -S {acp_agent.PROGRAM} {shlex.quote('{}')}"
+needs_landlock = pytest.mark.skipif(landlock_abi() < 3, reason="this kernel has no Landlock")
 Json = dict[str, Any]
 # Within less time than people have; the same as `python -m bridge doctor --json` in all else.
 SHORT = """
@@ -71,6 +74,7 @@ class Machine:
             "PORT": "0",
             "AGENT_REPO_PATH": str(self.workspace),
             "BRIDGE_STOP_GRACE_MS": "300",
+            "BRIDGE_SANDBOX": "none",  # programs of tests tell their pids beside the workspace
             **self.env,
         }
 
@@ -228,6 +232,38 @@ def test_every_failure_is_followed_by_its_next_step(machine: Machine) -> None:
     assert (code, len(failures)) == (1, 3)
     assert all(lines[number + 1].startswith("      → ") for number in failures)
     assert lines[-1] == "Not ready: state, gemini: flags, gemini: handshake."
+
+
+@needs_landlock
+def test_a_cli_is_looked_at_in_what_it_would_be_served_in(machine: Machine) -> None:
+    """One that works only without is told so here, not by its first task."""
+    outside = machine.folder / "outside"
+    machine.gemini(talk=f"touch {outside} || exit 3; {GREETS}")
+    code, report = machine.examined("--agent", "gemini", BRIDGE_SANDBOX="auto")
+    assert (code, outside.exists()) == (1, False)
+    check = the(report, "sandbox", "gemini")
+    assert (check["status"], check["facts"]) == ("ok", {"profile": "landlock"})
+    code, report = machine.examined("--agent", "gemini", BRIDGE_SANDBOX="none")
+    assert (code, outside.exists()) == (0, True)
+    assert the(report, "sandbox", "gemini")["status"] == "note"
+
+
+@needs_landlock
+def test_a_program_that_cannot_be_run_inside_is_told_so(machine: Machine) -> None:
+    machine.gemini().write_text("#!/no/such/interpreter\n")
+    code, report = machine.examined("--agent", "gemini", BRIDGE_SANDBOX="auto")
+    check = the(report, "program", "gemini")
+    assert (code, check["status"]) == (1, "failed")
+    assert "No such file" in check["text"]
+
+
+def test_a_boundary_that_cannot_be_had_is_told_with_what_to_do(machine: Machine) -> None:
+    machine.gemini()
+    code, report = machine.examined(
+        "--agent", "gemini", BRIDGE_SANDBOX="none", BRIDGE_SANDBOX_PORTS="443"
+    )
+    assert code == 2
+    assert "BRIDGE_SANDBOX_PORTS" in the(report, "settings", "gemini")["text"]
 
 
 async def test_nothing_is_left_of_a_handshake(machine: Machine) -> None:

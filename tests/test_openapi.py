@@ -8,10 +8,10 @@ import json
 import re
 import sys
 import threading
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from schemathesis.core.parameters import ParameterLocation
 
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION, Card
+from bridge.access import Token, digest
 from bridge.identity import FAILURES
 from bridge.transports.openapi import COMPONENTS, CONTRACTS, document
 from bridge.transports.rest import ROUTES
@@ -35,6 +36,8 @@ from tests.test_rest import A2A, HOOK, PLAIN, Answer, Rest, message
 
 T = TypeVar("T")
 TOKEN = "a-token-of-some-length"
+READER = "another-token-of-some-length"
+PEER = "127.0.0.7"
 WRONG = {"Authorization": "Bearer another"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 REST = "/a2a/rest"
@@ -60,6 +63,13 @@ def conforms(schema: Json, instance: Any) -> None:
 
 def ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+def resolved(response: Json) -> Json:
+    """A response that may be one of all operations."""
+    name = response.get("$ref", "").removeprefix("#/components/responses/")
+    found: Json = DOCUMENT["components"]["responses"][name] if name else response
+    return found
 
 
 def operations(of: Json = DOCUMENT) -> Iterator[tuple[str, str, Json]]:
@@ -99,7 +109,7 @@ def test_its_schemas_are_schemas_and_all_are_used() -> None:
     for schema in DOCUMENT["components"]["schemas"].values():
         meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     used = re.findall(r'"#/components/(\w+)/([\w-]+)"', json.dumps(DOCUMENT))
-    for kind in ("schemas", "parameters"):
+    for kind in ("schemas", "parameters", "responses"):
         assert {name for of, name in used if of == kind} == DOCUMENT["components"][kind].keys()
 
 
@@ -245,6 +255,25 @@ class Documented(Rest):
                 conforms(header["schema"], answer.headers[name])
         return answer
 
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+        """One of an address that the other requests do not come from."""
+        host, port = self.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=(PEER, 0))
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    async def raw(self, path: str, data: bytes) -> None:
+        """Send what is no request, as if it were one for `path`."""
+        async with asyncio.timeout(20), self.connection() as (reader, writer):
+            writer.write(data)
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        answer = Answer(int(head.split()[1]), PLAIN, json.loads(body), {})
+        described = self._saw("GET", path, answer.status, answer.reason)
+        self._check(described["content"][PLAIN]["schema"], answer.body)
+
     async def items(self, method: str, path: str, body: Any = None) -> AsyncIterator[Json]:
         described = self._saw(method, path, 200, "")
         assert list(described["content"]) == ["text/event-stream"]
@@ -256,8 +285,7 @@ class Documented(Rest):
         """What the document says of such an answer."""
         known = template(method, path)
         self.seen.add((method, known, status, reason))
-        described: Json = DOCUMENT["paths"][known][method.lower()]["responses"][str(status)]
-        return described
+        return resolved(DOCUMENT["paths"][known][method.lower()]["responses"][str(status)])
 
     def _check(self, schema: Json, body: Any) -> None:
         conforms(schema, body)
@@ -329,15 +357,11 @@ async def subscribed(rest: Documented, verb: str) -> None:
 
 async def bad_requests(rest: Documented, task: Json, limit: int) -> None:
     """One request at least for each documented error, but for a server that is shutting down."""
-    # The first ones are wrong, the others are too many.
-    for method, path, _ in islice(cycle(operations()), 2 * FAILURES):
-        await rest.ask(method, path.format(id="none", taskId="none"), None, WRONG)
     for method, path, described in operations():
         at = path.format(id="none", taskId="none")
         body: Any = {"message": message("done", taskId="none"), **HOOK}
         sent = body if method == "POST" else None
         await rest.ask(method, at, sent, {"A2A-Version": "9"})
-        await rest.ask(method, at, sent, WRONG)
         if "404" in described["responses"]:
             await rest.ask(method, at, sent)
         if method == "POST":
@@ -357,11 +381,46 @@ async def bad_requests(rest: Documented, task: Json, limit: int) -> None:
         await rest.post(path, {"message": foreign})
 
 
+# What any request may be answered, with its status and reason.
+ANYTIME = {
+    (400, "INVALID_HOST"),
+    (400, "MALFORMED_REQUEST"),
+    (401, "UNAUTHENTICATED"),
+    (403, "ORIGIN_NOT_ALLOWED"),
+    (403, "PERMISSION_DENIED"),
+    (408, "REQUEST_TIMEOUT"),
+    (421, "HOST_NOT_ALLOWED"),
+    (429, "TOO_MANY_REQUESTS"),
+    (431, "HEADERS_TOO_LARGE"),
+    (503, "TOO_MANY_CONNECTIONS"),
+    (503, "UNAVAILABLE"),
+}
+
+
+async def requests_that_come_nowhere(rest: Documented) -> None:
+    """One for each answer that no operation has a part in."""
+    path = "/tasks"
+    for headers in (
+        {"Host": ":80"},
+        {"Host": "evil.example"},
+        {"Origin": "https://evil.example"},
+        {f"X-{number}": "x" * 7000 for number in range(5)},
+        {"Authorization": f"Bearer {READER}"},
+    ):
+        await rest.post("/message:send", {"message": message("done")}, **headers)
+    for _ in range(FAILURES + 1):
+        await rest.get(path, **WRONG)
+    await rest.raw(path, b"nonsense")
+    await rest.raw(path, b"\r\n")
+    async with rest.connection():  # there is room for one
+        await rest.raw(path, b"")
+
+
 def documented() -> set[Case]:
     found: set[Case] = set()
     for method, path, described in operations():
         for status, response in described["responses"].items():
-            content = next(iter(response["content"].values()))
+            content = next(iter(resolved(response)["content"].values()))
             error = content["schema"].get("properties", {}).get("error")
             reasons = error["properties"]["details"]["contains"] if error else {}
             for reason in reasons["properties"]["reason"]["enum"] if reasons else [""]:
@@ -373,14 +432,28 @@ async def test_every_answer_is_documented_and_all_that_is_documented_is_answered
     workspace: Path,
 ) -> None:
     limit = 10_000
-    async with serving(workspace, bridge_token=TOKEN, bridge_max_body_bytes=limit) as server:
+    chosen: Json = {
+        "bridge_token": TOKEN,
+        "bridge_max_body_bytes": limit,
+        "bridge_header_timeout_ms": 500,
+        "bridge_max_connections_per_peer": 1,
+        "tokens": {"reader": Token(hash=f"sha256:{digest(READER).hex()}", scopes=("read",))},
+    }
+    async with serving(workspace, **chosen) as server:
         rest = Documented(server.http, server.url)
         task = await good_requests(rest)
         await bad_requests(rest, task, limit)
+        await requests_that_come_nowhere(rest)
         await server.managers[0].close(drain=0)
-        for path in ("/message:send", "/message:stream"):
-            await rest.post(path, {"message": message("done")})
-    assert rest.seen == documented()
+        await rest.post("/message:send", {"message": message("done")})
+    known = documented()
+    assert {case for case in known if case[2:] in ANYTIME} == {
+        (method, path, *one) for method, path, _ in operations() for one in ANYTIME
+    }
+    assert {case[2:] for case in rest.seen if case[2:] in ANYTIME} == ANYTIME
+    assert {case for case in rest.seen if case[2:] not in ANYTIME} == {
+        case for case in known if case[2:] not in ANYTIME
+    }
     for schema, body in rest.bodies:
         for longer in with_one_member_more(body):
             with pytest.raises(ValueError):

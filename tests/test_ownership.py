@@ -33,7 +33,7 @@ ABSENT = "00000000-0000-4000-8000-000000000000"
 @asynccontextmanager
 async def server(folder: Path, **settings: Any) -> AsyncIterator[Server]:
     tokens = {
-        name: Token(f"sha256:{digest(TOKENS[name]).hex()}", SCOPES[name])  # type: ignore[arg-type]
+        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name])  # type: ignore[arg-type]
         for name in TOKENS
     }
     async with serving(folder, tokens=tokens, **settings) as one:
@@ -262,7 +262,7 @@ async def test_a_principal_works_only_where_it_may(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     inside = tmp_path / "b"
     (tmp_path / "a/secret.txt").write_text("x")
-    limited = Token(f"sha256:{digest('limited').hex()}", workspaces=(str(inside),))
+    limited = Token(hash=f"sha256:{digest('limited').hex()}", workspaces=(str(inside),))
     async with serving(tmp_path, tokens={"limited": limited}) as one:
 
         async def send(text: str, **members: Any) -> Json:

@@ -47,7 +47,14 @@ class Play:
         start = SessionStart(
             "/workspace", resume or ID, bool(resume), SessionOptions(**options), folder=None
         )
-        config = AgentConfig("/opt/agent", ("--own",), model="m", force=force, runner=("runner",))
+        config = AgentConfig(
+            "/opt/agent",
+            ("--own",),
+            model="m",
+            force=force,
+            runner=("runner",),
+            project_config=True,  # what keeps a CLI from it is in test_poisoned.py
+        )
         self.adapter = registry.load(name)(config, start)
 
     def prompt(self, text: str = "do it") -> list[Json]:
@@ -232,16 +239,16 @@ def test_a_prompt_is_on_stdin_or_behind_the_end_of_the_flags(name: str, text: st
     assert not run["open"]
     if name == "cursor":
         assert run["argv"][-2] == "--"
-        assert run["argv"][-1].startswith(f" {text}")
+        assert run["argv"][-1].startswith(" \u200b/help" if text == "/help" else f" {text}")
         assert run["input"] == ""
     else:
         assert not any(text in one for one in run["argv"] if text not in ("-", "@x"))
-        assert run["input"].lstrip().startswith(text)
+        assert run["input"].removeprefix("\u200b").startswith(text)
 
 
 def test_a_gemini_command_is_not_one() -> None:
     (order,) = Play("gemini-print").prompt("/memory show")
-    assert order["run"]["input"].startswith(" /memory show")
+    assert order["run"]["input"].startswith("\u200b/memory show")
     (order,) = Play("gemini-print").prompt("plain")
     assert order["run"]["input"].startswith("plain")
 

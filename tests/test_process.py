@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -622,3 +623,24 @@ def test_a_loop_that_ends_while_a_child_is_started_leaves_no_child() -> None:
 
     asyncio.run(start_and_leave())
     assert our_children() == []
+
+
+PRIVATE = """
+import ctypes, os, resource, sys
+sys.path.insert(0, sys.argv[1])
+from bridge.process import keep_private
+environ = f"/proc/{os.getpid()}/environ"
+os.setresuid(65534, 65534, 65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as any process of that user is at its start
+before = os.stat(environ).st_uid
+keep_private()
+print(before, os.stat(environ).st_uid, resource.getrlimit(resource.RLIMIT_CORE))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to become somebody who is not")
+def test_the_server_is_not_readable_for_programs_of_its_own_user() -> None:
+    checkout = str(Path(__file__).parent.parent)
+    command = [sys.executable, "-c", PRIVATE, checkout]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=True)
+    assert done.stdout.split("\n")[0] == "65534 0 (0, 0)"

@@ -97,7 +97,8 @@ async def test_a_prompt_reaches_the_model_as_it_is(real: Real, text: str) -> Non
     task = await real.client().send(script(text, {"echo": True}))
     assert state(task) == "completed", said(task)
     echoed = [part["text"] for part in json.loads(artifact_text(task))]
-    before = " " if (real.cli.name, text[0]) == ("gemini-print", "/") else ""
+    guarded = real.cli.name in ("gemini-print", "copilot-print") and text.startswith("/")
+    before = "\u200b" if guarded else ""
     wanted = f"{before}{text} @@"
     assert any(one.rpartition("\n\n")[2].startswith(wanted) for one in echoed), echoed
 

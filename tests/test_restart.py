@@ -60,6 +60,7 @@ class Place:
             "BRIDGE_DRAIN_MS": "0",
             "BRIDGE_STOP_GRACE_MS": "1000",
             "BRIDGE_PUSH_ALLOW_PRIVATE": "true",
+            "BRIDGE_SANDBOX": "auto",  # what outlives the server is in there, too
         }
         async with bridge(self.workspace, ready=ready, **{**scripted, **env}) as server:
             yield server, Client(self._http, server.url)

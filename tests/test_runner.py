@@ -96,6 +96,25 @@ def test_the_end_of_stderr(driven: Driven) -> None:
     assert stderr.endswith("line 2999\n") and len(stderr) == runner.STDERR_TAIL
 
 
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_what_is_written_to_a_terminal_is_no_key(driven: Driven, stays_open: bool) -> None:
+    keys = "\x00\x03\x04\x1a\x1c\x1b\x15\x16\x7f\x9b\r"
+    say = "IFS= read -r x; printf '%s\n' \"$x\""
+    driven.shell(f"{say}; {say}", pty=True, open=stays_open, input=f"\ta{keys}é\n{keys}b\n")
+    blank = " " * len(keys)
+    assert driven.heard_until("exit")[:2] == [{"line": f"\ta{blank}é"}, {"line": f"{blank}b"}]
+    if stays_open:
+        driven.shell(say, pty=True, open=True)
+        driven.order(write=f"{keys}c\n")
+        assert driven.heard_until("exit")[-2] == {"line": f"{blank}c"}
+
+
+def test_a_program_is_not_given_the_signals_that_python_ignores(driven: Driven) -> None:
+    for pty in (False, True):
+        driven.shell("grep SigIgn /proc/self/status", pty=pty)
+        assert driven.heard_until("exit")[0] == {"line": f"SigIgn:\t{0:016x}"}
+
+
 def test_who_inherits_the_streams_does_not_keep_it(driven: Driven) -> None:
     driven.shell("sleep 60 & echo $!")
     pid = int(driven.heard()["line"])

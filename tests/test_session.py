@@ -28,6 +28,7 @@ from bridge.events import (
 )
 from bridge.message import Message, Role, TextPart
 from bridge.process import MARKER, reap_orphans
+from bridge.redaction import NO_SECRETS, Secrets
 from bridge.session import Limits, Session
 
 WITHIN = 15.0
@@ -128,14 +129,19 @@ class Sessions:
         self.all: list[Session] = []
 
     async def __call__(
-        self, *argv: str, limits: Limits | None = None, bug: str | None = None
+        self,
+        *argv: str,
+        limits: Limits | None = None,
+        bug: str | None = None,
+        secrets: Secrets = NO_SECRETS,
     ) -> Session:
         binary, *args = argv or ("/bin/cat",)
         config = AgentConfig(binary, tuple(args))
         adapter = Echo(config, SessionStart("/", "session-1"))
         adapter.bug = bug
         marker = uuid.uuid4().hex
-        session = Session(adapter, {"PATH": os.environ["PATH"]}, limits or Limits(), marker)
+        environment = {"PATH": os.environ["PATH"]}
+        session = Session(adapter, environment, limits or Limits(), marker, secrets=secrets)
         self.all.append(session)
         await session.open()
         return session
@@ -197,6 +203,23 @@ async def test_what_is_printed_between_turns_belongs_to_no_turn(start: Sessions)
     async with asyncio.timeout(WITHIN):
         await adapter_of(session).late.wait()
     assert await run(session, "two").ended() == [Done("2")]
+
+
+async def test_what_may_begin_a_secret_is_told_at_the_end_however_the_turn_ends(
+    start: Sessions,
+) -> None:
+    secrets = Secrets(["late-for-supper"])
+    program = (
+        "read a; echo done 1; echo text late; echo done late; echo text late; read b; echo done 2"
+    )
+    session = await start("/bin/sh", "-c", program, secrets=secrets)
+    await run(session, "one").ended()
+    async with asyncio.timeout(WITHIN):
+        await adapter_of(session).late.wait()
+    assert await run(session, "two").ended() == [Done("2")]  # nothing of before
+    session = await start(limits=Limits(turn=0.5), secrets=secrets)
+    events = await run(session, "text it is late").ended()
+    assert events[:-1] == [Text("it is "), Text("late")] and isinstance(events[-1], TimedOut)
 
 
 async def test_an_exit_before_the_end_of_the_turn_is_its_failure(start: Sessions) -> None:

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from bridge.errors import ConfigurationError
+from bridge.repository import guards
 from bridge.settings import Loaded, Settings, load
 from tests.bridge_process import bridge
 from tests.client import Client, artifact_text
@@ -34,6 +35,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "agent_approval_response": ("yes, no", ("yes", "no")),
     "agent_end_pattern": ("^> $", "^> $"),
     "agent_pty": ("true", True),
+    "agent_project_config": ("ask", "ask"),
     "agent_repo_path": ("/usr", "/usr"),
     "agent_allowed_repo_roots": ("/usr:/usr/lib", ("/usr", "/usr/lib")),
     "claude_code_path": ("/bin/claude", "/bin/claude"),
@@ -43,8 +45,13 @@ VALUES: dict[str, tuple[str, Any]] = {
     "log_level": ("DEBUG", "DEBUG"),
     "bridge_token": ("x" * 16, "x" * 16),
     "bridge_auth": ("none", "none"),
+    "bridge_oidc_jwks": ("keys.json", "keys.json"),
+    "bridge_oidc_claim": ("email", "email"),
+    "bridge_oidc_scopes": ("run, admin", ("run", "admin")),
     "bridge_sandbox": ("landlock", "landlock"),
     "bridge_sandbox_write": ("/usr:/opt", ("/usr", "/opt")),
+    "bridge_sandbox_read": ("~/.ssh", ("~/.ssh",)),
+    "bridge_sandbox_user": ("nobody", "nobody"),
     "bridge_sandbox_ports": ("443, 80", ("443", "80")),
     "bridge_sandbox_wrapper": ("nice -n 5", ("nice", "-n", "5")),
     "bridge_allowed_hosts": ("Build.example, [::2]", ("build.example", "::2")),
@@ -54,11 +61,17 @@ VALUES: dict[str, tuple[str, Any]] = {
     ),
     "bridge_max_connections": ("5", 5),
     "bridge_max_connections_per_peer": ("6", 6),
+    "bridge_max_connections_per_second": ("6", 6),
     "bridge_header_timeout_ms": ("7", 7),
     "bridge_body_timeout_ms": ("8", 8),
     "bridge_stall_timeout_ms": ("9", 9),
     "bridge_max_sessions": ("1", 1),
     "bridge_session_idle_ms": ("0", 0),
+    "bridge_session_memory_bytes": ("1", 1),
+    "bridge_session_cpu_percent": ("150", 150),
+    "bridge_session_processes": ("2", 2),
+    "bridge_session_file_bytes": ("3", 3),
+    "bridge_session_open_files": ("4", 4),
     "bridge_fast_path_ms": ("250", 250),
     "bridge_max_tasks": ("1", 1),
     "bridge_max_tasks_per_context": ("1", 1),
@@ -86,11 +99,17 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_max_store_bytes": ("4", 4),
     "bridge_on_restart": ("fail", "fail"),
     "bridge_on_stop": ("keep", "keep"),
+    "bridge_question_timeout_ms": ("5", 5),
+    "bridge_audit_file": ("/var/audit.jsonl", "/var/audit.jsonl"),
+    "bridge_redact": ("patterns", "patterns"),
     "bridge_replay_file": ("/x.jsonl", "/x.jsonl"),
     "bridge_replay_speed": ("0.5", 0.5),
 }
 # Tested below, or for CONFIG_FILE alone:
-ELSEWHERE = {"config_file", "agents", "agent_skills", "profiles", "tokens"}
+ELSEWHERE = {
+    *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
+    *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
+}
 
 
 @pytest.fixture(autouse=True)
@@ -440,4 +459,4 @@ async def test_the_cli_sees_nothing_of_the_settings_but_what_is_let_through(
     assert (seen["LC_TIME"], seen["HOME"]) == ("C", str(tmp_path / "home"))
     wanted = {"PATH", "HOME", "LC_TIME", "FROM_DOTENV", "FROM_BOTH", "CODING_AGENT_BRIDGE_PROCESS"}
     of_the_shell_and_python = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
-    assert set(seen) - of_the_shell_and_python == wanted
+    assert set(seen) - of_the_shell_and_python == wanted | set(guards({}))

@@ -23,7 +23,8 @@ class Skill:
 class Card:
     """`url` is the JSON-RPC endpoint as clients reach it, `rest_url` the HTTP+JSON one.
 
-    `bearer`: requests need a token. `push`: receivers can be notified of updates. `extended`:
+    `bearer`: requests need a token. `oidc`: where the OpenID provider describes itself whose
+    tokens are such, too. `push`: receivers can be notified of updates. `extended`:
     clients that have authenticated themselves may ask for more; `details` is that more, for
     programs: what runs, and its limits. `extension_required`: clients must ask for EXTENSION.
     """
@@ -38,6 +39,7 @@ class Card:
     rest_url: str
     documentation_url: str | None = None
     bearer: bool = False
+    oidc: str | None = None
     push: bool = False
     extended: bool = False
     details: Mapping[str, Any] | None = None

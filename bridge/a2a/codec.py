@@ -391,6 +391,11 @@ class Codec(ABC):
                     "fieldViolations": violations,
                 }
             )
+        if isinstance(error, errors.TooManyRequests | errors.Unavailable):
+            delay = f"{error.seconds}s"
+            details.append(
+                {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+            )
         message = str(error) if known else "Internal error; the server's log has the details."
         return {"code": code, "message": message, "data": details}
 

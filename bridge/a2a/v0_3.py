@@ -253,9 +253,12 @@ class V0_3(Codec):
     def encode_card(self, card: Card) -> dict[str, Any]:
         security: dict[str, Any] = {}
         if card.bearer:
+            schemes: dict[str, Any] = {"bearer": {"type": "http", "scheme": "bearer"}}
+            if card.oidc:
+                schemes["oidc"] = {"type": "openIdConnect", "openIdConnectUrl": card.oidc}
             security = {
-                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-                "security": [{"bearer": []}],
+                "securitySchemes": schemes,
+                "security": [{name: []} for name in schemes],  # any of them
             }
         return {
             "protocolVersion": "0.3.0",

@@ -261,9 +261,13 @@ class V1_0(Codec):
         }
         security: dict[str, Any] = {}
         if card.bearer:
+            schemes: dict[str, Any] = {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+            if card.oidc:
+                address = {"openIdConnectUrl": card.oidc}
+                schemes["oidc"] = {"openIdConnectSecurityScheme": address}
             security = {
-                "securitySchemes": {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
-                "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
+                "securitySchemes": schemes,
+                "securityRequirements": [{"schemes": {name: {"list": []}}} for name in schemes],
             }
         return {
             "name": card.name,

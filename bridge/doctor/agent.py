@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from bridge.adapter import Adapter
-from bridge.choice import REPLAY, Choice, choose_all
+from bridge.choice import REPLAY, Choice, choose_all, make_sandbox
 from bridge.doctor.adapters import COLUMNS, ability
 from bridge.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import AgentProcess, Hooks, LongLine, Start
+from bridge.repository import guards
+from bridge.sandbox import Sandbox, refusal
 from bridge.settings import CHILD_ENVIRONMENT, Loaded, Settings
 
 LINES = 5000  # of a CLI's help that are kept
@@ -63,11 +65,16 @@ async def examine(
         return replace(about, checks=[_missing(one)])
     try:
         choice = choose(one, dotenv)
+        sandbox = await asyncio.to_thread(make_sandbox, choice)
     except ConfigurationError as error:
         return replace(about, program=found, checks=[_wrong(str(error))])
-    checks = await _Examination(choice, within or Within()).run(live)
+    try:
+        checks = await _Examination(choice, sandbox, within or Within()).run(live)
+    finally:
+        if sandbox:
+            await asyncio.to_thread(sandbox.close)
     checks += _particulars(choice) if deep else ()
-    return replace(about, program=choice.config.binary, checks=checks)
+    return replace(about, program=choice.config.binary, checks=[_boundary(sandbox), *checks])
 
 
 def choose(one: Candidate, dotenv: Mapping[str, str]) -> Choice:
@@ -87,6 +94,14 @@ def _particulars(choice: Choice) -> Iterator[Check]:
         yield note("abilities", f"no {name}: {why}")
     own = sorted(name for name in choice.config.env if not _is_common(name))
     yield note("variables", f"it sees {', '.join(own) or 'none'} of its own", names=own)
+
+
+def _boundary(sandbox: Sandbox | None) -> Check:
+    """What it is looked at in, as it would be served."""
+    if sandbox is None:
+        return note("sandbox", "none: it can do what this user can (BRIDGE_SANDBOX)")
+    check = ok if sandbox.walls or sandbox.profile == "external" else note
+    return check("sandbox", str(sandbox), profile=sandbox.profile)
 
 
 def _missing(one: Candidate) -> Check:
@@ -121,8 +136,10 @@ class _Ran:
 class _Examination:
     """The CLI of `choice`. Each step adds its checks; the first that fails for good is the last."""
 
-    def __init__(self, choice: Choice, within: Within) -> None:
+    def __init__(self, choice: Choice, sandbox: Sandbox | None, within: Within) -> None:
         self._choice = choice
+        self._before = sandbox.command(choice.settings.workspaces.default) if sandbox else ()
+        self._environment = sandbox.variables if sandbox else choice.config.env
         self._within = within
         self._upkeep = choice.adapter.upkeep
         self._cwd = choice.settings.workspaces.default
@@ -136,7 +153,14 @@ class _Examination:
             if not checks[0].failed:
                 checks += await self._flags()
                 checks += await self._login()
-                talk = Talk(self._choice, self._within, self.told, self._logged_in)
+                talk = Talk(
+                    self._choice,
+                    self._within,
+                    self.told,
+                    self._logged_in,
+                    self._environment,
+                    self._before,
+                )
                 checks += await talk.run(live)
         except LaunchError as error:
             text, step = self.told(str(error)), self._upkeep.install or "repair or replace it"
@@ -155,7 +179,7 @@ class _Examination:
 
     async def _run(self, arguments: Sequence[str], within: float) -> _Ran:
         """Raises LaunchError."""
-        config = self._choice.config
+        argv = (*self._before, self._choice.config.binary, *arguments)
         lines: list[str] = []
 
         def hear(batch: list[bytes | LongLine]) -> None:
@@ -163,7 +187,7 @@ class _Examination:
                 raw = line.head if isinstance(line, LongLine) else line
                 lines.append(raw.decode(errors="replace"))
 
-        start = Start((config.binary, *arguments), config.env, self._cwd, stdin=False)
+        start = Start(argv, self._environment, self._cwd, stdin=False)
         process = await AgentProcess.spawn(start, Hooks(hear), line_limit=4096)
         code = None
         try:
@@ -172,7 +196,11 @@ class _Examination:
             pass
         finally:
             await process.stop(grace=1.0)
-        return _Ran(code, "\n".join(lines), process.stderr.decode(errors="replace"))
+        err = process.stderr.decode(errors="replace")
+        problem = refusal(code, err) if self._before else None
+        if problem:
+            raise LaunchError(problem)
+        return _Ran(code, "\n".join(lines), err)
 
     # --- what it is ----------------------------------------------------------------------------
 
@@ -241,4 +269,5 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_common(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in CHILD_ENVIRONMENT)
+    known = (*CHILD_ENVIRONMENT, *guards({}))
+    return any(fnmatchcase(name, pattern) for pattern in known)

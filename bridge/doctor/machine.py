@@ -5,7 +5,6 @@ What sandboxes for agents are made of is told as it is.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import platform
@@ -18,15 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bridge import cgroup
+from bridge.confine import landlock_abi
 from bridge.doctor.report import Check, failed, note, ok, unneeded
+from bridge.sandbox import best
 from bridge.server import bind
 from bridge.settings import Settings
 from bridge.state import DATABASE
 
 LITTLE = 100 * 1024**2  # bytes: what a busy day of tasks may take
 PROBE_WITHIN = 5.0  # seconds
-_LANDLOCK_CREATE_RULESET = 444  # the same number on all architectures
-_LANDLOCK_VERSION = 1
 _CLONE_NEWUSER = 0x10000000
 # SQLite's byte range for readers and writers of a database (its file format, "lock bytes").
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510
@@ -40,8 +39,10 @@ def machine() -> Iterator[Check]:
     group = cgroup.home()
     without = "what agents start is found by its parents and its environment"
     yield _facility("cgroups", group is not None, without, f"version 2, in {group}")
-    yield note("sandbox", "BRIDGE_SANDBOX chooses one; without, an agent can do what this user can")
-    abi = landlock()
+    auto = best()
+    without = "" if auto == "landlock" else ": what an agent does, it does with this user's rights"
+    yield note("sandbox", f"BRIDGE_SANDBOX=auto is {auto} here{without}", auto=auto)
+    abi = landlock_abi()
     yield _facility("landlock", abi > 0, about=f"ABI {abi}", abi=abi)
     path = shutil.which("bwrap")
     yield _facility("bwrap", path is not None, about=str(path))
@@ -62,14 +63,6 @@ def _has_pidfd() -> bool:
     except (AttributeError, OSError):
         return False
     return True
-
-
-def landlock() -> int:
-    """The version of its interface; 0 where there is none (landlock_create_ruleset(2))."""
-    if sys.platform != "linux":
-        return 0
-    call = ctypes.CDLL(None).syscall
-    return max(0, int(call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)))
 
 
 def _has_user_namespaces() -> bool:
@@ -139,7 +132,7 @@ def _state_in(folder: Path) -> Check:
     other = "choose another folder with BRIDGE_STATE_DIR"
     if not nearest.is_dir():
         return _bad_state(folder, f"{nearest} is not a directory", other)
-    if nearest == folder and stat.S_IMODE(folder.stat().st_mode) & 0o077:
+    if nearest == folder and stat.S_IMODE(folder.stat().st_mode) & 0o067:
         return _bad_state(folder, "others can look into it", f"chmod 700 {folder}")
     problem = _unwritable(nearest)
     if problem:

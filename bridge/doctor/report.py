@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from bridge import __version__
+from bridge.readable import exact
 
 MARKS = {"ok": "ok", "failed": "!!", "note": "--"}
 SETTINGS = "settings"  # the name of the check that says whether they are right
@@ -97,14 +98,16 @@ def status(server: Iterable[Check], agents: Iterable[AgentReport]) -> int:
 
 
 def section(title: str, checks: Iterable[Check]) -> str:
-    """Aligned lines, each failure with its next step below it."""
+    """Aligned lines, each failure with its next step below it. What a CLI has said of itself does
+    nothing to the terminal."""
     checks = list(checks)
     width = max((len(check.name) for check in checks), default=0)
     lines = [title]
     for check in checks:
-        lines.append(f"  {MARKS[check.status]}  {check.name:{width}}  {check.text}".rstrip())
+        text = exact(check.text)
+        lines.append(f"  {MARKS[check.status]}  {check.name:{width}}  {text}".rstrip())
         if check.failed:
-            lines.append(f"      → {check.next}")
+            lines.append(f"      → {exact(check.next)}")
     return "\n".join(lines)
 
 

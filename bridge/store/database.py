@@ -75,12 +75,13 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 def private_directory(path: Path) -> None:
     """Make it, or see that it is ours alone. What exists is not changed: it may be anybody's.
-    Raises ConfigurationError if others can look into it, OSError if it cannot be had."""
+    Raises ConfigurationError if others can look into it, OSError if it cannot be had. A group may
+    pass through, as the user of BRIDGE_SANDBOX_USER does to what is his."""
     new = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in new:
         sync_directory(one.parent)  # else its name, and with it all in there, can be lost
-    if path.stat().st_mode & 0o077:
+    if path.stat().st_mode & 0o067:
         raise ConfigurationError(f"others can look into {path}, which will hold secrets: chmod 700")
 
 

@@ -7,10 +7,10 @@ same of them again), a live session what its adapter was told. Reading that back
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, TypeVar
 
 from bridge.adapter import SessionStart
@@ -83,7 +83,7 @@ MIGRATIONS = (
 class Record:
     """A task and the log of its updates. `shown`: a client knows the task, so that a direct
     reply of the agent can no longer stand for it. `begun`: the CLI may have seen its prompt.
-    `place`: among all tasks, in the order in which they came."""
+    `place`: among all tasks, in the order in which they came. `size`: bytes in the store."""
 
     task: Task
     log: EventLog[Update] = field(default_factory=EventLog)
@@ -91,6 +91,7 @@ class Record:
     begun: bool = False
     place: int = 0
     batches: int = 0  # of events that were written
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,18 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Finished tasks that are kept: so many, for so many days, in so many bytes; 0 for no limit
-    of days or bytes."""
+    """Finished tasks that are kept: so many, for so many days, in so many bytes, of which each
+    owner has so many; 0 for no limit of days or bytes."""
 
     tasks: int = 1000
     days: int = 0
     bytes: int = 0
+    of_owner: Callable[[str], int] = lambda owner: 0
 
 
 class TaskStore:
-    """The tasks of one agent. Those that are not finished are all kept; of the others, the newest.
+    """The tasks of one agent. Those that are not finished are all kept; of the others, the newest,
+    and where there are too many, those of the owner go who has most.
 
     Every method that changes something returns at once; what it did is durable when the updates
     are published in the record's log, or the journal is flushed. Without a journal that is at
@@ -142,10 +145,11 @@ class TaskStore:
     ) -> None:
         self.keep = retention.tasks
         self._retention = retention
-        self._agent = agent
+        self.agent = agent
         self._journal = journal
         self._records: dict[str, Record] = {}
-        self._finished: dict[str, None] = {}  # ids, oldest first
+        self._finished: dict[str, dict[str, None]] = {}  # by owner: ids, oldest first
+        self._sizes: Counter[str] = Counter()  # of those, by owner
 
     @property
     def problem(self) -> str | None:
@@ -190,15 +194,17 @@ class TaskStore:
         record.place = self._journal.number() if self._journal else 0
         self._records[task.id] = record
         times = (micros(task.created), task.show_thoughts)
-        identity = (record.place, task.id, self._agent, task.context_id)
-        values = (*identity, *times, dump(prompt), task.owner)
+        identity = (record.place, task.id, self.agent, task.context_id)
+        written = dump(prompt) if self._journal else b""
+        record.size += len(written)
+        values = (*identity, *times, written, task.owner)
         record.log.visible = -1
         statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)"
         self._write((statement, values), then=lambda: record.log.publish(0))
 
     def take(self, message_id: str, digest: bytes, record: Record) -> None:
         """Remember that the message was sent, and what became of it."""
-        values = (self._agent, message_id, digest, record.place)
+        values = (self.agent, message_id, digest, record.place)
         self._write(("INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", values))
 
     def write(
@@ -216,7 +222,9 @@ class TaskStore:
             return
         record.batches += 1
         times = (record.batches, micros(now))
-        values = (record.place, *times, dump_events(events), record.log.last)
+        written = dump_events(events)
+        record.size += len(written)
+        values = (record.place, *times, written, record.log.last)
         rows: list[Row] = [("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?)", values)]
         if session:
             session_id, position = session
@@ -226,44 +234,67 @@ class TaskStore:
 
     def finished(self, record: Record) -> list[Record]:
         """`record` will not change any more. Returns those that had to go for it."""
-        self._finished[record.task.id] = None
-        gone = [self._records[task_id] for task_id in islice(self._finished, self._excess())]
-        for one in gone:
+        self._keep_finished(record)
+        gone = []
+        for one in self._excess(record.task.owner):
+            gone.append(one)
             self.remove(one.task.id)
         return gone
 
-    def _excess(self) -> int:
-        """How many of the finished tasks have to go."""
-        excess = max(0, len(self._finished) - self.keep)
-        if self._retention.days:
-            oldest = datetime.now(UTC) - timedelta(days=self._retention.days)
-            for task_id in islice(self._finished, excess, None):
-                if self._records[task_id].task.status_time >= oldest:
-                    break
-                excess += 1
+    def _keep_finished(self, record: Record) -> None:
+        owner = record.task.owner
+        self._finished.setdefault(owner, {})[record.task.id] = None
+        self._sizes[owner] += record.size
+
+    def _excess(self, owner: str) -> Iterator[Record]:
+        """Those of the finished tasks that have to go, each of which is removed meanwhile; `owner`
+        has a new one."""
+        most = self._retention.of_owner(owner)
+        while most and self._sizes[owner] > most:
+            yield self._oldest(owner)
+        for one in list(self._finished) if self._retention.days else ():
+            while one in self._finished and self._outdated(oldest := self._oldest(one)):
+                yield oldest
+        finished = sum(map(len, self._finished.values()))
+        excess = max(0, finished - self.keep)
         size = self._journal.size if self._journal else 0
         if 0 < self._retention.bytes < size:
-            excess = max(excess, 1 + len(self._finished) // 10)  # it is looked at again
-        return excess
+            excess = max(excess, 1 + finished // 10)  # it is looked at again
+        for _ in range(min(excess, finished)):
+            yield self._oldest(max(self._finished, key=lambda one: len(self._finished[one])))
+
+    def _oldest(self, owner: str) -> Record:
+        return self._records[next(iter(self._finished[owner]))]
+
+    def _outdated(self, record: Record) -> bool:
+        oldest = datetime.now(UTC) - timedelta(days=self._retention.days)
+        return record.task.status_time < oldest
 
     def remove(self, task_id: str) -> None:
-        self._finished.pop(task_id, None)
         record = self._records.pop(task_id, None)
-        if record:
-            self._write(("DELETE FROM task WHERE place = ?", (record.place,)))
+        if record is None:
+            return
+        owner = record.task.owner
+        finished = self._finished.get(owner, {})
+        if task_id in finished:
+            del finished[task_id]
+            self._sizes[owner] -= record.size
+            if not finished:
+                del self._finished[owner], self._sizes[owner]
+        self._write(("DELETE FROM task WHERE place = ?", (record.place,)))
 
     # --- conversations -------------------------------------------------------------------------
 
     def put_context(self, context_id: str, start: SessionStart) -> None:
-        values = (self._agent, context_id, dump(start))
+        values = (self.agent, context_id, dump(start))
         self._write(("INSERT OR REPLACE INTO context VALUES (?, ?, ?)", values))
 
     def remove_context(self, context_id: str) -> None:
-        values = (self._agent, context_id)
+        values = (self.agent, context_id)
         self._write(("DELETE FROM context WHERE agent = ? AND id = ?", values))
 
     def put_session(self, session_id: str, context_id: str, start: SessionStart) -> None:
-        values = (session_id, self._agent, context_id, dump(start))
+        values = (session_id, self.agent, context_id, dump(start))
         self._write(("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?, 0)", values))
 
     def remove_session(self, session_id: str, then: Callable[[], None] | None = None) -> None:
@@ -297,7 +328,7 @@ class TaskStore:
         here; for the others, somebody has to go on."""
         if self._journal is None:
             return Stored()
-        read, agent = self._journal.read, self._agent
+        read, agent = self._journal.read, self.agent
         for query in _NEWEST:
             ((newest,),) = await read(query)
             self._journal.newest = max(self._journal.newest, newest or 0)
@@ -311,7 +342,8 @@ class TaskStore:
                 self._records[record.task.id] = record
         ended = [record for record in self._records.values() if record.task.state.terminal]
         ended.sort(key=lambda record: record.task.status_time)
-        self._finished = dict.fromkeys(record.task.id for record in ended)
+        for record in ended:
+            self._keep_finished(record)
         starts = await read("SELECT id, start FROM context WHERE agent = ?", agent)
         taken = await read(_TAKEN, agent)
         sessions = [await self._session(*row) for row in await read(_SESSIONS, agent)]
@@ -360,13 +392,14 @@ def _record(row: tuple[Any, ...], prompt: Message) -> Record:
     place, task_id, context_id, created, thoughts, begun, owner, _ = row
     task = Task(task_id, context_id, moment(created), bool(thoughts), owner)
     task.history.append(prompt)
-    return Record(task, shown=True, begun=bool(begun), place=place)
+    return Record(task, shown=True, begun=bool(begun), place=place, size=len(row[-1]))
 
 
 def _replay(record: Record, rows: Iterable[tuple[Any, ...]]) -> None:
     """Let everything happen to the task that has happened to it."""
     task = record.task
     for record.batches, time, events, last in rows:
+        record.size += len(events)
         try:
             for event in load_events(events):
                 record.log.add(task.apply(event, moment(time)))

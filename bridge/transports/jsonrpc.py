@@ -20,6 +20,7 @@ from bridge.transports.negotiation import (
     codec_for,
     declares_json,
     read_json,
+    retry_after,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations
 
@@ -27,7 +28,11 @@ log = logging.getLogger(__name__)
 
 _NEWEST = CODECS[0]
 RequestId = str | int | float | orjson.Fragment | None  # a Fragment has the digits of a long one
-STATUS: Mapping[type[Exception], int] = {errors.BodyTooLarge: 413, errors.Forbidden: 403}
+STATUS: Mapping[type[Exception], int] = {
+    errors.BodyTooLarge: 413,
+    errors.Forbidden: 403,
+    errors.TooManyRequests: 429,
+}
 MAX_ID = 256  # characters; it is said again in every item of a stream
 
 
@@ -134,7 +139,7 @@ async def _respond_error(
     body = {"jsonrpc": "2.0", "id": request_id, "error": codec.encode_error(error)}
     status = STATUS.get(type(error))
     if status:
-        return _respond(body, status)
+        return _respond(body, status, retry_after(error))
     if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
         return _respond(body, 415)
     if request.headers.get("Accept") == "text/event-stream" and codec.version == "0.3":

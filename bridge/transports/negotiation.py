@@ -53,6 +53,13 @@ def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Cod
     raise errors.VersionNotSupported(text, supportedVersions=supported)
 
 
+def retry_after(error: Exception) -> dict[str, str]:
+    """The response header that says when to try again, where the error knows."""
+    if isinstance(error, errors.TooManyRequests | errors.Unavailable):
+        return {"Retry-After": str(error.seconds)}
+    return {}
+
+
 def activated_extensions(request: web.Request) -> dict[str, str]:
     """The response header that says which of the extensions that were asked for are on."""
     headers: dict[str, str] = {}

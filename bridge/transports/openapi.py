@@ -8,13 +8,13 @@ written down, in COMPONENTS, and more strictly than the protocol asks: they have
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from bridge import errors
+from bridge import errors, gate, timers
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION, Card
 from bridge.a2a.codec import ERROR_DOMAIN, ERRORS, Params, _ListParams, _TaskParams
@@ -25,13 +25,14 @@ from bridge.transports.rest import ROUTES, STATUS
 
 Schema = dict[str, Any]
 Refusal = type[errors.RequestError]
+Refused = tuple[int, str, str]  # status, code of google.rpc, reason
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
     """What an operation is told (None: no more than its path says), the component that it answers
-    with, each event of a stream too, and why it may be refused; `_refusals` has what may be wrong
-    with any request."""
+    with, each event of a stream too, and why it may be refused; `_anytime` has what any request may
+    be refused for."""
 
     params: type[Params] | None
     answer: str
@@ -40,7 +41,7 @@ class Contract:
 
 _NO_TASK = (errors.TaskNotFound,)
 _OVER = (errors.InvalidParams, errors.TaskNotFound, errors.UnsupportedOperation)
-_NO_SEND = (*_OVER, errors.ContentTypeNotSupported, errors.Unavailable)
+_NO_SEND = (*_OVER, errors.ContentTypeNotSupported)
 _CONFIG = "TaskPushNotificationConfig"
 CONTRACTS: Mapping[Operation, Contract] = {
     Operation.SEND: Contract(_SendParams, "SendMessageResponse", _NO_SEND),
@@ -66,14 +67,23 @@ def document(card: Card) -> dict[str, Any]:
     for method, route, operation in ROUTES:
         path = re.sub(r"\{(\w+):.*?\}", r"{\1}", route)  # without the patterns of aiohttp
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, card)
-    components: Schema = {"schemas": {**COMPONENTS, **_NESTED}, "parameters": _headers(card)}
-    if card.bearer:
-        components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    components: Schema = {
+        "schemas": {**COMPONENTS, **_NESTED},
+        "parameters": _headers(card),
+        "responses": {
+            name: response for name, response in _responses(card).items() if name in str(paths)
+        },
+    }
+    schemes: Schema = {"bearer": {"type": "http", "scheme": "bearer"}} if card.bearer else {}
+    if schemes and card.oidc:
+        schemes["oidc"] = {"type": "openIdConnect", "openIdConnectUrl": card.oidc}
+    if schemes:
+        components["securitySchemes"] = schemes
     return {
         "openapi": "3.1.0",
         "info": {"title": card.name, "description": card.description, "version": card.version},
         "servers": [{"url": card.rest_url}],
-        "security": [{"bearer": []}] if card.bearer else [],
+        "security": [{name: []} for name in schemes],
         "paths": paths,
         "components": components,
     }
@@ -198,41 +208,76 @@ def _answer(operation: Operation) -> Schema:
 
 
 def _errors(method: str, operation: Operation, card: Card) -> dict[str, Schema]:
-    by_status: dict[int, list[Refusal]] = {}
-    for status, error in _refusals(method, operation, card):
-        by_status.setdefault(status, []).append(error)
-    return {str(status): _refusal(status, by_status[status]) for status in sorted(by_status)}
-
-
-def _refusals(method: str, operation: Operation, card: Card) -> Iterator[tuple[int, Refusal]]:
-    """Everything that may be wrong, with its status."""
-    found: list[Refusal] = [errors.VersionNotSupported, *CONTRACTS[operation].refusals]
+    own = _by_status(map(_refused, _refusals(method, operation, card)))
+    anytime = _by_status(_anytime(card))
     if method == "POST":
-        yield NOT_JSON, errors.ContentTypeNotSupported
-        found += [errors.ParseError, errors.BodyTooLarge, errors.InvalidParams]
+        _, name, reason = _refused(errors.ContentTypeNotSupported)
+        own[NOT_JSON] = [(NOT_JSON, name, reason)]
+    described = {
+        status: _refusal(own[status] + anytime.get(status, []))
+        if status in own
+        else {"$ref": f"#/components/responses/{_shared(status)}"}
+        for status in sorted(own.keys() | anytime.keys())
+    }
+    return {str(status): response for status, response in described.items()}
+
+
+def _refusals(method: str, operation: Operation, card: Card) -> Iterator[Refusal]:
+    """What may be wrong with a request for the operation."""
+    yield errors.VersionNotSupported
+    yield from CONTRACTS[operation].refusals
+    if method == "POST":
+        yield from (errors.ParseError, errors.BodyTooLarge, errors.InvalidParams)
     if operation is Operation.EXTENDED_CARD and not card.extended:
-        found.append(errors.UnsupportedOperation)
-    if card.bearer:
-        found += [errors.Unauthenticated, errors.TooManyRequests]
+        yield errors.UnsupportedOperation
     if card.extension_required:
-        found.append(errors.ExtensionSupportRequired)
-    for error in found:
-        yield STATUS[error][0], error
+        yield errors.ExtensionSupportRequired
 
 
-def _refusal(status: int, refusals: Sequence[Refusal]) -> Schema:
-    reasons = sorted({ERRORS[error][1] for error in refusals})
+def _anytime(card: Card) -> Iterator[Refused]:
+    """What any request may be refused for, before or after it has come to an operation."""
+    for one in (*gate.REFUSALS, *timers.REFUSALS):
+        yield one.status, one.name, one.reason
+    yield _refused(errors.TooManyRequests)
+    yield _refused(errors.Unavailable)
+    if card.bearer:
+        yield _refused(errors.Unauthenticated)
+        yield _refused(errors.Forbidden)
+
+
+def _refused(error: Refusal) -> Refused:
+    return (*STATUS[error], ERRORS[error][1])
+
+
+def _by_status(every: Iterable[Refused]) -> dict[int, list[Refused]]:
+    found: dict[int, list[Refused]] = {}
+    for one in every:
+        found.setdefault(one[0], []).append(one)
+    return found
+
+
+def _shared(status: int) -> str:
+    """The name of a response of all operations."""
+    return f"Refused{status}"
+
+
+def _responses(card: Card) -> dict[str, Schema]:
+    return {_shared(status): _refusal(why) for status, why in _by_status(_anytime(card)).items()}
+
+
+def _refusal(refused: Sequence[Refused]) -> Schema:
+    """The response for all that is refused with one status."""
+    status = refused[0][0]
+    reasons = sorted({reason for _, _, reason in refused})
     members = {
         "code": {"const": status},
-        "status": {"enum": sorted({STATUS[error][1] for error in refusals})},
+        "status": {"enum": sorted({name for _, name, _ in refused})},
         "details": {
             "contains": {"properties": {"reason": {"enum": reasons}}, "required": ["reason"]}
         },
     }
     schema = {**_ref("Error"), "properties": {"error": {"properties": members}}}
-    asked = {"required": True, "schema": {"type": "string", "pattern": "^Bearer "}}
-    more = {"WWW-Authenticate": asked} if errors.Unauthenticated in refusals else {}
-    return _response(", ".join(reasons), _json(schema), **more)
+    return _response(", ".join(reasons), _json(schema), **_REFUSED_WITH.get(status, {}))
 
 
 def _ref(name: str) -> Schema:
@@ -263,6 +308,14 @@ def _type(name: str) -> dict[str, Schema]:
     return {"@type": {"const": f"type.googleapis.com/google.rpc.{name}"}}
 
 
+_LATER = {"schema": {"type": "string", "pattern": "^[0-9]+$"}}  # seconds
+_ASKED = {"required": True, "schema": {"type": "string", "pattern": "^Bearer "}}
+# The headers of answers with these statuses.
+_REFUSED_WITH: Mapping[int, Mapping[str, Schema]] = {
+    401: {"WWW-Authenticate": _ASKED},
+    429: {"Retry-After": _LATER},
+    503: {"Retry-After": _LATER},
+}
 _TEXT: Schema = {"type": "string"}
 _NAME: Schema = {"type": "string", "minLength": 1}
 _TEXTS: Schema = {"type": "array", "items": _TEXT}
@@ -272,6 +325,7 @@ _ANY: Schema = {"type": "object"}
 _TEXTS_BY_NAME: Schema = {"type": "object", "additionalProperties": _TEXT}
 _ANYS: Schema = {"type": "array", "items": _ANY}
 _TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
+_DELAY: Schema = {"type": "string", "pattern": "^[0-9]+s$"}
 _DIGIT = "[A-Za-z0-9+/_-]"  # of either alphabet of base64; padding may be missing
 _BASE64 = f"^({_DIGIT}{{4}})*({_DIGIT}{{2}}(==?)?|{_DIGIT}{{3}}=?)?$"
 _ITEM = {"type": "string", "contentMediaType": JSON, "contentSchema": _ref("StreamResponse")}
@@ -283,7 +337,7 @@ _EVENT = {
 }
 _DETAILS: Schema = {
     "type": "array",
-    "items": {"oneOf": [_ref("ErrorInfo"), _ref("BadRequest")]},
+    "items": {"oneOf": [_ref("ErrorInfo"), _ref("BadRequest"), _ref("RetryInfo")]},
     "contains": _ref("ErrorInfo"),
     "maxItems": 2,
 }
@@ -366,6 +420,7 @@ COMPONENTS: Mapping[str, Schema] = {
     ),
     "BadRequest": _object("@type fieldViolations", own=_type("BadRequest")),
     "FieldViolation": _object("field description"),
+    "RetryInfo": _object("@type retryDelay", own={**_type("RetryInfo"), "retryDelay": _DELAY}),
 }
 INPUTS = _inputs()
 # Others are written where they are used, without what is in the path.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -60,10 +62,16 @@ class Stream:
     after: int
     ends_on_question: bool
     over: bool = False  # there is nothing to add to `first`
+    counted: Callable[[], AbstractContextManager[None]] = nullcontext  # as long as it is open
     beginning: AsyncIterator[None] | None = None  # as long as a Message may take its place
 
-    async def items(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
+    async def items(self) -> AsyncGenerator[list[tuple[int, bytes]] | None]:
         """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent."""
+        with self.counted():
+            async for batch in self._items():
+                yield batch
+
+    async def _items(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
         if self.beginning:
             async for _ in self.beginning:
                 yield None
@@ -156,6 +164,14 @@ class Operations:
     ) -> Stream:
         """The stream of an operation that has one. `seen`: the number of the last update that the
         client has seen of it, if it goes on with a stream that broke. Raises RequestError."""
+        quotas, owner = self._tasks.quotas, caller.principal.id
+        quotas.check_stream(owner)
+        stream = await self._streamed(codec, operation, params, caller, seen)
+        return replace(stream, counted=partial(quotas.stream, owner))
+
+    async def _streamed(
+        self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None
+    ) -> Stream:
         if operation is Operation.SUBSCRIBE:
             named = codec.decode_task(params)
             seen = _seen(seen, named.metadata)

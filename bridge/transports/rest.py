@@ -26,6 +26,7 @@ from bridge.transports.negotiation import (
     codec_for,
     declares_json,
     read_json,
+    retry_after,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations
 
@@ -185,7 +186,9 @@ def _respond_error(request: web.Request, error: Exception) -> web.Response:
     body = encode_error(error)
     if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
         body["code"] = 415  # what HTTP itself says of a body that nobody can read
-    return _respond(request, {"error": body}, body["code"])
+    response = _respond(request, {"error": body}, body["code"])
+    response.headers.update(retry_after(error))
+    return response
 
 
 def respond_unrouted(

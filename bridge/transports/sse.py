@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import orjson
@@ -23,7 +24,7 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 _PING = b": ping\n\n"
-Items = AsyncIterator[list[tuple[int, bytes]] | None]
+Items = AsyncGenerator[list[tuple[int, bytes]] | None]
 
 
 def last_event_id(request: web.Request) -> int | None:
@@ -63,9 +64,10 @@ async def _respond(
     if request.method == "HEAD":  # GET's routes answer it, too, and it has no body
         return response
     try:
-        async for batch in items:
-            for piece in _pieces(batch, before, after) if batch else (_PING,):
-                await response.write(piece)
+        async with aclosing(items):
+            async for batch in items:
+                for piece in _pieces(batch, before, after) if batch else (_PING,):
+                    await response.write(piece)
         await response.write_eof()
     except ConnectionError:
         pass

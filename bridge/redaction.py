@@ -1,0 +1,208 @@
+"""Secrets that the server knows are taken out of what leaves it, also where a CLI says one in two
+pieces."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from bridge.events import ENDINGS, AgentEvent, ArtifactChunk, Retracted, Text, Thought
+from bridge.message import TextPart
+
+MARK = "[redacted]"
+SHORTEST = 8  # characters; what is shorter is found everywhere, and protects nothing
+T = TypeVar("T")
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_NO_SECRET = re.compile(r"(?:_FILE|_PATH|_DIR|_URL|_ID|_SOCK|_HELPER|^BRIDGE_AUTH)$", re.IGNORECASE)
+_LOOKS_LIKE_ONE = (
+    r"\bsk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and others
+    r"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{40,}|\bglpat-[\w-]{20,}"
+    r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{35}"
+    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{16,}"  # a JWT
+    r"|(?<=Bearer )[A-Za-z0-9._~+/=-]{16,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+
+
+def secrets_of(environment: Mapping[str, str]) -> set[str]:
+    """The values of variables whose names say that they are secrets."""
+    return {
+        value
+        for name, value in environment.items()
+        if _SECRET_NAME.search(name) and not _NO_SECRET.search(name)
+    }
+
+
+class Secrets:
+    """`values` are taken out, however they are encoded; with `patterns` also what looks like a
+    credential."""
+
+    def __init__(self, values: Iterable[str] = (), patterns: bool = False) -> None:
+        long = {value for value in values if len(value) >= SHORTEST}
+        self._values = sorted({form for one in long for form in _forms(one)}, key=len, reverse=True)
+        found = [*map(re.escape, self._values), *([_LOOKS_LIKE_ONE] if patterns else [])]
+        self._pattern = re.compile("|".join(found) or r"(?!)")
+        self._patterns = patterns
+        self._longest = len(self._values[0]) if self._values else 0
+
+    def __bool__(self) -> bool:
+        return bool(self._values) or self._patterns
+
+    def found(self, text: str) -> Iterator[re.Match[str]]:
+        if self._patterns or any(value in text for value in self._values):
+            yield from self._pattern.finditer(text)
+
+    def clean(self, text: str) -> str:
+        return self._pattern.sub(MARK, text) if any(self.found(text)) else text
+
+    def clean_all(self, value: T) -> T:
+        """`value` with every text in it cleaned; the same object where there was nothing."""
+        cleaned: T = self._cleaned(value)
+        return cleaned
+
+    def beginning(self, text: str) -> int:
+        """Where in `text`, at its end, the first of `values` may begin; its length if nowhere."""
+        if not text:
+            return 0
+        first = len(text)
+        for value in self._values:
+            if value[0] == text[-1]:
+                first = min(first, len(text) - 1)
+            at = text.find(value[:2], max(0, len(text) - len(value) + 1))
+            while at >= 0 and not value.startswith(text[at:]):
+                at = text.find(value[:2], at + 1)
+            first = min(first, at) if at >= 0 else first
+        return first
+
+    def _cleaned(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.clean(value)
+            case dict():
+                made: Any = {self._cleaned(key): self._cleaned(one) for key, one in value.items()}
+            case list() | tuple():
+                made = type(value)(map(self._cleaned, value))
+            case _ if is_dataclass(value) and not isinstance(value, type):
+                members = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
+                cleaned = {name: self._cleaned(one) for name, one in members.items()}
+                made = value if cleaned == members else replace(value, **cleaned)
+            case _:
+                return value
+        return value if made == value else made
+
+
+NO_SECRETS = Secrets()
+
+
+class Redactor:
+    """Takes secrets out of what one CLI says, event by event. Text that may turn out to be the
+    beginning of one waits for what follows, at the latest for the end of the turn."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held: dict[_Key, tuple[str, _Growing]] = {}
+        self._length = 0  # of the answer, as the CLI has said it
+        self._marks: list[tuple[int, int]] = []  # in it: where each secret ended, its length
+
+    def clean(self, events: Iterable[AgentEvent]) -> list[AgentEvent]:
+        if not self._secrets:
+            return list(events)
+        return [told for event in events for told in self._told(event)]
+
+    def rest(self) -> list[AgentEvent]:
+        """What has waited until now: the turn is over."""
+        rest = [one for key in list(self._held) for one in self._rest(key)]
+        self._length, self._marks = 0, []
+        return rest
+
+    def _told(self, event: AgentEvent) -> list[AgentEvent]:
+        match event:
+            case Text():
+                key = ("text", event.parent)
+                return [*(self._rest(key) if event.new_block else ()), *self._more(key, event)]
+            case Thought():
+                return self._more(("thought", None), event)
+            case ArtifactChunk(parts=(TextPart(),)):
+                key = ("artifact", event.id)
+                more = self._more(key, event)
+                return [*more, *(self._rest(key) if event.last_chunk else ())]
+            case Retracted(length):
+                return self._retracted(length)
+            case _ if isinstance(event, ENDINGS):
+                return [*self.rest(), self._secrets.clean_all(event)]
+            case _:
+                return [self._secrets.clean_all(event)]
+
+    def _more(self, key: _Key, event: _Growing) -> list[AgentEvent]:
+        """What can be told of a text that goes on with `event`, or begins with it."""
+        begins = not getattr(event, "append", True) or getattr(event, "new_block", False)
+        held = "" if begins else self._held.pop(key, ("", event))[0]
+        text = held + _text(event)
+        if key == _ANSWER:
+            self._length += len(text) - len(held)
+            before = self._length - len(text)
+            for match in self._secrets.found(text):
+                self._marks.append((before + match.end(), len(match[0])))
+        clean = self._secrets.clean(text)
+        end = self._secrets.beginning(clean)
+        if end < len(clean):
+            self._held[key] = clean[end:], event
+        return [_with_text(event, clean[:end])] if end or begins else []
+
+    def _rest(self, key: _Key) -> list[AgentEvent]:
+        """What has waited: nothing follows it."""
+        if key not in self._held:
+            return []
+        text, event = self._held.pop(key)
+        match event:
+            case Text():
+                return [replace(event, text=text, new_block=False)]
+            case ArtifactChunk():
+                return [replace(event, parts=(TextPart(text),), append=True)]
+            case Thought():
+                return [Thought(text)]
+
+    def _retracted(self, length: int) -> list[AgentEvent]:
+        """The CLI takes back what it has said, of which not all was told, or not as it was."""
+        self._length -= length
+        held, event = self._held.pop(_ANSWER, ("", Text("")))
+        if length < len(held):
+            self._held[_ANSWER] = held[:-length], event
+            return []
+        length -= len(held)
+        while self._marks and self._marks[-1][0] > self._length:
+            end, size = self._marks.pop()
+            length += len(MARK) - min(size, end - self._length)  # a mark goes as a whole
+        return [Retracted(length)] if length > 0 else []
+
+
+_Key = tuple[str, str | None]
+_Growing = Text | Thought | ArtifactChunk
+_ANSWER: _Key = ("text", None)
+
+
+def _text(event: _Growing) -> str:
+    if isinstance(event, ArtifactChunk):
+        (part,) = event.parts
+        return part.text if isinstance(part, TextPart) else ""
+    return event.text
+
+
+def _with_text(event: _Growing, text: str) -> _Growing:
+    if isinstance(event, ArtifactChunk):
+        return replace(event, parts=(TextPart(text),))
+    return replace(event, text=text)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A value as it is, and as it may be written in JSON, in an address, and in a header."""
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield quote(value, safe="")
+    yield base64.b64encode(value.encode("utf-8", "surrogateescape")).decode().rstrip("=")

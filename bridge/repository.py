@@ -1,0 +1,67 @@
+"""What a repository brings along that a program would run just because it was started there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# git runs it for a mere `git status`, as several CLIs do when they start. Nothing is lost without
+# it but time. Hooks and filters are left alone: who commits here may rely on them.
+_GIT = {"core.fsmonitor": "false", "safe.bareRepository": "explicit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whether a CLI may use what a repository brings along. `files`: patterns of all that it would
+    run; `unshut`: of what it uses even where it is told not to."""
+
+    policy: Literal["deny", "ask", "allow"] = "allow"
+    files: tuple[str, ...] = ()
+    unshut: tuple[str, ...] = ()
+
+    def doubts(self, cwd: str) -> list[str]:
+        """What somebody has to be asked about before a CLI starts in `cwd`."""
+        return found(cwd, self.files) if self.policy == "ask" else []
+
+    def obstacles(self, cwd: str) -> list[str]:
+        """Why a CLI cannot start in `cwd` that must not use any of it."""
+        return [] if self.policy == "allow" else found(cwd, self.unshut)
+
+
+TRUSTING = Trust()
+
+
+def found(cwd: str, patterns: Iterable[str]) -> list[str]:
+    """What there is of `patterns` (as of pathlib's glob) in `cwd`, and in the folders above it up
+    to the root of its git repository: paths from `cwd`, in order."""
+    wanted = tuple(patterns)
+    paths = {path for folder in _folders(Path(cwd)) for path in _matches(folder, wanted)}
+    return sorted(os.path.relpath(path, cwd) for path in paths)
+
+
+def guards(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that keep git from running what a repository's own configuration names, besides
+    those that `environment` has for git already."""
+    count = environment.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
+    variables = {"GIT_CONFIG_COUNT": str(first + len(_GIT))}
+    for number, (name, value) in enumerate(_GIT.items(), first):
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
+
+
+def _folders(cwd: Path) -> list[Path]:
+    above = [cwd, *cwd.parents]
+    root = next((number for number, one in enumerate(above) if (one / ".git").exists()), 0)
+    return above[: root + 1]
+
+
+def _matches(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        if "*" in pattern:
+            yield from folder.glob(pattern)
+        elif os.path.lexists(folder / pattern):  # a link that leads nowhere may do so tomorrow
+            yield folder / pattern

@@ -1,0 +1,304 @@
+"""Questions that no client answers: the operator's rules, and nobody there. And the audit log, of
+who asked, who answered, and what was run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.rules import Rule
+from tests.agent import PROGRAM
+from tests.bridge_process import bridge
+from tests.client import Client, Json, artifact_text, data, said, state, states, task_id
+from tests.liveness import listening
+from tests.served import serving
+
+WITHIN = 15.0
+
+
+def lines(*said: Json) -> str:
+    return "\n".join(f"line {json.dumps(one)}" for one in said)
+
+
+OPTIONS = [
+    {"id": "y", "name": "Yes", "kind": "allow_once"},
+    {"id": "n", "name": "No", "kind": "reject_once"},
+]
+
+
+def permit(question_id: str, subject: Json, options: list[Json] = OPTIONS) -> Json:
+    """A question as a program asks it; it goes on without waiting for the answer."""
+    about = {"id": question_id, "text": f"May I {question_id}?", "data": subject}
+    return {"type": "question", **about, "options": options}
+
+
+def bash(command: str) -> Json:
+    return {"name": "Bash", "input": {"command": command}}
+
+
+RULES = (
+    Rule("allow", tool="Bash", command="git *"),
+    Rule("deny", command="rm *"),
+    Rule("deny", path="/etc/*"),
+)
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+async def test_what_a_rule_allows_or_denies_is_not_asked_and_told(workspace: Path) -> None:
+    async with serving(workspace, rules=RULES) as server:
+        client = server.client()
+        first = lines(permit("a", bash("git log"))) + "\nanswers 1"
+        second = lines(permit("b", bash("cd / && rm x"))) + "\nanswers 1"
+        items = await client.collect(f"{first}\n{second}")
+        task = await client.get(task_id(items[0]))
+    assert "input-required" not in states(items)
+    assert artifact_text(task) == '["a", "Yes", "y"]["b", "No", "n"]'
+    told = [said(item) for item in items if "rule" in said(item)]
+    assert told == [
+        "Allowed by a rule of the operator: May I a?",
+        "Denied by a rule of the operator: May I b?",
+    ]
+    facts = [one for item in items for one in data(_parts(item)) if one["type"] == "decision"]
+    assert [(one["decision"], one["by"]) for one in facts] == [("allow", "rule"), ("deny", "rule")]
+
+
+async def test_a_client_is_asked_where_no_rule_fits(workspace: Path) -> None:
+    async with serving(workspace, rules=RULES) as server:
+        client = server.client()
+        script = lines(permit("a", bash("git log; ls"))) + "\nanswers 1"
+        asked = await client.send(script)
+        assert state(asked) == "input-required"
+        assert artifact_text(await client.send("no", taskId=asked["id"])) == '["a", "no", "n"]'
+
+
+async def test_a_path_is_followed_to_where_it_leads(workspace: Path) -> None:
+    (workspace / "innocent").symlink_to("/etc/passwd")
+    subject = {"name": "Edit", "input": {"file_path": "innocent"}}
+    async with serving(workspace, rules=RULES) as server:
+        task = await server.client().send(lines(permit("a", subject)) + "\nanswers 1")
+    assert artifact_text(task) == '["a", "No", "n"]'
+
+
+async def test_what_has_no_option_to_deny_is_denied_in_words(workspace: Path) -> None:
+    only = [{"id": "y", "name": "Yes", "kind": "allow_once"}]
+    async with serving(workspace, rules=RULES) as server:
+        script = lines(permit("a", bash("rm x"), only)) + "\nanswers 1"
+        assert artifact_text(await server.client().send(script)) == '["a", "no", null]'
+
+
+async def test_several_questions_at_once_are_each_decided(workspace: Path) -> None:
+    asks = [permit(str(n), bash("git log" if n % 2 else "rm x")) for n in range(6)]
+    asks.insert(3, permit("c", bash("make")))
+    async with serving(workspace, rules=RULES) as server:
+        client = server.client()
+        asked = await client.send(lines(*asks) + "\nanswers 7")
+        assert said(asked).startswith("May I c?")
+        task = await client.send("yes", taskId=asked["id"])
+    answers = json.loads("[" + artifact_text(task).replace("][", "],[") + "]")
+    assert dict((one, option) for one, _, option in answers) == {
+        **{str(n): "y" if n % 2 else "n" for n in range(6)},
+        "c": "y",
+    }
+
+
+# --- nobody there --------------------------------------------------------------------------------
+
+
+async def test_a_permission_that_nobody_gives_is_denied(workspace: Path) -> None:
+    async with serving(workspace, bridge_question_timeout_ms=100) as server:
+        client = server.client()
+        asked = await client.send("permit a May I?")
+        items = await ended(client, asked["id"])
+        task = await client.get(asked["id"])
+    assert artifact_text(task) == 'answered ["a", "Do not", "no"]'
+    (note,) = [said(item) for item in items if "Nobody" in said(item)]
+    assert note == (
+        "Nobody answered within 0.1 s (BRIDGE_QUESTION_TIMEOUT_MS), so that it was denied."
+    )
+
+
+async def test_an_agent_that_goes_on_talking_does_not_keep_its_question_open(
+    workspace: Path,
+) -> None:
+    """It says something each time that it is asked for its state, which is more often."""
+    async with serving(workspace, bridge_question_timeout_ms=300) as server, listening() as live:
+        client = server.client()
+        words = "\n".join(f"wait {live.path} w{n}\nstatus {n}" for n in range(50))
+        task = await client.send_now(f"{lines(permit('a', {}))}\n{words}\nanswers 1")
+        async with asyncio.timeout(WITHIN):
+            for number in range(50):
+                await live.pid(f"w{number}")
+                if state(await client.get(task["id"])) == "working":
+                    break
+                await asyncio.sleep(0.02)
+                await live.release(f"w{number}")
+            else:
+                raise AssertionError("the question is still open after a second")
+        await client.cancel(task["id"])
+
+
+async def test_a_turn_that_needs_an_answer_ends_without_one(workspace: Path) -> None:
+    async with serving(workspace, bridge_question_timeout_ms=100) as server:
+        client = server.client()
+        script = lines({"type": "question", "id": "q", "text": "Name?", "kind": "text"})
+        asked = await client.send(f"{script}\nanswers 1")
+        await ended(client, asked["id"])
+        task = await client.get(asked["id"])
+    assert state(task) == "failed"
+    assert "could not go on without an answer" in said(task)
+
+
+async def test_an_answer_in_time_is_the_only_one(workspace: Path) -> None:
+    """The second question has its own time, which begins when it is asked."""
+    async with serving(workspace, bridge_question_timeout_ms=60_000) as server:
+        client = server.client()
+        script = lines(permit("a", {}), permit("b", {})) + "\nanswers 2"
+        asked = await client.send(script)
+        again = await client.send("yes", taskId=asked["id"])
+        assert said(again).startswith("May I b?")
+        task = await client.send("no", taskId=asked["id"])
+    assert artifact_text(task) == '["a", "yes", "y"]["b", "no", "n"]'
+
+
+async def test_an_answer_for_another_question_is_none(workspace: Path) -> None:
+    """A prior approval never covers a later request."""
+    async with serving(workspace) as server:
+        client = server.client()
+        asked = await client.send(lines(permit("a", {}), permit("b", {})) + "\nanswers 2")
+        yes = [{"data": {"questionId": "a", "optionId": "y"}}]
+        again = await client.send(yes, taskId=asked["id"])
+        assert said(again).startswith("May I b?")
+        twice = await client.send(yes, taskId=asked["id"], messageId="once more")
+        assert state(twice) == "input-required" and "May I b?" in said(twice)
+        task = await client.send("no", taskId=asked["id"])
+    assert artifact_text(task) == '["a", "", "y"]["b", "no", "n"]'
+
+
+async def test_the_time_goes_on_after_a_restart(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    settings = scripted(workspace)
+    async with bridge(workspace, **settings, BRIDGE_ON_STOP="keep") as server:
+        asked = await Client(http, server.url).send("permit a May I?")
+        assert state(asked) == "input-required"
+    async with bridge(workspace, **settings, BRIDGE_QUESTION_TIMEOUT_MS="500") as server:
+        client = Client(http, server.url)
+        await ended(client, asked["id"])
+        assert "Do not" in artifact_text(await client.get(asked["id"]))
+
+
+# --- the audit log -------------------------------------------------------------------------------
+
+
+async def test_the_audit_log_says_who_asked_who_answered_and_what_was_run(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    settings = scripted(workspace) | {"A_SECRET": "canary-0123456789"}
+    run = {
+        "type": "tool_call",
+        "id": "1",
+        "name": "Bash",
+        "input": {"command": "x canary-0123456789"},
+    }
+    async with bridge(workspace, **settings) as server:
+        client = Client(http, server.url)
+        asked = await client.send(f"{lines(run)}\npermit a May I?")
+        await client.send("yes", taskId=asked["id"])
+        running = await client.send("permit b May I?")
+        await client.cancel(running["id"])
+    path = workspace.parent / "state" / "audit.jsonl"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    of = {
+        task["id"]: [one for one in written if one["task"] == task["id"]]
+        for task in (asked, running)
+    }
+    whats = [[one["what"] for one in of[task["id"]]] for task in (asked, running)]
+    assert whats == [
+        ["task", "tool", "asked", "answered", "ended"],
+        ["task", "asked", "cancel", "ended"],
+    ]
+    begun, tool, question, answer, end = of[asked["id"]]
+    assert {one["principal"] for one in written} == {"local"}
+    assert begun["cwd"] == str(workspace) and begun["agent"] == "jsonl"
+    assert tool["input"] == {"command": "x [redacted]"}
+    assert (question["question"], answer["question"]) == ("a", "a")
+    assert (answer["options"], answer["text"]) == (["yes"], "yes")
+    assert end["state"] == "completed" and of[running["id"]][-1]["state"] == "canceled"
+    assert "canary" not in path.read_text() and "canary" not in server.log
+
+
+async def test_an_audit_log_is_never_rewritten(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    path = workspace.parent / "elsewhere.jsonl"
+    settings = scripted(workspace) | {"BRIDGE_AUDIT_FILE": str(path)}
+    seen = b""
+    for _ in range(2):
+        async with bridge(workspace, **settings) as server:
+            await Client(http, server.url).send("done")
+        now = path.read_bytes()
+        assert now.startswith(seen) and len(now) > len(seen)
+        seen = now
+
+
+@pytest.mark.parametrize("kind", ["symlink", "missing folder"])
+async def test_an_audit_log_that_cannot_be_is_a_refusal(workspace: Path, kind: str) -> None:
+    path = workspace.parent / ("audit" if kind == "symlink" else "no/audit")
+    if kind == "symlink":
+        path.symlink_to(workspace / "target")
+    settings = scripted(workspace) | {"BRIDGE_AUDIT_FILE": str(path)}
+    async with bridge(workspace, ready=False, **settings) as server:
+        assert await server.ended() == 2
+    assert "BRIDGE_AUDIT_FILE: cannot write" in server.log
+    assert not (workspace / "target").exists()
+
+
+async def test_rules_are_read_from_the_configuration(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    config = workspace.parent / "config.toml"
+    config.write_text('[[rules]]\ndecision = "deny"\ncommand = "rm *"\n')
+    settings = scripted(workspace) | {"CONFIG_FILE": str(config)}
+    async with bridge(workspace, **settings) as server:
+        task = await Client(http, server.url).send(lines(permit("a", bash("rm x"))) + "\nanswers 1")
+        assert artifact_text(task) == '["a", "No", "n"]'
+    config.write_text('[[rules]]\ndecision = "permit"\nfile = "x"\n')
+    async with bridge(workspace, ready=False, **settings) as server:
+        assert await server.ended() == 2
+    assert "RULES.0.decision" in server.log and "RULES.0.file" in server.log
+
+
+# --- helpers -------------------------------------------------------------------------------------
+
+
+def scripted(workspace: Path) -> dict[str, Any]:
+    return {
+        "AGENT_ADAPTER": "jsonl",
+        "AGENT_BINARY": sys.executable,
+        "AGENT_ARGS": f"-I -S {PROGRAM}",
+        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
+        "BRIDGE_DRAIN_MS": "0",
+    }
+
+
+async def ended(client: Client, task: str) -> list[Json]:
+    """What a subscriber is told until the task has ended."""
+    async with asyncio.timeout(WITHIN):
+        async with client.subscribe(task) as items:
+            return [item async for item in items]
+
+
+def _parts(item: Any) -> list[Json]:
+    message = item.get("statusUpdate", {}).get("status", {}).get("message", {})
+    parts: list[Json] = message.get("parts", [])
+    return parts

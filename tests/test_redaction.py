@@ -1,0 +1,278 @@
+"""Secrets in what a CLI says: in one piece, in several, encoded, inside of anything."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.events import (
+    AgentEvent,
+    ArtifactChunk,
+    Done,
+    Failed,
+    FileChange,
+    Option,
+    Question,
+    Retracted,
+    Status,
+    Text,
+    Thought,
+    ToolCall,
+    ToolResult,
+)
+from bridge.message import DataPart, TextPart
+from bridge.redaction import MARK, Redactor, Secrets, secrets_of
+from tests.agent import PROGRAM
+from tests.bridge_process import bridge
+from tests.client import Client, artifact_text, context_id, streamed_text, task_id
+from tests.liveness import listening
+from tests.served import serving
+
+SECRET = "sesame-open-77"
+OTHER = 'se"cr\net\\with/all + of it'
+SECRETS = Secrets([SECRET, OTHER])
+
+
+def told(*events: AgentEvent, secrets: Secrets = SECRETS) -> list[AgentEvent]:
+    """What is told of `events`, one by one, to the end of the turn."""
+    redactor = Redactor(secrets)
+    said = [one for event in (*events, Done()) for one in redactor.clean([event])]
+    assert said[-1] == Done()
+    return said[:-1]
+
+
+def texts(events: Iterable[AgentEvent]) -> str:
+    """The answer that comes of them."""
+    answer = ""
+    for event in events:
+        if isinstance(event, Text) and event.parent is None:
+            answer += event.text
+        elif isinstance(event, Retracted):
+            answer = answer[: -event.length]
+    return answer
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def splits() -> list[tuple[str, ...]]:
+    text = f"before {SECRET} after {OTHER}."
+    return [*((text[:at], text[at:]) for at in range(len(text) + 1)), tuple(text)]
+
+
+@pytest.mark.parametrize("pieces", splits(), ids=lambda pieces: str(len(pieces[0])))
+def test_a_secret_is_found_wherever_it_is_split(pieces: tuple[str, ...]) -> None:
+    assert texts(told(*map(Text, pieces))) == f"before {MARK} after {MARK}."
+    between = [one for piece in pieces for one in (Text(piece), Status("busy"))]
+    assert texts(told(*between)) == f"before {MARK} after {MARK}."
+
+
+@pytest.mark.parametrize("pieces", splits(), ids=lambda pieces: str(len(pieces[0])))
+def test_the_same_of_thoughts_subagents_and_artifacts(pieces: tuple[str, ...]) -> None:
+    wanted = f"before {MARK} after {MARK}."
+    thoughts = told(*map(Thought, pieces))
+    assert "".join(one.text for one in thoughts if isinstance(one, Thought)) == wanted
+    parents = told(*(Text(piece, parent="t") for piece in pieces))
+    assert {one.parent for one in parents if isinstance(one, Text)} == {"t"}
+    assert "".join(one.text for one in parents if isinstance(one, Text)) == wanted
+    chunks = told(
+        *(ArtifactChunk("a", (TextPart(piece),), append=True, last_chunk=False) for piece in pieces)
+    )
+    parts = [part for one in chunks if isinstance(one, ArtifactChunk) for part in one.parts]
+    assert "".join(part.text for part in parts if isinstance(part, TextPart)) == wanted
+
+
+def test_what_only_begins_like_a_secret_is_told_in_the_end() -> None:
+    assert told(Text("open sesame")) == [Text("open "), Text("sesame")]
+    assert told(Text("sesam"), Text("e street")) == [Text("sesame street")]
+    first, second = told(Text("sesame"), Text("B", new_block=True))
+    assert (first, second) == (Text("sesame"), Text("B", new_block=True))
+
+
+def test_an_artifact_is_whole_when_it_is_said_to_be() -> None:
+    whole = ArtifactChunk("a", (TextPart("sesame"),))
+    redactor = Redactor(SECRETS)
+    first, second = redactor.clean([whole])
+    assert isinstance(second, ArtifactChunk) and second.append and second.last_chunk
+    assert (first, second.parts) == (ArtifactChunk("a", (TextPart(""),)), (TextPart("sesame"),))
+
+
+def test_a_turn_begins_with_nothing_of_the_last_one() -> None:
+    redactor = Redactor(SECRETS)
+    assert redactor.clean([Text("sesame-"), Done()]) == [Text("sesame-"), Done()]
+    assert redactor.clean([Text("open-77"), Done()]) == [Text("open-77"), Done()]
+
+
+def test_what_waits_can_be_taken_back_in_part_or_with_what_was_told() -> None:
+    assert told(Text("a sesame"), Retracted(2), Text("!")) == [Text("a "), Text("sesa!")]
+    assert told(Text("a sesame"), Retracted(7)) == [Text("a "), Retracted(1)]
+    assert told(Text(f"ab{SECRET}cd"), Retracted(3)) == [
+        Text(f"ab{MARK}cd"),
+        Retracted(len(MARK) + 2),
+    ]
+    after = told(Text(f"ab{SECRET}"), Retracted(len(SECRET) + 1))
+    assert after == [Text(f"ab{MARK}"), Retracted(len(MARK) + 1)]
+    redactor = Redactor(SECRETS)
+    redactor.clean([Text(f"{SECRET}{SECRET}"), Done()])
+    second = redactor.clean([Text("0123456789qqq"), Retracted(12)])
+    assert second == [Text("0123456789qqq"), Retracted(12)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(alphabet="sesam-op7 x", max_size=6).map(Text),
+            st.sampled_from([Text(SECRET), Text(SECRET[:6]), Text(SECRET[6:]), Status("s")]),
+            st.integers(1, 8).map(Retracted),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_is_said_and_taken_back_no_secret_is_told(events: list[AgentEvent]) -> None:
+    raw = ""
+    kept: list[AgentEvent] = []
+    for event in events:
+        if isinstance(event, Retracted):
+            length = min(event.length, len(raw))
+            raw = raw[: len(raw) - length]
+            kept += [Retracted(length)] if length else []
+        else:
+            raw += event.text if isinstance(event, Text) else ""
+            kept.append(event)
+    answer = texts(told(*kept))
+    assert SECRET not in answer
+    if SECRET not in "".join(one.text for one in kept if isinstance(one, Text)):
+        assert answer == raw  # nothing was taken out, so that nothing may be missing
+
+
+# --- everything else -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Status(SECRET, {"a": [SECRET, {SECRET: 1}]}),
+        ToolCall("1", "Bash", {"command": f"echo {SECRET}"}),
+        ToolResult("1", [SECRET], changes=(FileChange("a", "update", f"+{SECRET}"),)),
+        Question("q", "text", SECRET, (Option("o", SECRET),), {"input": SECRET}),
+        ArtifactChunk("a", (TextPart(SECRET), DataPart({"k": SECRET}))),
+        Failed(SECRET, "exit", {"stderr": SECRET}),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_it_is_found_in_every_kind_of_event(event: AgentEvent) -> None:
+    (clean,) = Redactor(SECRETS).clean([event])
+    assert SECRET not in repr(clean)
+    assert MARK in repr(clean)
+    assert type(clean) is type(event)
+
+
+def test_an_event_without_one_is_passed_on_as_it_is() -> None:
+    event = ToolResult("1", {"output": ["much", 5, None, True]})
+    assert Redactor(SECRETS).clean([event])[0] is event
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        OTHER,
+        json.dumps(OTHER),
+        quote(OTHER, safe=""),
+        base64.b64encode(OTHER.encode()).decode(),
+    ],
+)
+def test_it_is_found_however_it_is_encoded(form: str) -> None:
+    assert MARK in SECRETS.clean(f"it is {form}")
+
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-ant-api03-abcdefghijklmnopqrstuv",
+        "ghp_" + "a1B2" * 9,
+        "AKIAABCDEFGHIJKLMNOP",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlc2lnbmF0dXJl",
+        KEY,
+    ],
+)
+def test_patterns_are_found_where_they_are_wanted(secret: str) -> None:
+    text = f"x {secret} y"
+    assert Secrets(patterns=True).clean(text) == f"x {MARK} y"
+    assert SECRETS.clean(text) == text
+
+
+def test_short_values_and_names_that_are_no_secrets_are_left() -> None:
+    assert not Secrets(["short", ""])
+    given = {"API_KEY": "k1", "GITHUB_TOKEN": "k2", "db_password": "k3", "HOME": "/x"}
+    others = {"SSH_AUTH_SOCK": "/s", "KEY_FILE": "/f", "TOKEN_URL": "u", "BRIDGE_AUTH": "auto"}
+    assert secrets_of({**given, **others}) == {"k1", "k2", "k3"}
+
+
+# --- through the server --------------------------------------------------------------------------
+
+
+async def test_a_server_that_goes_on_with_an_agent_knows_what_has_waited(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    """The first half of a secret is told to one server, the second one to the next."""
+    settings: dict[str, Any] = {
+        "AGENT_ADAPTER": "jsonl",
+        "AGENT_BINARY": sys.executable,
+        "AGENT_ARGS": f"-I -S {PROGRAM}",
+        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
+        "BRIDGE_DRAIN_MS": "0",
+        "SOME_SECRET": "canary-0123456789",
+    }
+    async with listening() as live:
+        async with bridge(workspace, **settings) as server:
+            client = Client(http, server.url)
+            lines = ["text <canary-01", f"wait {live.path} agent", "text 23456789>"]
+            task = await client.send_now("\n".join(lines))
+            await live.pid("agent")
+            async with client.subscribe(task["id"]) as items:
+                async for item in items:
+                    if "<" in json.dumps(item):
+                        break
+            assert await server.stop(signal.SIGKILL) == -signal.SIGKILL
+        async with bridge(workspace, **settings) as server:
+            client = Client(http, server.url)
+            async with client.subscribe(task["id"]) as items:
+                await live.release("agent")
+                async for _ in items:
+                    pass
+            assert artifact_text(await client.get(task["id"])) == f"<{MARK}>"
+
+
+async def test_a_key_of_the_agent_is_in_nothing_that_a_client_gets(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "canary-0123456789")
+    halves = [json.dumps({"type": "text", "text": half}) for half in ("<canary-01", "23456789>")]
+    lines = ["env", *(f"line {half}" for half in halves), "ask q is it $MY_API_KEY"]
+    async with serving(workspace, agent_env=("MY_API_KEY",)) as server:
+        client = server.client()
+        asked = await client.collect("\n".join(lines))
+        answer = {"taskId": task_id(asked[0]), "contextId": context_id(asked[0])}
+        rest = await client.collect("canary-0123456789", **answer)
+        task = await client.get(task_id(asked[0]))
+    answered = artifact_text(task)
+    assert f'"MY_API_KEY": "{MARK}"' in answered  # the agent has it, and says it
+    assert f"<{MARK}>" in answered
+    assert streamed_text(asked) + streamed_text(rest[1:]) == answered
+    # What a client says itself is shown to it; the agent's echo of it is not.
+    said = json.dumps([task["artifacts"], task["status"], asked[1:], rest[1:]])
+    assert "canary-0123456789" not in said
