@@ -104,7 +104,8 @@ async def test_a_prompt_is_never_a_flag_or_a_command(workspace: Path, text: str)
     async with cursor(workspace) as server:
         task = await server.client().send(parts)
     (prompt,) = json.loads(artifact_text(task))
-    assert prompt == " " + "\n\n".join(filter(None, (text, "prompts")))
+    unseen = "\u200b" if text.startswith("/") else ""
+    assert prompt == " " + unseen + "\n\n".join(filter(None, (text, "prompts")))
 
 
 async def test_a_single_word_is_not_a_command_of_the_program(workspace: Path) -> None:

@@ -29,6 +29,7 @@ WITHIN = 20.0
 HEADER, BODY, STALL = 1.0, 3.0, 0.6  # seconds
 LATER = 1.5  # seconds that the machine may add; with HEADER, less than BODY
 PACE = 0.05  # seconds between two bytes of a slow client
+BETWEEN = 0.003  # seconds between two connections of a good one, which is no flood
 CONNECTIONS, PER_PEER = 60, 25
 PER_SECOND = 100
 MIB = 2**20
@@ -256,6 +257,7 @@ async def reset(stalled: socket.socket, client: Client) -> None:
     async with asyncio.timeout(WITHIN):
         while stalled.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != b"\x07":
             await (await client.session.get(f"{client.url}/health")).read()
+            await paced(BETWEEN)
 
 
 def subscription(task: str) -> bytes:
@@ -444,6 +446,7 @@ async def p99(client: Client) -> float:
         assert response.status == 200
         await response.read()
         took.append(time.perf_counter() - begun)
+        await paced(BETWEEN)
     return sorted(took)[int(ASKED * 0.99)]
 
 

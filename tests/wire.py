@@ -252,6 +252,11 @@ def read_error(value: Any) -> ErrorSeen:
         reason, details = info.need("reason", str), info.need("metadata", dict)
     strings([*details.values()])
     assert len(more) <= 1
+    if reason in ("TOO_MANY_REQUESTS", "UNAVAILABLE"):
+        with Reader(*more) as hint:
+            hint.fixed("@type", "type.googleapis.com/google.rpc.RetryInfo")
+            assert re.fullmatch("[0-9]+s", hint.need("retryDelay", str))
+        more = []
     return ErrorSeen(code, reason, message, details, _violations(*more))
 
 
