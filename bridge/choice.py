@@ -16,10 +16,11 @@ from bridge.a2a.card import Card, Skill
 from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
 from bridge.app import Service
 from bridge.attachments import Attachments, PartLimits
-from bridge.context import Agent, SessionPool
+from bridge.context import Agent
 from bridge.errors import ConfigurationError
 from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
+from bridge.pool import SessionPool
 from bridge.push import Push
 from bridge.repository import Trust
 from bridge.routing import Router, skills_of

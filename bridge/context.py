@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import shutil
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,8 +40,8 @@ from bridge.events import (
     TimedOut,
 )
 from bridge.message import Message
+from bridge.pool import SessionPool
 from bridge.question import hint, permission, read_answer, refusal
-from bridge.quotas import Quotas
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.repository import TRUSTING, Trust
 from bridge.rules import Rule, decide
@@ -95,85 +94,6 @@ class Agent:
         before = self.sandbox.command(start.cwd, start.folder) if self.sandbox else ()
         marker = f"{self.markers}{session_id}"
         return Session(adapter, self.environment, self.limits, marker, spool, before, self.secrets)
-
-
-class SessionPool:
-    """The places for live sessions, and what else principals share. A context that has none waits
-    its turn for one; a warm but idle session gives up its place to whoever waits. The turn is that
-    of the principal for whom the fewest work."""
-
-    def __init__(self, limit: int, quotas: Quotas | None = None) -> None:
-        self.quotas = quotas or Quotas()
-        self._limit = limit
-        self._contexts: dict[Context, bool] = {}  # who holds a place, and whether it works
-        self._queue: dict[object, Context] = {}  # by ticket, in the order in which they came
-        self._turn: object | None = None  # whose turn it is, as long as nothing has changed
-        self._changed: asyncio.Future[None] | None = None
-
-    async def enter(self, context: Context, wanted: Callable[[], bool]) -> None:
-        """Wait for a place; come back without one when it is `wanted` no more (see notify)."""
-        if self._contexts.get(context):
-            return
-        ticket = object()
-        self._queue[ticket] = context
-        self._turn = None
-        try:
-            while wanted() and not (self._next() is ticket and await self._make_room(context)):
-                await self._wait()
-            if wanted():
-                self._contexts[context] = True
-        finally:
-            del self._queue[ticket]
-            self.notify()
-
-    def _next(self) -> object | None:
-        """Whose turn it is; None where all who wait have as many at work as they may."""
-        if self._turn is None:
-            working = Counter(one.owner for one, works in self._contexts.items() if works)
-            waiting = [
-                (working[one.owner], number, ticket)
-                for number, (ticket, one) in enumerate(self._queue.items())
-                if working[one.owner] < (self.quotas.of(one.owner).running or math.inf)
-            ]
-            self._turn = min(waiting)[2] if waiting else None
-        return self._turn
-
-    def claim(self, context: Context) -> None:
-        """Its session is alive already, and works."""
-        self._contexts[context] = True
-        self._turn = None
-
-    def leave(self, context: Context) -> None:
-        self._contexts.pop(context, None)
-        self.notify()
-
-    def rest(self, context: Context) -> None:
-        """The context's session has nothing to do: it is now the last to be given up."""
-        if context in self._contexts:
-            del self._contexts[context]
-            self._contexts[context] = False
-        self.notify()
-
-    def notify(self) -> None:
-        """Those who wait shall look again."""
-        self._turn = None
-        if self._changed and not self._changed.done():
-            self._changed.set_result(None)
-        self._changed = None
-
-    async def _make_room(self, context: Context) -> bool:
-        if context in self._contexts:  # its session is warm
-            return True
-        if len(self._contexts) >= self._limit:
-            idle = next((context for context in self._contexts if context.idle), None)
-            if idle:
-                await idle.close()
-        return len(self._contexts) < self._limit
-
-    async def _wait(self) -> None:
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
 
 
 class Context:

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from bridge.a2a.codec import SendParams
 from bridge.access import OPERATOR, Principal, Scope, authorize
 from bridge.adapter import Adapter, SessionStart
-from bridge.context import Agent, Context, SessionPool
+from bridge.context import Agent, Context
 from bridge.errors import (
     ContentTypeNotSupported,
     InvalidParams,
@@ -26,6 +26,7 @@ from bridge.errors import (
 )
 from bridge.message import Message, RawPart, UrlPart
 from bridge.options import Options, read_options
+from bridge.pool import SessionPool
 from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task import StatusUpdate, Task, Update

@@ -19,10 +19,10 @@ from aiohttp import web
 from bridge import __version__, cgroup
 from bridge.app import Http, Identify, Service, make_app
 from bridge.choice import Choice, choose_all, make_root, make_sandbox, make_service
-from bridge.context import SessionPool
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.identity import identify_by, needs_token
 from bridge.monitor import Monitor
+from bridge.pool import SessionPool
 from bridge.process import (
     AgentProcess,
     Hooks,

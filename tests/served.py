@@ -13,9 +13,9 @@ from aiohttp import ClientSession, ClientTimeout, web
 
 from bridge.app import Http, make_app
 from bridge.choice import choose_all, make_root, make_service
-from bridge.context import SessionPool
 from bridge.identity import identify_by
 from bridge.manager import TaskManager
+from bridge.pool import SessionPool
 from bridge.process import reap_orphans
 from bridge.push import Push
 from bridge.quotas import Quotas

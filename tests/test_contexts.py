@@ -17,7 +17,7 @@ from bridge import registry
 from bridge.a2a.codec import SendParams
 from bridge.adapter import AgentConfig
 from bridge.attachments import Attachments
-from bridge.context import Agent, SessionPool
+from bridge.context import Agent
 from bridge.errors import (
     InvalidParams,
     TaskNotCancelable,
@@ -27,6 +27,7 @@ from bridge.errors import (
 )
 from bridge.manager import TaskManager
 from bridge.message import Message, Role, TextPart
+from bridge.pool import SessionPool
 from bridge.process import reap_orphans
 from bridge.session import Limits
 from bridge.store.tasks import Record, Retention, TaskStore

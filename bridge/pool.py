@@ -1,0 +1,103 @@
+"""The places for live sessions: how many there are, and who comes next."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from bridge.quotas import Quotas
+
+
+class Holder(Protocol):
+    """Who needs a place: a context. `idle`: its session is warm, and has nothing to do."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    async def close(self) -> None:
+        """Give up the session, and the place."""
+
+
+class SessionPool:
+    """The places for live sessions, and what else principals share. Whoever has none waits its
+    turn for one; a warm but idle session gives up its place to whoever waits. The turn is that
+    of the principal for whom the fewest work."""
+
+    def __init__(self, limit: int, quotas: Quotas | None = None) -> None:
+        self.quotas = quotas or Quotas()
+        self._limit = limit
+        self._holders: dict[Holder, bool] = {}  # who holds a place, and whether it works
+        self._queue: dict[object, Holder] = {}  # by ticket, in the order in which they came
+        self._turn: object | None = None  # whose turn it is, as long as nothing has changed
+        self._changed: asyncio.Future[None] | None = None
+
+    async def enter(self, holder: Holder, wanted: Callable[[], bool]) -> None:
+        """Wait for a place; come back without one when it is `wanted` no more (see notify)."""
+        if self._holders.get(holder):
+            return
+        ticket = object()
+        self._queue[ticket] = holder
+        self._turn = None
+        try:
+            while wanted() and not (self._next() is ticket and await self._make_room(holder)):
+                await self._wait()
+            if wanted():
+                self._holders[holder] = True
+        finally:
+            del self._queue[ticket]
+            self.notify()
+
+    def _next(self) -> object | None:
+        """Whose turn it is; None where all who wait have as many at work as they may."""
+        if self._turn is None:
+            working = Counter(one.owner for one, works in self._holders.items() if works)
+            waiting = [
+                (working[one.owner], number, ticket)
+                for number, (ticket, one) in enumerate(self._queue.items())
+                if working[one.owner] < (self.quotas.of(one.owner).running or math.inf)
+            ]
+            self._turn = min(waiting)[2] if waiting else None
+        return self._turn
+
+    def claim(self, holder: Holder) -> None:
+        """Its session is alive already, and works."""
+        self._holders[holder] = True
+        self._turn = None
+
+    def leave(self, holder: Holder) -> None:
+        self._holders.pop(holder, None)
+        self.notify()
+
+    def rest(self, holder: Holder) -> None:
+        """Its session has nothing to do: it is now the last to be given up."""
+        if holder in self._holders:
+            del self._holders[holder]
+            self._holders[holder] = False
+        self.notify()
+
+    def notify(self) -> None:
+        """Those who wait shall look again."""
+        self._turn = None
+        if self._changed and not self._changed.done():
+            self._changed.set_result(None)
+        self._changed = None
+
+    async def _make_room(self, holder: Holder) -> bool:
+        if holder in self._holders:  # its session is warm
+            return True
+        if len(self._holders) >= self._limit:
+            idle = next((one for one in self._holders if one.idle), None)
+            if idle:
+                await idle.close()
+        return len(self._holders) < self._limit
+
+    async def _wait(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
