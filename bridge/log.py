@@ -39,7 +39,7 @@ class EventLog(Generic[T]):
         self._keep = keep
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: set[asyncio.Future[bool]] = set()
         self._closing = False
         self.visible = 0
 
@@ -107,16 +107,25 @@ class EventLog(Generic[T]):
             await self._changed(None)
 
     async def _changed(self, timeout: float | None) -> bool:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Whether something has, before so many seconds were over."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
         self._waiting.add(waiter)
+        # asyncio.wait() would do, at twice the price, once for each update and subscriber
+        timer = None if timeout is None else loop.call_later(timeout, _settle, waiter, False)
         try:
-            done, _ = await asyncio.wait([waiter], timeout=timeout)
-            return bool(done)
+            return await waiter
         finally:
             self._waiting.discard(waiter)
+            if timer:
+                timer.cancel()
 
     def _wake(self) -> None:
         for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+            _settle(waiter, True)
         self._waiting.clear()
+
+
+def _settle(waiter: asyncio.Future[bool], changed: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(changed)

@@ -129,9 +129,7 @@ class Redactor:
             case Thought():
                 return self._more(("thought", None), event)
             case ArtifactChunk(parts=(TextPart(),)):
-                key = ("artifact", event.id)
-                more = self._more(key, event)
-                return [*more, *(self._rest(key) if event.last_chunk else ())]
+                return self._more(("artifact", event.id), event)
             case Retracted(length):
                 return self._retracted(length)
             case _ if isinstance(event, ENDINGS):
@@ -150,10 +148,11 @@ class Redactor:
             for match in self._secrets.found(text):
                 self._marks.append((before + match.end(), len(match[0])))
         clean = self._secrets.clean(text)
-        end = self._secrets.beginning(clean)
+        whole = isinstance(event, ArtifactChunk) and event.last_chunk
+        end = len(clean) if whole else self._secrets.beginning(clean)
         if end < len(clean):
             self._held[key] = clean[end:], event
-        return [_with_text(event, clean[:end])] if end or begins else []
+        return [_with_text(event, clean[:end])] if end or begins or whole else []
 
     def _rest(self, key: _Key) -> list[AgentEvent]:
         """What has waited: nothing follows it."""
@@ -164,7 +163,7 @@ class Redactor:
             case Text():
                 return [replace(event, text=text, new_block=False)]
             case ArtifactChunk():
-                return [replace(event, parts=(TextPart(text),), append=True)]
+                return [replace(_chunk(event, text), append=True)]
             case Thought():
                 return [Thought(text)]
 
@@ -188,16 +187,21 @@ _ANSWER: _Key = ("text", None)
 
 
 def _text(event: _Growing) -> str:
-    if isinstance(event, ArtifactChunk):
-        (part,) = event.parts
-        return part.text if isinstance(part, TextPart) else ""
-    return event.text
+    return _part(event).text if isinstance(event, ArtifactChunk) else event.text
 
 
 def _with_text(event: _Growing, text: str) -> _Growing:
-    if isinstance(event, ArtifactChunk):
-        return replace(event, parts=(TextPart(text),))
-    return replace(event, text=text)
+    return _chunk(event, text) if isinstance(event, ArtifactChunk) else replace(event, text=text)
+
+
+def _chunk(event: ArtifactChunk, text: str) -> ArtifactChunk:
+    return replace(event, parts=(replace(_part(event), text=text),))
+
+
+def _part(event: ArtifactChunk) -> TextPart:
+    (part,) = event.parts
+    assert isinstance(part, TextPart)
+    return part
 
 
 def _forms(value: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -100,12 +101,15 @@ def test_what_only_begins_like_a_secret_is_told_in_the_end() -> None:
     assert (first, second) == (Text("sesame"), Text("B", new_block=True))
 
 
-def test_an_artifact_is_whole_when_it_is_said_to_be() -> None:
-    whole = ArtifactChunk("a", (TextPart("sesame"),))
-    redactor = Redactor(SECRETS)
-    first, second = redactor.clean([whole])
-    assert isinstance(second, ArtifactChunk) and second.append and second.last_chunk
-    assert (first, second.parts) == (ArtifactChunk("a", (TextPart(""),)), (TextPart("sesame"),))
+def test_an_artifact_keeps_all_else_and_is_whole_when_it_is_said_to_be() -> None:
+    part = TextPart("sesame", "text/x-diff", filename="a.diff", metadata={"a": 1})
+    whole = ArtifactChunk("a", (part,), "Name", "What it is")
+    assert told(whole) == [whole]
+    begun = replace(whole, last_chunk=False)
+    empty = replace(begun, parts=(replace(part, text=""),))
+    assert told(begun) == [empty, replace(begun, append=True)]
+    ends = replace(whole, parts=(TextPart("-open-77"),), append=True)
+    assert told(begun, ends) == [empty, replace(ends, parts=(TextPart(MARK),))]
 
 
 def test_a_turn_begins_with_nothing_of_the_last_one() -> None:
