@@ -11,6 +11,7 @@ pid  cwd  env  prompt   say it; `prompt` is the line that it was given
 turn        say how many turns there have been
 repeat N X  say X N times at once
 flood N     say "0 ", "1 ", … in so many pieces
+steps N     say so many words on progress at once
 deaf        ignore SIGTERM from now on
 reply X     done X       fail X       reject X       ways to end the turn; else `done`
 exit N      end
@@ -99,6 +100,8 @@ class Agent:
                 for number in range(int(rest)):
                     print(f'{{"type":"text","text":"{number} "}}')
                 sys.stdout.flush()
+            case "steps":
+                print('{"type":"status","text":"step"}\n' * int(rest), end="", flush=True)
             case _:
                 say("text", text=self.fact(word))
 

@@ -1,0 +1,146 @@
+"""What an event costs, counted and not timed: calls, renderings, writes, memory. A path that grows
+with the task, or work that is done for each subscriber, fails here on any machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from bridge.a2a import CODECS
+from bridge.log import BATCH
+from tests.client import Json, state, task_id
+from tests.liveness import listening
+from tests.served import Server, serving
+
+FEW, MANY = 400, 4000
+OURS = str(Path(__file__).parent.parent)
+WITHIN = 60.0
+
+
+class Calls:
+    """How often each function was called, of those that the server consists of."""
+
+    def __init__(self) -> None:
+        self.by_code: Counter[CodeType] = Counter()
+
+    @property
+    def ours(self) -> int:
+        """Those of the bridge and its adapters."""
+        names = (f"{OURS}/bridge/", f"{OURS}/adapters/")
+        counts = self.by_code.items()
+        return sum(count for code, count in counts if code.co_filename.startswith(names))
+
+    def of(self, *functions: Any) -> int:
+        return sum(self.by_code[function.__code__] for function in functions)
+
+
+@contextmanager
+def counted() -> Iterator[Calls]:
+    calls = Calls()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            calls.by_code[frame.f_code] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+async def burst(server: Server, count: int, subscribers: int = 1) -> list[list[Json]]:
+    """What each subscriber was told of a task that says so much at once, when all are there."""
+    client = server.client()
+    async with asyncio.timeout(WITHIN), listening() as live:
+        task = await client.send_now(f"wait {live.path} agent\nsteps {count}")
+        await live.pid("agent")
+        ready: asyncio.Queue[None] = asyncio.Queue()
+
+        async def read() -> list[Json]:
+            async with client.subscribe(task["id"]) as items:
+                told = []
+                async for item in items:
+                    if not told:
+                        ready.put_nowait(None)
+                    told.append(item)
+                return told
+
+        readers = [asyncio.create_task(read()) for _ in range(subscribers)]
+        for _ in readers:
+            await ready.get()
+        await live.release("agent")
+        return [await reader for reader in readers]
+
+
+ENCODERS = [codec.encode_update for codec in CODECS]
+
+
+async def test_an_event_costs_the_same_however_many_came_before(workspace: Path) -> None:
+    per_event = []
+    async with serving(workspace) as server:
+        await burst(server, FEW)  # what is done once
+        for count in (FEW, MANY):
+            with counted() as calls:
+                (told,) = await burst(server, count)
+            assert len(told) > count
+            per_event.append(calls.ours / count)
+    few, many = per_event
+    print(f"calls of ours per event: {few:.1f} of {FEW}, {many:.1f} of {MANY}")
+    assert many <= few  # where some are done once for each task, and none for each event before
+    assert many < 60
+
+
+async def test_an_update_is_rendered_once_for_all_subscribers(workspace: Path) -> None:
+    async with serving(workspace) as server:
+        await burst(server, FEW)
+        with counted() as calls:
+            told = await burst(server, FEW, subscribers=20)
+    assert {len(one) for one in told} == {len(told[0])}
+    assert all(one[1:] == told[0][1:] for one in told)  # the first is the task as it was
+    rendered = sum(calls.of(encoder) for encoder in ENCODERS)
+    assert rendered <= len(told[0])
+
+
+@pytest.mark.parametrize("subscribers", [1, 10])
+async def test_what_is_ready_goes_out_in_one_write(workspace: Path, subscribers: int) -> None:
+    async with serving(workspace) as server:
+        await burst(server, FEW)
+        with counted() as calls:
+            told = await burst(server, MANY, subscribers)
+    updates = sum(map(len, told))
+    writes = calls.of(web.StreamResponse.write)
+    print(f"{updates} updates in {writes} writes")
+    # As many as there are batches, and pauses of the agent, whose output comes in pieces.
+    assert writes <= subscribers * (2 * MANY / BATCH + 40)
+
+
+async def test_an_update_takes_as_much_memory_however_many_there_are(workspace: Path) -> None:
+    sizes = []
+    async with serving(workspace) as server:
+        await burst(server, FEW)
+        for count in (FEW, MANY):
+            tracemalloc.start()
+            try:
+                (told,) = await burst(server, count)
+                assert state(told[-1]) == "completed" and task_id(told[0])
+                told.clear()
+                kept, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            sizes.append(kept / count)
+    few, many = sizes
+    print(f"bytes kept per update: {few:.0f} of {FEW}, {many:.0f} of {MANY}")
+    assert many <= 0.95 * few  # what was sent is kept of the newest alone
+    assert many < 6000
