@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -55,11 +56,10 @@ class Secrets:
         return bool(self._values) or self._patterns
 
     def found(self, text: str) -> Iterator[re.Match[str]]:
-        if self._patterns or any(value in text for value in self._values):
-            yield from self._pattern.finditer(text)
+        return self._pattern.finditer(text) if self._suspects(text) else iter(())
 
     def clean(self, text: str) -> str:
-        return self._pattern.sub(MARK, text) if any(self.found(text)) else text
+        return self._pattern.sub(MARK, text) if self._suspects(text) else text
 
     def clean_all(self, value: T) -> T:
         """`value` with every text in it cleaned; the same object where there was nothing."""
@@ -70,9 +70,9 @@ class Secrets:
         """Where in `text`, at its end, the first of `values` may begin; its length if nowhere."""
         if not text:
             return 0
-        first = len(text)
+        first, last = len(text), text[-1]
         for value in self._values:
-            if value[0] == text[-1]:
+            if value[0] == last:
                 first = min(first, len(text) - 1)
             at = text.find(value[:2], max(0, len(text) - len(value) + 1))
             while at >= 0 and not value.startswith(text[at:]):
@@ -80,21 +80,36 @@ class Secrets:
             first = min(first, at) if at >= 0 else first
         return first
 
+    def _suspects(self, text: str) -> bool:
+        for value in self._values:  # a plain loop: this is asked of all that an agent says
+            if value in text:
+                return True
+        return self._patterns
+
     def _cleaned(self, value: Any) -> Any:
         match value:
             case str():
                 return self.clean(value)
+            case None | bool() | int() | float():
+                return value
             case dict():
                 made: Any = {self._cleaned(key): self._cleaned(one) for key, one in value.items()}
+                return value if made == value else made
             case list() | tuple():
                 made = type(value)(map(self._cleaned, value))
-            case _ if is_dataclass(value) and not isinstance(value, type):
-                members = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-                cleaned = {name: self._cleaned(one) for name, one in members.items()}
-                made = value if cleaned == members else replace(value, **cleaned)
-            case _:
-                return value
-        return value if made == value else made
+                return value if made == value else made
+        changed = {}
+        for name in _members(value.__class__):
+            member = getattr(value, name)
+            if (clean := self._cleaned(member)) is not member:
+                changed[name] = clean
+        return replace(value, **changed) if changed else value
+
+
+@cache
+def _members(kind: Any) -> tuple[str, ...]:
+    """The names of a dataclass's members; none of what is no dataclass."""
+    return tuple(one.name for one in fields(kind) if one.init) if is_dataclass(kind) else ()
 
 
 NO_SECRETS = Secrets()

@@ -60,6 +60,9 @@ class TaskState(Enum):
     FAILED = "failed"
     REJECTED = "rejected"
 
+    # Enum's own is a function in Python, which each event would call several times.
+    __hash__ = object.__hash__
+
     @property
     def terminal(self) -> bool:
         return not TRANSITIONS[self]

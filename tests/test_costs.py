@@ -70,7 +70,7 @@ async def burst(server: Server, count: int, subscribers: int = 1) -> list[list[J
 
         async def read() -> list[Json]:
             async with client.subscribe(task["id"]) as items:
-                told = []
+                told: list[Json] = []
                 async for item in items:
                     if not told:
                         ready.put_nowait(None)
