@@ -155,7 +155,10 @@ def _problem(url: str, allow_private: bool) -> str:
         return "must not have a fragment"
     if not parsed.port:
         return "must not name port 0"
-    return _host_problem(parsed.raw_host or "", allow_private)
+    problem = _host_problem(parsed.raw_host or "", allow_private)
+    if not problem and parsed.scheme == "http" and not allow_private:
+        return "must begin with https://: what is sent there is not for everybody on the way"
+    return problem
 
 
 def _host_problem(host: str, allow_private: bool) -> str:

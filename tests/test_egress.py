@@ -369,7 +369,7 @@ def test_a_url_that_cannot_be_a_receiver_is_refused_and_says_why(url: str) -> No
 @pytest.mark.parametrize(
     "url",
     [
-        "http://receiver.example",
+        "https://receiver.example",
         "https://receiver.example/hook?task=1&x=a%20b",
         "https://receiver.example:8443/",
         "HTTPS://Receiver.Example./",
@@ -378,11 +378,17 @@ def test_a_url_that_cannot_be_a_receiver_is_refused_and_says_why(url: str) -> No
         "https://1e100.example/",
         f"https://{PUBLIC}/",
         "https://[2606:4700:4700::1111]:443/",
-        "http://receiver.example/a@b:c",
+        "https://receiver.example/a@b:c",
     ],
 )
 def test_ordinary_urls_are_accepted(url: str) -> None:
     check_url(url)
+
+
+def test_nothing_goes_out_in_the_clear_but_for_local_use() -> None:
+    with pytest.raises(InvalidParams, match="must begin with https://"):
+        check_url("http://receiver.example/")
+    check_url("http://receiver.example/", allow_private=True)
 
 
 # --- answers -----------------------------------------------------------------------------------

@@ -369,7 +369,7 @@ async def test_a_name_that_leads_into_the_private_network_is_a_dead_letter_at_on
         names = Names(["127.0.0.1"])
         options: dict[str, Any] = {"allow_private": False, "resolver": names}
         async with pushing(SqliteQueue(None), **options) as push:
-            await push.create(config(f"http://receiver.example:{port}"), record)
+            await push.create(config(f"https://receiver.example:{port}"), record)
             happen(record, 1)
             assert await buried(push, 1) == [(1, 1, "refused address")]
     assert receiver.requests == []
@@ -644,7 +644,7 @@ async def test_a_task_that_is_forgotten_leaves_nothing() -> None:
     ],
 )
 async def test_a_config_that_cannot_be_sent_is_refused(name: str, wrong: dict[str, str]) -> None:
-    asked = replace(config("http://receiver.example/"), **wrong)  # type: ignore[arg-type]
+    asked = replace(config("https://receiver.example/"), **wrong)  # type: ignore[arg-type]
     async with pushing(SqliteQueue(None), allow_private=False) as push:
         with pytest.raises(InvalidParams) as caught:
             await push.create(asked, new_record())
