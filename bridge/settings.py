@@ -356,7 +356,9 @@ class Settings(BaseModel):
     )
     bridge_thoughts: bool = Field(False, description="Show the model's thoughts to clients.")
     bridge_push_allow_private: bool = Field(
-        False, description="Let push notifications go to private addresses and over http://, for local use."
+        False,
+        description="Let push notifications go to private addresses, and over http://: for "
+        "local use.",
     )
     bridge_state_dir: str | None = Field(
         None,
