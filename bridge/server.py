@@ -62,6 +62,7 @@ async def serve(loaded: Loaded) -> int:
     secrets = loaded.secrets
     configure_logging(settings.log_level, secrets)
     keep_private()
+    _ignore_for_itself()
     for warning in loaded.warnings:
         log.warning(warning)
     choices = choose_all(loaded)
@@ -243,6 +244,14 @@ def limits(settings: Settings) -> Limits:
 
 
 # --- the process -------------------------------------------------------------------------------
+
+
+def _ignore_for_itself() -> None:
+    """What the server was started to ignore, as by nohup(1), it ignores in a way that its CLIs do
+    not inherit: they would hear no signal then, and some of them have no other end."""
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def _handle_signals(

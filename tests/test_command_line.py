@@ -196,6 +196,33 @@ async def test_the_first_known_cli_on_path_is_served_if_none_is_named(
         assert "first known CLI on PATH" in server.log
 
 
+HEARS = """#!/usr/bin/env python3
+import json, sys
+for line in sys.stdin:
+    ignored = [one for one in open("/proc/self/status") if one.startswith("SigIgn")]
+    print(json.dumps({"type": "done", "text": ignored[0].split()[1]}), flush=True)
+"""
+
+
+async def test_what_the_server_ignores_its_clis_hear(workspace: Path, tmp_path: Path) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(HEARS)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        settings: Any = {
+            "AGENT_ADAPTER": "jsonl",
+            "AGENT_BINARY": sys.executable,
+            "AGENT_ARGS": str(program),
+        }
+        async with bridge(workspace, **settings) as server, client_of(server.url) as client:
+            server.process.send_signal(signal.SIGHUP)
+            ignored = int(said(await client.send("go")), 16)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    python = {signal.SIGPIPE, signal.SIGXFSZ}  # which it ignores by itself
+    assert {one for one in signal.valid_signals() if ignored & 1 << one - 1} <= python
+
+
 async def test_what_a_cli_says_of_itself_does_nothing_to_the_terminal(
     workspace: Path, tmp_path: Path
 ) -> None:
