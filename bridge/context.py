@@ -66,6 +66,7 @@ class Agent:
     what the markers of this server's processes begin with. `spools`: the folder for the streams
     of sessions that are to outlive the server; None for pipes. `rules`: what is decided without
     asking a client. `patience`: seconds that a question waits for its answer; 0 for ever.
+    `secrets` are taken out of what it says; `trust`: what becomes of a repository's own settings.
     """
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]

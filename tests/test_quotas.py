@@ -86,11 +86,9 @@ async def refused(client: Client, text: str) -> tuple[str, str, int]:
 
 async def ended(client: Client, task_id: str) -> Json:
     async with asyncio.timeout(WITHIN):
-        while True:
-            task = await client.get(task_id)
-            if state(task) in ("completed", "canceled", "failed"):
-                return task
-            await asyncio.sleep(0.01)
+        while state(task := await client.get(task_id)) not in ("completed", "canceled", "failed"):
+            pass
+        return task
 
 
 # --- what is refused -----------------------------------------------------------------------------
