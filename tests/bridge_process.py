@@ -10,6 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+from tests.agent import PROGRAM
 
 CHECKOUT = Path(__file__).parent.parent
 STARTS_WITHIN = 20.0  # seconds
@@ -69,6 +72,18 @@ class BridgeProcess:
             self.process.kill()
             raise
         return code
+
+
+def scripted(workspace: Path) -> dict[str, Any]:
+    """Settings of a server with tests/agent.py as its CLI, and a state folder beside the
+    workspace."""
+    return {
+        "AGENT_ADAPTER": "jsonl",
+        "AGENT_BINARY": sys.executable,
+        "AGENT_ARGS": f"-I -S {PROGRAM}",
+        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
+        "BRIDGE_DRAIN_MS": "0",
+    }
 
 
 @asynccontextmanager

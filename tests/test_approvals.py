@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import aiohttp
 import pytest
 
 from bridge.rules import Rule
-from tests.agent import PROGRAM
-from tests.bridge_process import bridge
+from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, data, said, state, states, task_id
 from tests.liveness import listening
 from tests.served import serving
@@ -279,16 +277,6 @@ async def test_rules_are_read_from_the_configuration(
 
 
 # --- helpers -------------------------------------------------------------------------------------
-
-
-def scripted(workspace: Path) -> dict[str, Any]:
-    return {
-        "AGENT_ADAPTER": "jsonl",
-        "AGENT_BINARY": sys.executable,
-        "AGENT_ARGS": f"-I -S {PROGRAM}",
-        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
-        "BRIDGE_DRAIN_MS": "0",
-    }
 
 
 async def ended(client: Client, task: str) -> list[Json]:

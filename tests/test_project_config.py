@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +14,7 @@ import pytest
 
 from bridge import registry
 from bridge.adapter import Launch
-from tests.agent import PROGRAM
-from tests.bridge_process import bridge
+from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, facts, said, state
 from tests.served import Server, serving
 
@@ -156,14 +154,7 @@ async def test_it_is_answered_after_a_restart_and_that_is_kept(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     (workspace / "settings.json").write_text("{}")
-    settings: dict[str, Any] = {
-        "AGENT_ADAPTER": NAME,
-        "AGENT_BINARY": sys.executable,
-        "AGENT_ARGS": f"-I -S {PROGRAM}",
-        "AGENT_PROJECT_CONFIG": "ask",
-        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
-        "BRIDGE_DRAIN_MS": "0",
-    }
+    settings = scripted(workspace) | {"AGENT_ADAPTER": NAME, "AGENT_PROJECT_CONFIG": "ask"}
     async with bridge(workspace, **settings) as server:
         asked = await Client(http, server.url).send("env")
         assert await server.stop(signal.SIGKILL) == -signal.SIGKILL

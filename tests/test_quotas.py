@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -22,8 +21,7 @@ from bridge.message import Message, Role, TextPart
 from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Retention, TaskStore
 from bridge.task import Task
-from tests.agent import PROGRAM
-from tests.bridge_process import bridge
+from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, state
 from tests.liveness import Liveness, listening
 from tests.served import serving
@@ -113,13 +111,7 @@ async def test_tasks_that_began_before_a_restart_are_counted(
     config = workspace.parent / "config.toml"
     hashed = f"sha256:{digest('alice').hex()}"
     config.write_text(f'[tokens.alice]\nhash = "{hashed}"\ntasks = 1\n')
-    settings: dict[str, Any] = {
-        "AGENT_ADAPTER": "jsonl",
-        "AGENT_BINARY": sys.executable,
-        "AGENT_ARGS": f"-I -S {PROGRAM}",
-        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
-        "CONFIG_FILE": str(config),
-    }
+    settings = scripted(workspace) | {"CONFIG_FILE": str(config)}
     async with bridge(workspace, **settings) as server:
         asked = await Bearer(http, server.url, "alice").send("permit q May I?")
         assert await server.stop(signal.SIGKILL) == -signal.SIGKILL

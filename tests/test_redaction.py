@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import signal
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -34,8 +32,7 @@ from bridge.events import (
 )
 from bridge.message import DataPart, TextPart
 from bridge.redaction import MARK, Redactor, Secrets, secrets_of
-from tests.agent import PROGRAM
-from tests.bridge_process import bridge
+from tests.bridge_process import bridge, scripted
 from tests.client import Client, artifact_text, context_id, streamed_text, task_id
 from tests.liveness import listening
 from tests.served import serving
@@ -233,14 +230,7 @@ async def test_a_server_that_goes_on_with_an_agent_knows_what_has_waited(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     """The first half of a secret is told to one server, the second one to the next."""
-    settings: dict[str, Any] = {
-        "AGENT_ADAPTER": "jsonl",
-        "AGENT_BINARY": sys.executable,
-        "AGENT_ARGS": f"-I -S {PROGRAM}",
-        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
-        "BRIDGE_DRAIN_MS": "0",
-        "SOME_SECRET": "canary-0123456789",
-    }
+    settings = scripted(workspace) | {"SOME_SECRET": "canary-0123456789"}
     async with listening() as live:
         async with bridge(workspace, **settings) as server:
             client = Client(http, server.url)
