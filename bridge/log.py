@@ -5,7 +5,7 @@ thing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 RENDERED = 1024  # newest entries whose bytes are kept: live subscribers are hardly further apart
@@ -26,6 +26,9 @@ class Entry(Generic[T]):
         self.rendered: dict[object, bytes] = {}
 
 
+Tap = Callable[[Sequence[Entry[T]]], bool]
+
+
 class EventLog(Generic[T]):
     """Numbers count from 1. After close() nothing is added and every reader comes to an end.
 
@@ -39,7 +42,7 @@ class EventLog(Generic[T]):
         self._keep = keep
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._waiting: set[_Reader[T]] = set()
         self._closing = False
         self.visible = 0
 
@@ -82,50 +85,87 @@ class EventLog(Generic[T]):
         self._closing = True
         self._wake()
 
-    async def follow(self, after: int, pause: float) -> AsyncIterator[Sequence[Entry[T]]]:
+    async def follow(
+        self, after: int, pause: float, tap: Tap[T] | None = None
+    ) -> AsyncIterator[Sequence[Entry[T]]]:
         """The entries after number `after`, in order, as they are published; an empty batch each
-        time that `pause` seconds have passed without one. Ends when the log is closed."""
+        time that `pause` seconds have passed without one. Ends when the log is closed.
+
+        `tap` is offered what is published while this waits, at once. What it takes (it returns
+        True) does not come here any more."""
+        reader = _Reader(after, tap)
         while True:
-            start = max(after - self._dropped, 0)
-            batch = self._entries[start : min(start + BATCH, max(self.visible - self._dropped, 0))]
+            batch = self._next(reader)
             if batch:
-                after = batch[-1].number
+                reader.after = batch[-1].number
                 yield batch
             elif self.closed:
                 return
-            elif not await self._changed(pause):
+            elif not await self._changed(reader, pause):
                 yield ()
+
+    def _next(self, reader: _Reader[T]) -> Sequence[Entry[T]]:
+        start = max(reader.after - self._dropped, 0)
+        return self._entries[start : min(start + BATCH, max(self.visible - self._dropped, 0))]
 
     async def reached(self, number: int) -> None:
         """Wait until the entry `number` is published."""
         while self.visible < number:
-            await self._changed(None)
+            await self._changed(_Reader(), None)
 
     async def changed(self) -> None:
         """Wait until something is published, or the log is closed."""
         if not self.closed:
-            await self._changed(None)
+            await self._changed(_Reader(), None)
 
-    async def _changed(self, timeout: float | None) -> bool:
-        """Whether something has, before so many seconds were over."""
+    async def _changed(self, reader: _Reader[T], timeout: float | None) -> bool:
+        """Whether something has that its tap has not taken, before so many seconds were silent."""
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiting.add(waiter)
-        # asyncio.wait() would do, at twice the price, once for each update and subscriber
-        timer = None if timeout is None else loop.call_later(timeout, _settle, waiter, False)
+        reader.woken = loop.create_future()
+        self._waiting.add(reader)
         try:
-            return await waiter
+            while timeout is not None:
+                reader.silent = True
+                # asyncio.wait() would do, at twice the price
+                timer = loop.call_later(timeout, reader.wake, False)
+                try:
+                    changed = await reader.woken
+                finally:
+                    timer.cancel()
+                if changed or reader.silent:
+                    return changed
+                reader.woken = loop.create_future()
+            return await reader.woken
         finally:
-            self._waiting.discard(waiter)
-            if timer:
-                timer.cancel()
+            self._waiting.discard(reader)
 
     def _wake(self) -> None:
-        for waiter in self._waiting:
-            _settle(waiter, True)
-        self._waiting.clear()
+        for reader in tuple(self._waiting):
+            if not (reader.tap and self._tapped(reader, reader.tap)):
+                self._waiting.discard(reader)
+                reader.wake(True)
+
+    def _tapped(self, reader: _Reader[T], tap: Tap[T]) -> bool:
+        """Whether its tap has taken all that there is for it."""
+        batch = self._next(reader)
+        if not batch or self.closed or batch[-1].number < self.visible or not tap(batch):
+            return False
+        reader.after = batch[-1].number
+        reader.silent = False
+        return True
 
 
-def _settle(waiter: asyncio.Future[bool], changed: bool) -> None:
-    if not waiter.done():
-        waiter.set_result(changed)
+class _Reader(Generic[T]):
+    """Who has been given all up to number `after`, and waits for more."""
+
+    __slots__ = ("after", "silent", "tap", "woken")
+
+    def __init__(self, after: int = 0, tap: Tap[T] | None = None) -> None:
+        self.after = after
+        self.tap = tap
+        self.silent = True  # the tap has taken nothing since the clock was set
+        self.woken: asyncio.Future[bool]
+
+    def wake(self, changed: bool) -> None:
+        if not self.woken.done():
+            self.woken.set_result(changed)
