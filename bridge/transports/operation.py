@@ -314,10 +314,13 @@ class Operations:
 
 async def _durable(answer: T, *records: Record) -> T:
     """`answer`, as soon as all that it tells of `records` cannot be lost any more."""
+    awaited = [(one.log, one.log.last) for one in records if one.log.visible < one.log.last]
+    if not awaited:
+        return answer
     try:
         async with asyncio.timeout(WRITE_WITHIN):
-            for record, number in [(record, record.log.last) for record in records]:
-                await record.log.reached(number)
+            for log, number in awaited:
+                await log.reached(number)
     except TimeoutError:
         text = "The server cannot write anything down now; try again in a moment."
         raise Unavailable(text) from None
