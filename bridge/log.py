@@ -148,7 +148,13 @@ class EventLog(Generic[T]):
     def _tapped(self, reader: _Reader[T], tap: Tap[T]) -> bool:
         """Whether its tap has taken all that there is for it."""
         batch = self._next(reader)
-        if not batch or self.closed or batch[-1].number < self.visible or not tap(batch):
+        if not batch or self.closed or batch[-1].number < self.visible:
+            return False
+        try:
+            taken = tap(batch)
+        except Exception:  # its reader meets that again, and nobody else does
+            return False
+        if not taken:
             return False
         reader.after = batch[-1].number
         reader.silent = False
