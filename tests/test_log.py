@@ -144,6 +144,16 @@ async def test_a_tap_takes_what_comes_while_its_reader_waits() -> None:
     assert taken == [3, 4, 7]
 
 
+async def test_a_reader_with_a_tap_comes_to_the_end() -> None:
+    one = log(0)
+    reader = asyncio.create_task(rest(one.follow(0, NEVER, lambda batch: True)))
+    await waiting(reader)
+    number = one.add([UPDATE])
+    one.close()
+    one.publish(number)
+    assert await reader == [1]
+
+
 async def test_a_tap_that_fails_costs_nobody_an_entry() -> None:
     one = log(0)
 
