@@ -150,6 +150,7 @@ async def test_a_reader_with_a_tap_comes_to_the_end() -> None:
     await waiting(reader)
     number = one.add([UPDATE])
     one.close()
+    await waiting(reader)
     one.publish(number)
     assert await reader == [1]
 
