@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from scripts.benchmarks import machine, report
 from scripts.benchmarks.client import TooSlow
 from scripts.benchmarks.measures import MEASURES, Faulty, Sizes
-from scripts.benchmarks.servers import Agent, Target, has_sdk, make_agent
+from scripts.benchmarks.servers import Target, has_sdk, make_agent
 from scripts.benchmarks.transcript import Refused
 
 RUNS = 3
@@ -48,7 +49,6 @@ def for_sdk(sizes: Sizes) -> Sizes:
     return replace(
         sizes,
         growth=tuple(events for events in sizes.growth if events <= 100_000),
-        retained_texts=min(sizes.retained_texts, 250),
         beside_rate=min(sizes.beside_rate, 500),
         get=tuple(events for events in sizes.get if events <= 10_000),
         fan_events=min(sizes.fan_events, 300),
@@ -62,9 +62,11 @@ def for_sdk(sizes: Sizes) -> Sizes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 if the bridge lost something or did not do in time what was asked."""
     options = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up
     sizes = QUICK if options.quick else FULL
+    runs = options.runs or (1 if options.quick else RUNS)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        result = measure_all(Path(folder), options.only, options.runs or _runs(options), sizes)
+        result = measure_all(Path(folder), options.only, options.server, runs, sizes)
     print(report.text(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -75,38 +77,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if bad else 0
 
 
-def _runs(options: argparse.Namespace) -> int:
-    return 1 if options.quick else RUNS
-
-
 def _ours(notes: dict[str, list[Any]]) -> list[Any]:
     return [note for target, given in notes.items() if target != "sdk" for note in given]
 
 
-def measure_all(folder: Path, only: Sequence[str], runs: int, sizes: Sizes) -> dict[str, Any]:
+def measure_all(
+    folder: Path, only: Sequence[str], servers: Sequence[str], runs: int, sizes: Sizes
+) -> dict[str, Any]:
     """The figures of all runs. The servers take turns in each measure, so that whatever else the
     machine does meets all of them."""
     agent = make_agent(folder)
     sizes = replace(sizes, live=machine.raise_open_files(sizes.live))
-    targets = _targets(folder, agent)
-    sizes_of = {target.name: sizes if target.store else for_sdk(sizes) for target in targets}
+    sizes_of = {name: for_sdk(sizes) if name == "sdk" else sizes for name in servers}
+    stores = {"memory": "memory", "durable": "durable", "sdk": None}
+    targets = [Target(name, agent, folder, stores[name]) for name in servers]
+    facts = machine.facts(folder, agent)
     found: list[dict[str, Any]] = [{"figures": {}, "notes": {}} for _ in range(runs)]
     for name in only:
         for number, run in enumerate(found):
             turn = number % len(targets)
             for target in targets[turn:] + targets[:turn]:
                 _measure(name, target, sizes_of[target.name], run)
-    return {
-        "format": 1,
-        **machine.facts(folder, agent),
-        "sizes": {"bridge": asdict(sizes), "sdk": asdict(for_sdk(sizes))},
-        "runs": found,
-    }
-
-
-def _targets(folder: Path, agent: Agent) -> list[Target]:
-    ours = [Target(store, agent, folder, store) for store in ("memory", "durable")]
-    return [*ours, Target("sdk", agent, folder)] if has_sdk() else ours
+    sizes_of_both = {"bridge": asdict(sizes), "sdk": asdict(for_sdk(sizes))}
+    return {"format": 1, **facts, "sizes": sizes_of_both, "runs": found}
 
 
 def _measure(name: str, target: Target, sizes: Sizes, run: dict[str, Any]) -> None:
@@ -123,23 +116,33 @@ def _measure(name: str, target: Target, sizes: Sizes, run: dict[str, Any]) -> No
     print(f"{name}, {target.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
-def _measures(names: str) -> list[str]:
-    wanted = names.split(",")
-    for name in wanted:
-        if name not in MEASURES:
-            raise argparse.ArgumentTypeError(f"no {name}; there are {', '.join(MEASURES)}")
-    return wanted
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def parse(names: str) -> list[str]:
+        for name in names.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no {name}; there are {', '.join(known)}")
+        return names.split(",")
+
+    return parse
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, once, in two minutes")
+    servers = report.TARGETS if has_sdk() else report.TARGETS[:2]
+    parser.add_argument("--quick", action="store_true", help="small sizes, once")
     parser.add_argument(
         "--only",
-        type=_measures,
+        type=_names(list(MEASURES)),
         default=list(MEASURES),
         metavar="NAME,…",
         help=f"of {', '.join(MEASURES)}",
+    )
+    parser.add_argument(
+        "--server",
+        type=_names(servers),
+        default=list(servers),
+        metavar="NAME,…",
+        help=f"of {', '.join(servers)}",
     )
     parser.add_argument("--runs", type=int, help=f"of each measure [{RUNS}; 1 with --quick]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")

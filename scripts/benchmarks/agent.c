@@ -2,8 +2,8 @@
  *
  * Speaks docs/jsonl-protocol.md. The text of a prompt is a list of knobs, "n=100 bytes=64":
  * n texts of so many bytes, each with its number and the time it was made at; gap_us between two
- * bursts of `burst` texts (0: as fast as it can); wait_ms before the first and hold_ms after the
- * last. lose, twice, swap: the number of a text to do that to, for the test of the client's check.
+ * bursts of `burst` texts (0: as fast as it can); wait_ms before the first, with a status at once,
+ * and hold_ms after the last. lose, twice, swap: the number of a text to do that to, for the test of the client's check.
  * Input in the middle of a turn (a cancel, or the end of the server) ends the program.
  * agent.py is the same in Python.
  */
@@ -20,9 +20,8 @@ static size_t filled;
 
 static long knob(const char *prompt, const char *name, long unset) {
     char word[32];
-    const char *text = strstr(prompt, "\"text\":\"");
     snprintf(word, sizeof word, "%s=", name);
-    for (const char *at = text; at && (at = strstr(at, word)); at++)
+    for (const char *at = prompt + 1; (at = strstr(at, word)); at++)
         if (at[-1] == ' ' || at[-1] == '"')
             return atol(at + strlen(word));
     return unset;
@@ -68,7 +67,12 @@ static void turn(const char *prompt) {
     long gap = knob(prompt, "gap_us", 0), burst = knob(prompt, "burst", 1);
     long lose = knob(prompt, "lose", -1), twice = knob(prompt, "twice", -1);
     long swap = knob(prompt, "swap", -1);
-    wait_until(now() + knob(prompt, "wait_ms", 0) * 1000000LL);
+    long wait = knob(prompt, "wait_ms", 0);
+    if (wait) {
+        filled = (size_t)sprintf(out, "{\"type\":\"status\",\"text\":\"Waiting\"}\n");
+        flush();
+    }
+    wait_until(now() + wait * 1000000LL);
     long long due = now();
     for (long i = 0; i < n; i++) {
         if (gap && i && i % burst == 0) {

@@ -25,13 +25,14 @@ def wait_until(due: float) -> None:
 
 
 def turn(prompt: bytes) -> None:
-    text = prompt.partition(b'"text":"')[2].partition(b'"')[0].decode()
-    given = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
+    given = {name.decode(): int(n) for name, n in re.findall(rb'[ "](\w+)=(\d+)', prompt)}
     n, size = given.get("n", 1), given.get("bytes", 64)
     gap, burst = given.get("gap_us", 0) / 1e6, given.get("burst", 1)
     lose, twice, swap = (given.get(name, -1) for name in ("lose", "twice", "swap"))
     swapped = {swap: swap + 1, swap + 1: swap} if swap >= 0 else {}
-    wait_until(time.monotonic() + given.get("wait_ms", 0) / 1000)
+    if wait := given.get("wait_ms", 0):
+        flush(bytearray(b'{"type":"status","text":"Waiting"}\n'))
+    wait_until(time.monotonic() + wait / 1000)
     due, out = time.monotonic(), bytearray()
     for number in range(n):
         if gap and number and number % burst == 0:

@@ -55,13 +55,14 @@ class Stream(Connection):
         except ConnectionError:
             data = b""
         now = time.monotonic_ns()
+        refused = not self.received and b"chunked" not in data.lower()
         self._loop.answered += not self.received
         self.received.append((now, data))
         if not self._texts and BEGINS in data:
             self._texts = True
             self._loop.streaming += 1
         self._tail = (self._tail + data[-5:])[-5:]
-        if self._tail == LAST_CHUNK or not data:
+        if self._tail == LAST_CHUNK or not data or refused:
             self.ended = True
             self._loop.remove(self)
             self._loop.ended += 1

@@ -7,20 +7,26 @@ import signal
 import time
 from pathlib import Path
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads, those included that have ended."""
-    fields = _stat(pid)
+    """Of all threads, those included that have ended. 0 of a process that has."""
+    try:
+        fields = _stat(pid)
+    except OSError:
+        return 0.0
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def rss_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    """0 of a process that has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * PAGE
 
 
 def with_in_command_line(mark: str) -> set[int]:

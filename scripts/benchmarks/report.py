@@ -45,6 +45,7 @@ def _one_task(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield Row("first.cli", "of that, the CLI's own start, measured alone", "ms")
     yield Row("first.beyond_frame", "first event beyond the CLI's start", "ms", False, 1, 2)
     yield Row("first.beyond_text", "first text beyond the CLI's start", "ms")
+    yield Row("first.task", "request to first event, adapter `generic`", "ms", False, 1, 2)
     yield Row("warm.0", "first text, CLI starts in 500 ms", "ms")
     yield Row("warm.1", "the same with BRIDGE_WARM_SESSIONS=1", "ms")
 
@@ -221,7 +222,8 @@ def _machine(result: Result) -> str:
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']:,} MiB, "
         f"Linux {machine['kernel']}, {machine['file_system']}, Python {versions['python']}, "
         f"bridge {versions['bridge']} ({versions['revision']}), "
-        f"a2a-sdk {versions['sdk'].get('a2a-sdk', 'none')}; the agent is in {result['agent']}."
+        f"a2a-sdk {versions['sdk'].get('a2a-sdk', 'none')}; the agent is in {result['agent']}; "
+        f"load average at the beginning {machine['load']}."
     )
 
 

@@ -95,7 +95,8 @@ class Transcript:
 
     def whole_frames(self) -> bytes:
         """The body without a last event that is cut off."""
-        return self.body[: self.body.rfind(b"\n\n") + 2]
+        end = max(self.body.rfind(blank) + len(blank) for blank in (b"\n\n", b"\r\n\r\n"))
+        return self.body[:end]
 
     def last_event_id(self) -> int | None:
         ids = EVENT_ID.findall(self.whole_frames())
