@@ -1,0 +1,1 @@
+"""What the bridge costs, measured from outside: `scripts/bench`, docs/performance.md."""

@@ -1,0 +1,156 @@
+"""Measure the bridge, with both of its stores, beside a server on the official Python SDK."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from scripts.benchmarks import machine, report
+from scripts.benchmarks.client import TooSlow
+from scripts.benchmarks.measures import MEASURES, Faulty, Sizes
+from scripts.benchmarks.servers import Target, has_sdk, make_agent
+from scripts.benchmarks.transcript import Refused
+
+RUNS = 3
+FULL = Sizes()
+QUICK = Sizes(
+    growth=(1_000, 10_000, 100_000),
+    pace_seconds=1,
+    many=50,
+    first=5,
+    idle=(50,),
+    live=100,
+    retained_tasks=4,
+    calls_seconds=0.5,
+    get=(10_000,),
+    subscribers=(1, 50),
+    fan_events=10_000,
+    fan_seconds=1,
+    slow_seconds=2,
+    cancels=5,
+    cancel_beside=10,
+    late_events=3_000,
+    warm=2,
+    cap=20.0,
+)
+
+
+def for_sdk(sizes: Sizes) -> Sizes:
+    """What the SDK's server can do in a time that somebody waits for: its cost for an event grows
+    with the task and with the subscribers."""
+    return replace(
+        sizes,
+        growth=tuple(events for events in sizes.growth if events <= 100_000),
+        beside_rate=min(sizes.beside_rate, 500),
+        get=tuple(events for events in sizes.get if events <= 10_000),
+        fan_events=min(sizes.fan_events, 300),
+        slow_rate=min(sizes.slow_rate, 100),
+        late_rate=min(sizes.late_rate, 500),
+        late_events=min(sizes.late_events, 1_500),
+        cap=sizes.cap / 4,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 1 if the bridge lost something or did not do in time what was asked."""
+    options = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up
+    sizes = QUICK if options.quick else FULL
+    runs = options.runs or (1 if options.quick else RUNS)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        result = measure_all(Path(folder), options.only, options.server, runs, sizes)
+    print(report.text(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.markdown:
+        page = options.markdown.read_text("utf-8")
+        options.markdown.write_text(report.with_tables(page, result), "utf-8")
+    bad = [note for run in result["runs"] for note in _ours(run["notes"])]
+    return 1 if bad else 0
+
+
+def _ours(notes: dict[str, list[Any]]) -> list[Any]:
+    return [note for target, given in notes.items() if target != "sdk" for note in given]
+
+
+def measure_all(
+    folder: Path, only: Sequence[str], servers: Sequence[str], runs: int, sizes: Sizes
+) -> dict[str, Any]:
+    """The figures of all runs. The servers take turns in each measure, so that whatever else the
+    machine does meets all of them."""
+    agent = make_agent(folder)
+    sizes = replace(sizes, live=machine.raise_open_files(sizes.live))
+    sizes_of = {name: for_sdk(sizes) if name == "sdk" else sizes for name in servers}
+    stores = {"memory": "memory", "durable": "durable", "sdk": None}
+    targets = [Target(name, agent, folder, stores[name]) for name in servers]
+    facts = machine.facts(folder, agent)
+    found: list[dict[str, Any]] = [{"figures": {}, "notes": {}} for _ in range(runs)]
+    for name in only:
+        for number, run in enumerate(found):
+            turn = number % len(targets)
+            for target in targets[turn:] + targets[:turn]:
+                _measure(name, target, sizes_of[target.name], run)
+    sizes_of_both = {"bridge": asdict(sizes), "sdk": asdict(for_sdk(sizes))}
+    return {"format": 1, **facts, "sizes": sizes_of_both, "runs": found}
+
+
+def _measure(name: str, target: Target, sizes: Sizes, run: dict[str, Any]) -> None:
+    """Add the target's figures to `run`, and why there are no more of them."""
+    figures = run["figures"].setdefault(target.name, {})
+    notes = run["notes"].setdefault(target.name, [])
+    began = time.monotonic()
+    try:
+        for figure, value in MEASURES[name](target, sizes):
+            figures[figure] = float(f"{value:.6g}")
+    except (TooSlow, Faulty, Refused, OSError) as error:
+        notes.append({"measure": name, "why": str(error) or type(error).__name__})
+    seconds = time.monotonic() - began
+    print(f"{name}, {target.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def parse(names: str) -> list[str]:
+        for name in names.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no {name}; there are {', '.join(known)}")
+        return names.split(",")
+
+    return parse
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    servers = report.TARGETS if has_sdk() else report.TARGETS[:2]
+    parser.add_argument("--quick", action="store_true", help="small sizes, once")
+    parser.add_argument(
+        "--only",
+        type=_names(list(MEASURES)),
+        default=list(MEASURES),
+        metavar="NAME,…",
+        help=f"of {', '.join(MEASURES)}",
+    )
+    parser.add_argument(
+        "--server",
+        type=_names(servers),
+        default=list(servers),
+        metavar="NAME,…",
+        help=f"of {', '.join(servers)}",
+    )
+    parser.add_argument("--runs", type=int, help=f"of each measure [{RUNS}; 1 with --quick]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="put the tables between the marks of this"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
