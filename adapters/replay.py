@@ -21,6 +21,7 @@ class Replay(Adapter):
     """`dialect` is the adapter of the CLI that was recorded; config.args are the player's."""
 
     name: ClassVar[str] = "replay"
+    warms: ClassVar[bool] = False
     title: ClassVar[str] = "The recording"
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
     lacks: ClassVar[Mapping[Ability, str]] = {

@@ -233,6 +233,10 @@ class Adapter(ABC):
     outlive the server. One that opens its own stdout anew and cuts it off (`>/dev/stdout`) loses
     by that what it had said, as it would not on a pipe."""
 
+    warms: ClassVar[bool] = True
+    """Whether a process of it can be ready before there is a prompt. One that runs its CLI anew for
+    each turn has nothing to keep warm."""
+
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 

@@ -125,6 +125,8 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
     objection = adapter.objection(config) or _no_choice_of_models(adapter, settings)
     if objection:
         raise ConfigurationError(objection)
+    if settings.bridge_warm_sessions and not adapter.warms:
+        notes = (*notes, f"BRIDGE_WARM_SESSIONS: {adapter.title} is started anew for each turn")
     return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes)
 
 
@@ -228,6 +230,7 @@ def make_service(
         state.audit,
         settings.secrets(choice.config.env),
         Trust(settings.agent_project_config, choice.adapter.project_files, choice.adapter.unshut),
+        settings.bridge_warm_sessions if choice.adapter.warms else 0,
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size, pool.quotas.stored_bytes)
