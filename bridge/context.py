@@ -50,7 +50,7 @@ from bridge.spool import Uncertain
 from bridge.store.stored import Told
 from bridge.store.tasks import Record, StoredSession, TaskStore
 from bridge.task import TaskState, Update
-from bridge.warm import Warm
+from bridge.warm import NOTHING, Plan, Warm
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Agent:
     of sessions that are to outlive the server; None for pipes. `rules`: what is decided without
     asking a client. `patience`: seconds that a question waits for its answer; 0 for ever.
     `secrets` are taken out of what it says; `trust`: what becomes of a repository's own settings;
-    `warm`: how many sessions are started ahead of their tasks.
+    `warm`: the sessions that are started ahead of their tasks.
     """
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
@@ -86,7 +86,7 @@ class Agent:
     audit: Audit = NO_AUDIT
     secrets: Secrets = NO_SECRETS
     trust: Trust = TRUSTING
-    warm: int = 0
+    warm: Plan = NOTHING
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""

@@ -306,7 +306,7 @@ class TaskManager:
         """For GET /health: tasks that have not ended, contexts that are known, and, if there are to
         be any, sessions that wait for one."""
         known = {"tasks": len(self._store.unfinished()), "contexts": len(self._contexts)}
-        return {**known, "warm": self._warm.ready} if self._agent.warm else known
+        return {**known, "warm": self._warm.ready} if self._agent.warm.number else known
 
     def kill(self) -> None:
         """End every process at once, without waiting for any."""

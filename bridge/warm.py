@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bridge.adapter import SessionStart
 from bridge.errors import LaunchError
 from bridge.events import ENDINGS, AgentEvent, Failed, Question, Started, TimedOut
 from bridge.pool import SessionPool
-from bridge.repository import TRUSTING, Trust
+from bridge.repository import TRUSTING, Trust, state
 from bridge.session import Session
 
 log = logging.getLogger(__name__)
 
-OLD = 3600.0  # seconds: what a CLI has read of its login and its settings does not hold for ever
+OLD = 900.0  # seconds: what a CLI knows of its login, its settings and the workspace grows old
+LOOK_AGAIN = 60.0  # seconds until it is looked whether a workspace is another by now
 GREETED_WITHIN = 60.0
 MOST_HEARD = 100  # events before anybody has asked for any
 WORKSPACES = 4  # that have spare sessions: the default one, and those that were used last
@@ -36,22 +37,37 @@ class _Unfit(Exception):
     """What it says is for somebody who is not there yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`number`: of sessions that are kept ready in a workspace. `greet`: with the handshake done.
+    `files`: patterns of what they read there when they begin."""
+
+    number: int = 0
+    greet: bool = True
+    files: tuple[str, ...] = ()
+
+
+NOTHING = Plan()
+
+
 class Spare:
     """A session from its start until it is taken, or ends. `heard`: what it has said meanwhile.
-    `ended` is told when it is gone; `problem` says why, unless that was wanted."""
+    `plan`: how far it gets. `ended` is told when it is gone; `problem` says why, unless that was
+    wanted."""
 
     owner = ""
     idle = True
 
     def __init__(
-        self, start: SessionStart, session: Session, ended: Callable[[Spare], None]
+        self, start: SessionStart, session: Session, plan: Plan, ended: Callable[[Spare], None]
     ) -> None:
         self.start = start
         self.session = session
         self.heard: list[AgentEvent] = []
         self.problem = "it ended by itself"
+        self._plan = plan
         self._ended = ended
-        self._directory = _identity(start.cwd)
+        self._seen = state(start.cwd, plan.files)
         self._settled = asyncio.Event()  # it is ready, or will never be
         self._greeted = False
         self._taken = False
@@ -65,8 +81,11 @@ class Spare:
 
     @property
     def fresh(self) -> bool:
-        """Whether its directory is still the one of that name."""
-        return _identity(self.start.cwd) == self._directory
+        """Whether it would find the workspace as it was when it began."""
+        try:
+            return state(self.start.cwd, self._plan.files) == self._seen
+        except OSError:
+            return False
 
     def fits(self, start: SessionStart) -> bool:
         """Whether a session with this start would be the same, but for its conversation's id."""
@@ -118,7 +137,7 @@ class Spare:
             self._ended(self)
 
     def _greet(self) -> None:
-        if not self.session.greet():
+        if not (self._plan.greet and self.session.greet()):
             self._welcome()
 
     def _welcome(self) -> None:
@@ -152,20 +171,20 @@ class _Workspace:
 
 
 class Warm:
-    """Keeps so many (`number`) sessions of an agent ready in its default workspace `cwd`, and in
-    those of others that were used last. `make`: a session that would be started so."""
+    """Keeps sessions of an agent ready in its default workspace `cwd`, and in the others that were
+    used last. `make`: a session that would be started so."""
 
     def __init__(
         self,
         make: Callable[[SessionStart], Session],
         pool: SessionPool,
         cwd: str,
-        number: int,
+        plan: Plan,
         trust: Trust = TRUSTING,
     ) -> None:
         self.pool = pool
         self._make = make
-        self._number = number
+        self._plan = plan
         self._trust = trust
         self._workspaces = {cwd: _Workspace(cwd)}  # the default one, then the last used last
         self._worker: asyncio.Task[None] | None = None
@@ -175,7 +194,7 @@ class Warm:
         return sum(spare.ready for spare in self._spares())
 
     def begin(self) -> None:
-        if self._number:
+        if self._plan.number:
             self._worker = asyncio.create_task(self._work())
 
     def has(self, start: SessionStart) -> bool:
@@ -226,20 +245,20 @@ class Warm:
         for cwd in list(self._workspaces)[1 : 1 - WORKSPACES]:
             for spare in self._workspaces.pop(cwd).spares:
                 spare.give_up()
-        for spare in workspace.spares:
-            if not spare.fresh:
-                spare.give_up()
         return workspace
 
     # --- one after the other -------------------------------------------------------------------
 
     async def _work(self) -> None:
         while True:
+            for spare in self._spares():
+                if not spare.fresh:
+                    spare.give_up()
             async with self.pool.starting:
-                spare = await self._start()
-                if spare:
-                    await spare.settle()
-            if spare is None:
+                begun = await self._start()
+                if begun:
+                    await begun.settle()
+            if begun is None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._pause()):
                         await self.pool.changed()
@@ -254,7 +273,8 @@ class Warm:
         start = SessionStart(workspace.cwd, str(uuid.uuid4()))
         try:
             self._check(workspace.cwd)
-            spare = Spare(start, self._make(start), lambda spare: self._ended(workspace, spare))
+            session = self._make(start)
+            spare = Spare(start, session, self._plan, partial(self._ended, workspace))
         except Exception as error:  # an adapter's, or the directory's
             self._failed(workspace, str(error))
             return None
@@ -272,14 +292,13 @@ class Warm:
         return next((one for one in self._lacking() if one.earliest <= now), None)
 
     def _lacking(self) -> list[_Workspace]:
-        return [one for one in self._workspaces.values() if len(one.spares) < self._number]
+        return [one for one in self._workspaces.values() if len(one.spares) < self._plan.number]
 
-    def _pause(self) -> float | None:
-        """Seconds until one that did not stay is tried again."""
+    def _pause(self) -> float:
+        """Seconds until one that did not stay is tried again, or a workspace is another."""
         now = asyncio.get_running_loop().time()
-        return min(
-            (one.earliest - now for one in self._lacking() if one.earliest > now), default=None
-        )
+        later = [one.earliest - now for one in self._lacking() if one.earliest > now]
+        return min(LOOK_AGAIN, *later) if later else LOOK_AGAIN
 
     def _ended(self, workspace: _Workspace, spare: Spare) -> None:
         if spare in workspace.spares:
@@ -303,12 +322,3 @@ class Warm:
 def _launched(start: SessionStart) -> SessionStart:
     """What of it makes a difference to a session that begins a conversation."""
     return replace(start, session_id="", owner="", trusted=start.trusted or None)
-
-
-def _identity(cwd: str) -> tuple[int, int] | None:
-    """Which directory it is; None where there is none of that name, as Start.cwd has to be."""
-    with contextlib.suppress(OSError):
-        if os.path.realpath(cwd) == cwd:
-            found = os.stat(cwd)
-            return found.st_dev, found.st_ino
-    return None
