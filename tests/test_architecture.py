@@ -54,6 +54,7 @@ ASYNCIO: dict[str, set[str]] = {
     "audit": {"errors", "events", "message", "readable", "task"},
     "quotas": {"access", "errors"},
     "pool": {"quotas"},
+    "warm": {"adapter", "errors", "events", "pool", "repository", "session"},
     "log": set(),
     "store": set(),
     "store.push_queue": {"errors", "store.database"},
@@ -77,6 +78,7 @@ ASYNCIO: dict[str, set[str]] = {
         "repository",
         "rules",
         "sandbox",
+        "warm",
     },
     "manager": {
         "a2a.codec",
@@ -91,6 +93,7 @@ ASYNCIO: dict[str, set[str]] = {
         "access",
         "quotas",
         "pool",
+        "warm",
     },
     "egress": {"errors"},
     "push": {"egress", "errors", "log", "store.push_queue", "store.tasks", "task"},
@@ -222,6 +225,7 @@ SHELL: dict[str, set[str]] = {
         "identity",
         "sandbox",
         "pool",
+        "warm",
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {
