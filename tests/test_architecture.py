@@ -73,7 +73,6 @@ ASYNCIO: dict[str, set[str]] = {
         "store.tasks",
         "task",
         "audit",
-        "pool",
         "redaction",
         "repository",
         "rules",
