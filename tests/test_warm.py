@@ -362,6 +362,32 @@ async def test_idle_contexts_leave_it_a_place_where_there_are_more_of_them(works
         assert set(served[-2:]) <= clis()  # those that were at work last
 
 
+class Idle:
+    """Somebody with a place who does nothing."""
+
+    owner = ""
+    idle = True
+
+    def __init__(self, pool: SessionPool) -> None:
+        self.pool = pool
+
+    async def close(self) -> None:
+        self.pool.leave(self)
+
+
+async def test_half_of_the_places_without_work_are_left_to_contexts() -> None:
+    pool = SessionPool(4)
+    contexts = [Idle(pool) for _ in range(4)]
+    for one in contexts:
+        await pool.enter(one, lambda: True)
+        pool.rest(one)
+    for _ in range(2):
+        assert await pool.vacate()
+        pool.lend(Idle(pool))
+    assert not await pool.vacate()
+    assert list(pool._holders) == contexts[2:]
+
+
 async def test_a_directory_has_some_after_its_first_task_and_only_a_few_have(
     workspace: Path,
 ) -> None:
@@ -389,9 +415,10 @@ async def test_they_are_started_one_after_the_other(workspace: Path) -> None:
     alone += "        return super().on_session_new(params)\nAgent({}).serve()"
     slow = program(workspace, alone)
     options: Json = {"agent_adapter": "opencode", "agent_args": ("-I", slow)}
-    async with serving(workspace, bridge_warm_sessions=3, **options) as server:
-        await kept(server, 3)
-        assert starts(workspace) == 3
+    options["agents"] = {"one": {}, "two": {}}
+    async with serving(workspace, bridge_warm_sessions=2, **options) as server:
+        await until(lambda: [one.figures()["warm"] for one in server.managers] == [2, 2])
+        assert starts(workspace) == 4
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -435,6 +462,16 @@ async def test_what_a_killed_server_leaves_the_next_one_ends(place: Place) -> No
     async with place.server() as (server, _):
         assert not left & {one.pid for one in place.processes()}
         assert place.sessions == []
+
+
+async def test_the_streams_of_one_that_had_to_go_are_removed(place: Place) -> None:
+    env: Json = {"BRIDGE_MAX_SESSIONS": "1", "AGENT_MODELS": "other"}
+    async with place.server(BRIDGE_WARM_SESSIONS="1", **env) as (_, client):
+        await warm_in(client, 1)
+        (before,) = place.sessions
+        await client.send("text", metadata={"bridge": {"model": "other"}})
+        assert len(place.sessions) == 1
+        assert before not in place.sessions
 
 
 @pytest.mark.parametrize("adapter", ["jsonl", "opencode"])
