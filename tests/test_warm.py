@@ -334,6 +334,7 @@ async def test_where_it_fits_the_place_is_that_of_the_session(workspace: Path) -
         before = clis()
         assert {await pid(server.client())} == before
         assert clis() == before  # it keeps its place, and nobody else has one
+        assert {await pid(server.client())} == clis()  # the next context has that place
 
 
 async def test_none_is_begun_while_somebody_waits_for_a_place(workspace: Path) -> None:
