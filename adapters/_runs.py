@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import orjson
 
@@ -19,6 +19,8 @@ Said = Iterable[AgentEvent]
 class Runs(Adapter):
     """The process of the session is the runner, in which the CLI is run: once per turn, or once and
     then spoken to. Subclasses begin with run(), and are told what is heard."""
+
+    warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)

@@ -121,6 +121,7 @@ class Codex(Adapter):
     steers: ClassVar[bool] = True
     writes: ClassVar[tuple[str, ...]] = ("${CODEX_HOME:-~/.codex}/",)
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
+    remembers: ClassVar[tuple[str, ...]] = files.CODEX_READS
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",

@@ -233,6 +233,15 @@ class Adapter(ABC):
     outlive the server. One that opens its own stdout anew and cuts it off (`>/dev/stdout`) loses
     by that what it had said, as it would not on a pipe."""
 
+    warms: ClassVar[Literal["greeted", "started", "no"]] = "greeted"
+    """How far a process of it can get before there is a prompt: `started` only, where its greeting
+    would have it remember what the workspace was like then; `no` where it runs its CLI anew for
+    each turn."""
+
+    remembers: ClassVar[tuple[str, ...]] = ()
+    """What it has read of a workspace by then all the same, besides `project_files`, and tells its
+    model later: patterns as those."""
+
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 

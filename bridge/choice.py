@@ -30,6 +30,7 @@ from bridge.settings import Loaded, Settings, discovery, nearest
 from bridge.state import NO_STATE, State
 from bridge.store.tasks import Retention, TaskStore
 from bridge.transports.operation import Operations
+from bridge.warm import Plan
 
 REPLAY = "replay"
 RUNNER = (sys.executable, "-I", str(Path(runner.__file__)))
@@ -125,6 +126,8 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
     objection = adapter.objection(config) or _no_choice_of_models(adapter, settings)
     if objection:
         raise ConfigurationError(objection)
+    if settings.bridge_warm_sessions and adapter.warms == "no":
+        notes = (*notes, f"BRIDGE_WARM_SESSIONS: {adapter.title} is started anew for each turn")
     return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes)
 
 
@@ -228,6 +231,7 @@ def make_service(
         state.audit,
         settings.secrets(choice.config.env),
         Trust(settings.agent_project_config, choice.adapter.project_files, choice.adapter.unshut),
+        _warm(choice),
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size, pool.quotas.stored_bytes)
@@ -253,6 +257,13 @@ def make_service(
     )
     router = Router({choice.id: manager}, profiles=profiles)
     return _service(choice, manager, store, router, push, version)
+
+
+def _warm(choice: Choice) -> Plan:
+    adapter = choice.adapter
+    number = choice.settings.bridge_warm_sessions if adapter.warms != "no" else 0
+    files = (*adapter.project_files, *adapter.remembers)
+    return Plan(number, adapter.warms == "greeted", files)
 
 
 def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:

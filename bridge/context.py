@@ -40,7 +40,6 @@ from bridge.events import (
     TimedOut,
 )
 from bridge.message import Message
-from bridge.pool import SessionPool
 from bridge.question import hint, permission, read_answer, refusal
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.repository import TRUSTING, Trust
@@ -51,6 +50,7 @@ from bridge.spool import Uncertain
 from bridge.store.stored import Told
 from bridge.store.tasks import Record, StoredSession, TaskStore
 from bridge.task import TaskState, Update
+from bridge.warm import NOTHING, Plan, Warm
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ class Agent:
     what the markers of this server's processes begin with. `spools`: the folder for the streams
     of sessions that are to outlive the server; None for pipes. `rules`: what is decided without
     asking a client. `patience`: seconds that a question waits for its answer; 0 for ever.
-    `secrets` are taken out of what it says; `trust`: what becomes of a repository's own settings.
+    `secrets` are taken out of what it says; `trust`: what becomes of a repository's own settings;
+    `warm`: the sessions that are started ahead of their tasks.
     """
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
@@ -85,6 +86,7 @@ class Agent:
     audit: Audit = NO_AUDIT
     secrets: Secrets = NO_SECRETS
     trust: Trust = TRUSTING
+    warm: Plan = NOTHING
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""
@@ -109,7 +111,7 @@ class Context:
         key: str,
         start: SessionStart,
         agent: Agent,
-        pool: SessionPool,
+        warm: Warm,
         store: TaskStore,
         finished: Callable[[Record], None],
         changed: Callable[[Record, Sequence[Update]], None] = lambda record, updates: None,
@@ -117,7 +119,8 @@ class Context:
         self.key = key
         self.id = key.rpartition("/")[2]
         self._agent = agent
-        self._pool = pool
+        self._warm = warm
+        self._pool = warm.pool
         self._store = store
         self._finished = finished
         self._changed = changed
@@ -374,21 +377,43 @@ class Context:
             await self._another_minute(record)
             await self._trusted(record)
         if not record.task.state.terminal:
-            await self._pool.enter(self, lambda: not record.task.state.terminal)
+            start = replace(self._start, folder=folder)
+            await self._pool.enter(
+                self, lambda: not record.task.state.terminal, lambda: self._warm.has(start)
+            )
         if self._session is None and not record.task.state.terminal:
             self._start = replace(self._start, folder=folder)
-            session = self._agent.session(self._start)
-            if session.spool:
-                self._store.put_session(session.spool.name, self.key, self._start)
-            try:
-                await session.open()
-            except LaunchError:
-                self._forget(session)
-                raise
-            self._session = session
+            if not self._take_warm(record):
+                await self._open()
             if record.task.state.terminal:  # canceled while it started: leave nothing behind
                 await self.close()
         return None if record.task.state.terminal else self._session
+
+    def _take_warm(self, record: Record) -> bool:
+        """Whether there was a session that is as a new one would be, but has been started."""
+        spare = self._warm.take(self._start)
+        if spare is None:
+            return False
+        self._start = replace(self._start, session_id=spare.start.session_id)
+        self._store.put_context(self.key, self._start)
+        session = self._session = spare.session
+        if session.spool:
+            told = [Told("greet", 0)] if session.greeted else []
+            self._store.put_session(session.spool.name, self.key, self._start, told)
+        self._receive(record, spare.heard)
+        return True
+
+    async def _open(self) -> None:
+        """Start a new session."""
+        session = self._agent.session(self._start)
+        if session.spool:
+            self._store.put_session(session.spool.name, self.key, self._start)
+        try:
+            await session.open()
+        except LaunchError:
+            self._forget(session)
+            raise
+        self._session = session
 
     async def _trusted(self, record: Record) -> None:
         """Have it decided what becomes of what the repository brings along; what the CLI cannot be

@@ -30,6 +30,7 @@ from bridge.pool import SessionPool
 from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task import StatusUpdate, Task, Update
+from bridge.warm import Warm
 from bridge.workspace import Workspaces
 
 CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -137,6 +138,7 @@ class TaskManager:
         self._taken = Taken()
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
+        self._warm = Warm(agent.session, pool, workspaces.default, agent.warm, agent.trust)
         self._closing = False
         self.kept: Sequence[str] = ()  # markers of the sessions that outlive this server
 
@@ -168,6 +170,10 @@ class TaskManager:
             if gone.id not in kept:
                 self._store.remove_session(gone.id)
         return kept
+
+    def warm_up(self) -> None:
+        """Have sessions ready from now on; nothing of an earlier server is left by now."""
+        self._warm.begin()
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -265,6 +271,7 @@ class TaskManager:
         """Take no more messages; give the agents that work `drain` seconds, then end everything,
         or `keep` for another server what can outlive this one (see `kept`)."""
         self._closing = True
+        cooling = asyncio.create_task(self._warm.close())
         unfinished = [r for r in self._store.unfinished() if not r.task.state.interrupted]
         running = [asyncio.create_task(self._ended(record)) for record in unfinished]
         if running and drain:
@@ -274,7 +281,7 @@ class TaskManager:
         contexts = list(self._contexts.values())
         if keep:
             self.kept = [marker for context in contexts for marker in context.detach()]
-        await asyncio.gather(*(context.shut_down() for context in contexts))
+        await asyncio.gather(cooling, *(context.shut_down() for context in contexts))
         self._agent.attachments.close()
 
     def knows(self, principal: Principal, task_id: str | None, context_id: str | None) -> bool:
@@ -296,11 +303,14 @@ class TaskManager:
         self._watchers.append(watcher)
 
     def figures(self) -> dict[str, int]:
-        """For GET /health: tasks that have not ended, and contexts that are known."""
-        return {"tasks": len(self._store.unfinished()), "contexts": len(self._contexts)}
+        """For GET /health: tasks that have not ended, contexts that are known, and, if there are to
+        be any, sessions that wait for one."""
+        known = {"tasks": len(self._store.unfinished()), "contexts": len(self._contexts)}
+        return {**known, "warm": self._warm.ready} if self._agent.warm.number else known
 
     def kill(self) -> None:
         """End every process at once, without waiting for any."""
+        self._warm.kill()
         for context in self._contexts.values():
             context.kill()
 
@@ -371,7 +381,7 @@ class TaskManager:
 
     def _new_context(self, key: str, start: SessionStart) -> Context:
         watchers = (self._finished, self._changed)
-        context = Context(key, start, self._agent, self._pool, self._store, *watchers)
+        context = Context(key, start, self._agent, self._warm, self._store, *watchers)
         self._contexts[key] = context
         return context
 

@@ -6,13 +6,15 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import Protocol
 
 from bridge.quotas import Quotas
 
 
 class Holder(Protocol):
-    """Who needs a place: a context. `idle`: its session is warm, and has nothing to do."""
+    """Who needs a place: a context, or a session that waits for one (see bridge/warm.py). `idle`:
+    its session is warm, and has nothing to do."""
 
     @property
     def owner(self) -> str: ...
@@ -26,27 +28,37 @@ class Holder(Protocol):
 
 class SessionPool:
     """The places for live sessions, and what else principals share. Whoever has none waits its
-    turn for one; a warm but idle session gives up its place to whoever waits. The turn is that
-    of the principal for whom the fewest work."""
+    turn for one; a warm but idle session gives up its place to whoever waits, a spare one first.
+    The turn is that of the principal for whom the fewest work."""
 
     def __init__(self, limit: int, quotas: Quotas | None = None) -> None:
         self.quotas = quotas or Quotas()
         self._limit = limit
         self._holders: dict[Holder, bool] = {}  # who holds a place, and whether it works
+        self._spares: dict[Holder, None] = {}  # hold one each as long as nobody else needs it
         self._queue: dict[object, Holder] = {}  # by ticket, in the order in which they came
         self._turn: object | None = None  # whose turn it is, as long as nothing has changed
         self._changed: asyncio.Future[None] | None = None
+        self.starting = asyncio.Lock()  # held while a spare session is started: one at a time
 
-    async def enter(self, holder: Holder, wanted: Callable[[], bool]) -> None:
-        """Wait for a place; come back without one when it is `wanted` no more (see notify)."""
+    async def enter(
+        self,
+        holder: Holder,
+        wanted: Callable[[], bool],
+        spare: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Wait for a place; come back without one when it is `wanted` no more (see notify). Where
+        there is a `spare` session for it, its place will do: it must be taken at once."""
         if self._holders.get(holder):
             return
         ticket = object()
         self._queue[ticket] = holder
         self._turn = None
         try:
-            while wanted() and not (self._next() is ticket and await self._make_room(holder)):
-                await self._wait()
+            while wanted() and not (
+                self._next() is ticket and await self._make_room(holder, spare)
+            ):
+                await self.changed()
             if wanted():
                 self._holders[holder] = True
         finally:
@@ -70,8 +82,22 @@ class SessionPool:
         self._holders[holder] = True
         self._turn = None
 
+    async def vacate(self) -> bool:
+        """Whether there is a place that nobody waits for; if need be the one of who has been idle
+        for longest, as long as that leaves no fewer of those than there are spare sessions then."""
+        if self._full and self._next() is None:
+            idle = [one for one in self._holders if one.idle]
+            if len(idle) > len(self._spares) + 1:
+                await idle[0].close()
+        return not self._full and self._next() is None
+
+    def lend(self, spare: Holder) -> None:
+        """Give a spare session such a place, until somebody needs it."""
+        self._spares[spare] = None
+
     def leave(self, holder: Holder) -> None:
         self._holders.pop(holder, None)
+        self._spares.pop(holder, None)
         self.notify()
 
     def rest(self, holder: Holder) -> None:
@@ -88,16 +114,21 @@ class SessionPool:
             self._changed.set_result(None)
         self._changed = None
 
-    async def _make_room(self, holder: Holder) -> bool:
+    @property
+    def _full(self) -> bool:
+        return len(self._holders) + len(self._spares) >= self._limit
+
+    async def _make_room(self, holder: Holder, spare: Callable[[], bool]) -> bool:
         if holder in self._holders:  # its session is warm
             return True
-        if len(self._holders) >= self._limit:
-            idle = next((one for one in self._holders if one.idle), None)
+        if self._full and not spare():
+            idle = next((one for one in chain(self._spares, self._holders) if one.idle), None)
             if idle:
                 await idle.close()
-        return len(self._holders) < self._limit
+        return not self._full or spare()
 
-    async def _wait(self) -> None:
+    async def changed(self) -> None:
+        """Until a place may be free that was not."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)

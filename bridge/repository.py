@@ -42,6 +42,16 @@ def found(cwd: str, patterns: Iterable[str]) -> list[str]:
     return sorted(os.path.relpath(path, cwd) for path in paths)
 
 
+def state(cwd: str, patterns: Iterable[str]) -> object:
+    """What is another thing when what there is of `patterns` has changed, or `cwd` is another
+    directory. Raises OSError if it is none."""
+    files = [os.path.join(cwd, path) for path in found(cwd, patterns)]
+    stats = {path: os.lstat(path) for path in files}
+    known = {path: (one.st_mtime_ns, one.st_size, one.st_ino) for path, one in stats.items()}
+    directory = os.stat(cwd)
+    return os.path.realpath(cwd), directory.st_dev, directory.st_ino, known
+
+
 def guards(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that keep git from running what a repository's own configuration names, besides
     those that `environment` has for git already."""

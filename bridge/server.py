@@ -205,6 +205,8 @@ async def _go_on(settings: Settings, services: list[Service], state: State, push
     await push.start({record.task.id for record in records})
     for record in records:
         await push.watch(record)
+    for service in services:
+        service.manager.warm_up()
 
 
 def _app(

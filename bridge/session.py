@@ -87,6 +87,7 @@ class Session:
         self._turn: _Turn | None = None
         self._stopping: asyncio.Task[str] | None = None
         self._broken = False  # what it says cannot be trusted any more
+        self.greeted = False  # the handshake was begun before there was a prompt
 
     def __repr__(self) -> str:
         return f"<Session {self.adapter.name} {self._process or 'not started'}>"
@@ -145,6 +146,8 @@ class Session:
 
     def _tell_again(self, told: Told) -> None:
         match told:
+            case Told("greet"):
+                self.adapter.greet()
             case Told("answer", question=Question() as question, answer=Answer() as answer):
                 self.adapter.answer(question, answer)
             case Told("prompt", message=Message() as message):
@@ -180,7 +183,8 @@ class Session:
             if turn.error:
                 raise turn.error
         finally:
-            self._turn = None
+            if self._turn is turn:
+                self._turn = None
 
     def waiting(self, waiting: bool) -> None:
         """While a question is open, the time is the client's and does not count."""
@@ -196,7 +200,8 @@ class Session:
         """Begin the handshake, as the beginning of a run(). False: the CLI has none."""
         begun: list[bool] = []
         self._tell(lambda: begun.append(self.adapter.greet()))
-        return any(begun)
+        self.greeted = any(begun)
+        return self.greeted
 
     def prompt(self, prompt: Prompt) -> None:
         self._redactor.rest()  # of a turn that was cancelled

@@ -281,6 +281,13 @@ class Settings(BaseModel):
     bridge_session_idle_ms: Milliseconds = Field(
         600_000, description="How long an idle CLI is kept warm for the next message."
     )
+    bridge_warm_sessions: int = Field(
+        0,
+        ge=0,
+        description="CLIs of each agent that are started before there is a task for them, so that "
+        "a new context need not wait for that; each takes the memory of an idle CLI. They have "
+        "places of BRIDGE_MAX_SESSIONS that nobody needs.",
+    )
     bridge_session_memory_bytes: Limit = Field(
         0, description="Memory of a CLI with all that it starts (control groups); 0 for no limit."
     )

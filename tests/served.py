@@ -86,6 +86,8 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     await site.start()
     host, port = runner.addresses[0][:2]
     managers = [service.manager for service in services]
+    for manager in managers:
+        manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
             yield Server(http, f"http://{host}:{port}", managers)

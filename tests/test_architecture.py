@@ -54,6 +54,7 @@ ASYNCIO: dict[str, set[str]] = {
     "audit": {"errors", "events", "message", "readable", "task"},
     "quotas": {"access", "errors"},
     "pool": {"quotas"},
+    "warm": {"adapter", "errors", "events", "pool", "repository", "session"},
     "log": set(),
     "store": set(),
     "store.push_queue": {"errors", "store.database"},
@@ -72,11 +73,11 @@ ASYNCIO: dict[str, set[str]] = {
         "store.tasks",
         "task",
         "audit",
-        "pool",
         "redaction",
         "repository",
         "rules",
         "sandbox",
+        "warm",
     },
     "manager": {
         "a2a.codec",
@@ -91,6 +92,7 @@ ASYNCIO: dict[str, set[str]] = {
         "access",
         "quotas",
         "pool",
+        "warm",
     },
     "egress": {"errors"},
     "push": {"egress", "errors", "log", "store.push_queue", "store.tasks", "task"},
@@ -221,6 +223,7 @@ SHELL: dict[str, set[str]] = {
         "identity",
         "sandbox",
         "pool",
+        "warm",
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {

@@ -190,6 +190,9 @@ def test_a_cli_that_works_is_told_with_its_version_and_its_session(machine: Mach
     assert handshake["status"] == "ok"
     assert handshake["facts"]["version"] == "1.2.3"  # which the agent says in the handshake
     assert the(report, "login", "gemini")["status"] == "note"
+    start = the(report, "start", "gemini")["facts"]
+    assert handshake["facts"]["seconds"] <= start["seconds"]
+    assert start["bytes"] > 2**20  # its process was there
     (one,) = [one for one in report["agents"] if one["id"] == "gemini"]
     assert (one["served"], one["found"], one["program"]) == (True, True, str(path))
 
@@ -200,6 +203,7 @@ def test_people_are_told_the_same_in_lines(machine: Machine) -> None:
     assert code == 0
     assert mark(text, "program", "gemini").startswith("  ok  program    ")
     assert mark(text, "handshake", "gemini").startswith("  ok  handshake  answered in ")
+    assert "BRIDGE_WARM_SESSIONS=1" in mark(text, "start", "gemini")
     assert text.splitlines()[-1] == "All that is needed works: gemini."
     assert "\n  --  claude-code" in text
     assert "npm install -g @anthropic-ai/claude-code" in text

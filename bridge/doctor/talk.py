@@ -4,10 +4,12 @@ them. The process is gone when it is over."""
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from bridge.adapter import Prompt, SessionStart
 from bridge.cgroup import Cgroup
@@ -76,9 +78,12 @@ class Talk:
         limits = Limits(self._within.prompt, 0, settings.bridge_max_line_bytes, grace)
         adapter = self._choice.make(self._choice.config, start)
         session = Session(adapter, self._environment, limits, marker, before=self._before)
+        begun = time.monotonic()
         await session.open()
         try:
             checks = await self._handshake(session, live)
+            if checks[0].status == "ok" and self._choice.adapter.warms != "no":
+                checks.append(self._cold_start(time.monotonic() - begun, memory(marked(marker))))
             if live and not any(check.failed for check in checks):
                 checks.append(await self._prompt(session))
         finally:
@@ -114,6 +119,14 @@ class Talk:
         if self._upkeep.login and not (self._upkeep.status or checks[0].failed or live):
             checks.append(note("login", "not asked for so far; a prompt may (--live tries one)"))
         return checks
+
+    def _cold_start(self, waits: float, size: int) -> Check:
+        """What a new conversation costs, and what it would if there were a session for it."""
+        kept = self._choice.settings.bridge_warm_sessions
+        seconds, megabytes = round(waits, 2), round(size / 2**20)
+        text = f"a new conversation waits {seconds:g} s until it is there; "
+        text += f"with BRIDGE_WARM_SESSIONS={kept or 1} it need not, for {megabytes} MB each"
+        return note("start", text, seconds=seconds, bytes=size, kept=kept)
 
     async def _prompt(self, session: Session) -> Check:
         begun = time.monotonic()
@@ -199,6 +212,19 @@ class _Listener:
             turn.cancel()
             await asyncio.wait([turn])
         return self._heard.result() if done else TimedOut("")
+
+
+def memory(pids: Iterable[int]) -> int:
+    """Bytes that the processes take, each its share of what it has in common with others."""
+    shares = re.findall(r"^Pss: +(\d+) kB", "".join(map(_rollup, pids)), re.MULTILINE)
+    return sum(map(int, shares)) * 1024
+
+
+def _rollup(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:  # gone
+        return ""
 
 
 def _ready(started: Started, seconds: float) -> Check:

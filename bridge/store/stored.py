@@ -24,8 +24,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an adapter was told when so many bytes of its CLI's output had been heard: a `prompt`
-    or `steer` with its message, an `answer` to a question."""
+    """What an adapter was told when so many bytes of its CLI's output had been heard: to `greet`,
+    a `prompt` or `steer` with its message, an `answer` to a question."""
 
     kind: str
     position: int

@@ -293,9 +293,15 @@ class TaskStore:
         values = (self.agent, context_id)
         self._write(("DELETE FROM context WHERE agent = ? AND id = ?", values))
 
-    def put_session(self, session_id: str, context_id: str, start: SessionStart) -> None:
+    def put_session(
+        self, session_id: str, context_id: str, start: SessionStart, told: Sequence[Told] = ()
+    ) -> None:
+        """`told`: what its adapter was told before anybody had a prompt for it."""
         values = (session_id, self.agent, context_id, dump(start))
-        self._write(("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?, 0)", values))
+        rows: list[Row] = [("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?, 0)", values)]
+        if self._journal:
+            rows += [self._told(self._journal, session_id, one) for one in told]
+        self._write(*rows)
 
     def remove_session(self, session_id: str, then: Callable[[], None] | None = None) -> None:
         """`then`: what follows once nothing will be read from the session any more."""
@@ -308,12 +314,16 @@ class TaskStore:
         `session_id`: None for a session that does not outlive the server."""
         rows: list[Row] = []
         if session_id and self._journal:
-            values = (self._journal.number(), session_id, dump(told))
-            rows.append(("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", values))
+            rows.append(self._told(self._journal, session_id, told))
         if not record.begun:
             record.begun = True
             rows.append(("UPDATE task SET begun = 1 WHERE place = ?", (record.place,)))
         self._write(*rows, then=then)
+
+    @staticmethod
+    def _told(journal: Journal, session_id: str, told: Told) -> Row:
+        values = (journal.number(), session_id, dump(told))
+        return "INSERT OR IGNORE INTO told VALUES (?, ?, ?)", values
 
     def _write(self, *rows: Row, then: Callable[[], None] | None = None) -> None:
         if self._journal:
