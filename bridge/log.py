@@ -5,25 +5,32 @@ thing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-RENDERED = 1024  # newest entries whose bytes are kept: live subscribers are hardly further apart
 BATCH = 512  # entries that a reader is given at once, so that a long backlog is sent in pieces
+KEPT = 1024  # newest entries of a task: live subscribers are hardly further apart
+KEPT_BYTES = 256 * 1024  # of these, as they are written down
 
 
 T = TypeVar("T")
 
 
 class Entry(Generic[T]):
-    """One update. `rendered` keeps its bytes per wire form, shared by all subscribers."""
+    """One update. `rendered` has its bytes per wire form, shared by all subscribers; None until
+    somebody has made some."""
 
     __slots__ = ("number", "rendered", "update")
 
     def __init__(self, number: int, update: T) -> None:
         self.number = number
         self.update = update
-        self.rendered: dict[object, bytes] = {}
+        self.rendered: dict[object, bytes] | None = None
+
+
+Reread = Callable[[], AsyncIterator[Sequence[Entry[T]]]]
+"""All entries from the first one on, in order, as far as they are written down."""
 
 
 class EventLog(Generic[T]):
@@ -31,19 +38,24 @@ class EventLog(Generic[T]):
 
     What is appended is there for whoever adds to it; readers see it when it is published, which
     is when it has been written down. `visible` is the newest one that is; -1 where not even the
-    beginning has been. `keep`: how many entries are kept at least; None for all. A reader that
-    comes for older ones is given what is there.
+    beginning has been. `keep`: see bound().
     """
 
     def __init__(self, keep: int | None = None) -> None:
         self._keep = keep
+        self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
+        self._added: deque[list[int]] = deque()  # at once: the last number, and bytes
+        self._weight = 0
+        self._readers = 0
+        self._released = self._leaves = False
         self._waiting: set[asyncio.Future[bool]] = set()
         self._closing = False
         self.visible = 0
 
     def __len__(self) -> int:
+        """How many entries are kept."""
         return len(self._entries)
 
     @property
@@ -56,21 +68,36 @@ class EventLog(Generic[T]):
         """Nothing will be added, and readers may see all."""
         return self._closing and self.visible == self.last
 
+    def bound(self, keep: int, reread: Reread[T]) -> None:
+        """Keep the newest entries alone, `keep` of them or KEPT_BYTES, and what readers have had
+        no time to read. A reader that comes for older ones is given those of `reread`; where there
+        is none, what is there."""
+        self._keep, self._reread = keep, reread
+
+    def skip(self, number: int) -> None:
+        """So many entries have been, of which none is kept."""
+        self._dropped = self.visible = number
+
     def add(self, updates: Iterable[T]) -> int:
         """Append without publishing. Returns the number of the newest entry."""
         if self._closing:
             raise RuntimeError("the log is closed")
+        entries, first = self._entries, self._dropped + 1
         for update in updates:
-            self._entries.append(Entry(self.last + 1, update))
-            if len(self._entries) > RENDERED:
-                self._entries[-RENDERED - 1].rendered.clear()
-        if self._keep is not None and len(self._entries) > 2 * self._keep:
-            self._dropped += len(self._entries) - self._keep
-            del self._entries[: -self._keep]
+            entries.append(Entry(first + len(entries), update))
+        if self._keep is not None:
+            self._added.append([self.last, 0])
         return self.last
+
+    def weigh(self, size: int) -> None:
+        """What was added last is so many bytes where it is written down."""
+        if self._added:
+            self._added[-1][1] += size
+            self._weight += size
 
     def publish(self, number: int) -> None:
         """Readers may see all up to `number`."""
+        self._trim()  # first: who waits for these gets them from here
         self.visible = max(self.visible, number)
         self._wake()
 
@@ -82,19 +109,35 @@ class EventLog(Generic[T]):
         self._closing = True
         self._wake()
 
+    def release(self, entries: bool) -> None:
+        """It is closed: once all who read have read it, their bytes go, and the `entries`."""
+        self._released, self._leaves = True, entries
+        self._let_go()
+
     async def follow(self, after: int, pause: float) -> AsyncIterator[Sequence[Entry[T]]]:
         """The entries after number `after`, in order, as they are published; an empty batch each
         time that `pause` seconds have passed without one. Ends when the log is closed."""
-        while True:
-            start = max(after - self._dropped, 0)
-            batch = self._entries[start : min(start + BATCH, max(self.visible - self._dropped, 0))]
-            if batch:
-                after = batch[-1].number
-                yield batch
-            elif self.closed:
-                return
-            elif not await self._changed(pause):
-                yield ()
+        past: AsyncIterator[Sequence[Entry[T]]] | None = None
+        self._readers += 1
+        try:
+            while True:
+                if self._reread and after < self._dropped:
+                    past = past or self._reread()
+                    batch = await _next(past, after)
+                else:
+                    start = max(after - self._dropped, 0)
+                    end = max(self.visible - self._dropped, 0)
+                    batch = self._entries[start : min(start + BATCH, end)]
+                if batch:
+                    after = batch[-1].number
+                    yield batch
+                elif self.closed:
+                    return
+                elif not await self._changed(pause):
+                    yield ()
+        finally:
+            self._readers -= 1
+            self._let_go()
 
     async def reached(self, number: int) -> None:
         """Wait until the entry `number` is published."""
@@ -124,6 +167,42 @@ class EventLog(Generic[T]):
         for waiter in self._waiting:
             _settle(waiter, True)
         self._waiting.clear()
+
+    def _trim(self) -> None:
+        """Drop what is too old or too much, of what readers could see until now; not each time,
+        since that costs as much as there is."""
+        if self._keep is None:
+            return
+        if len(self._entries) <= 2 * self._keep and self._weight <= 2 * KEPT_BYTES:
+            return
+        drop, last = self._dropped, self.last
+        while self._added and self._added[0][0] <= self.visible:
+            number, size = self._added[0]
+            if last - number < self._keep and self._weight <= KEPT_BYTES:
+                break
+            self._added.popleft()
+            self._weight -= size
+            drop = number
+        del self._entries[: drop - self._dropped]
+        self._dropped = drop
+
+    def _let_go(self) -> None:
+        if not self._released or self._readers:
+            return
+        self._added.clear()
+        if self._leaves:
+            self._dropped = self.last
+            self._entries.clear()
+        for entry in self._entries:
+            entry.rendered = None
+
+
+async def _next(past: AsyncIterator[Sequence[Entry[T]]], after: int) -> Sequence[Entry[T]]:
+    """The next ones of `past` after number `after`. Raises LookupError if there are none."""
+    async for batch in past:
+        if batch and batch[-1].number > after:
+            return batch[max(0, after + 1 - batch[0].number) :]
+    raise LookupError(f"what came after update {after} is not there any more")
 
 
 def _settle(waiter: asyncio.Future[bool], changed: bool) -> None:
