@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 BATCH = 512  # entries that a reader is given at once, so that a long backlog is sent in pieces
-KEPT = 1024  # newest entries of a task: live subscribers are hardly further apart
-KEPT_BYTES = 256 * 1024  # of these, as they are written down
 
 
 T = TypeVar("T")
@@ -38,17 +36,19 @@ class EventLog(Generic[T]):
 
     What is appended is there for whoever adds to it; readers see it when it is published, which
     is when it has been written down. `visible` is the newest one that is; -1 where not even the
-    beginning has been. `keep`: see bound().
+    beginning has been. `keep`: how many entries are kept at least; None for all. A reader that
+    comes for older ones is given what is there.
     """
 
     def __init__(self, keep: int | None = None) -> None:
-        self._keep = keep
+        self._keep = self._most = self._full = keep
+        self._each = 1
         self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._added: deque[list[int]] = deque()  # at once: the last number, and bytes
+        self._added: deque[list[int]] = deque()  # at once: the last number, and what they weigh
         self._weight = 0
-        self._readers = 0
+        self._readers: set[_Reader] = set()
         self._released = self._leaves = False
         self._waiting: set[asyncio.Future[bool]] = set()
         self._closing = False
@@ -68,11 +68,11 @@ class EventLog(Generic[T]):
         """Nothing will be added, and readers may see all."""
         return self._closing and self.visible == self.last
 
-    def bound(self, keep: int, reread: Reread[T]) -> None:
-        """Keep the newest entries alone, `keep` of them or KEPT_BYTES, and what readers have had
-        no time to read. A reader that comes for older ones is given those of `reread`; where there
-        is none, what is there."""
-        self._keep, self._reread = keep, reread
+    def bound(self, keep: int, most: int, each: int, reread: Reread[T]) -> None:
+        """Keep the newest entries that together weigh `keep`, and up to `most` for readers who are
+        behind; an entry weighs `each`, and what weigh() adds. Older ones are read by `reread`."""
+        self._keep, self._most, self._full, self._each = keep, most, 2 * keep, each
+        self._reread = reread
 
     def skip(self, number: int) -> None:
         """So many entries have been, of which none is kept."""
@@ -82,18 +82,20 @@ class EventLog(Generic[T]):
         """Append without publishing. Returns the number of the newest entry."""
         if self._closing:
             raise RuntimeError("the log is closed")
-        entries, first = self._entries, self._dropped + 1
+        entries, first, before = self._entries, self._dropped + 1, len(self._entries)
         for update in updates:
             entries.append(Entry(first + len(entries), update))
         if self._keep is not None:
-            self._added.append([self.last, 0])
+            weight = self._each * (len(entries) - before)
+            self._added.append([self.last, weight])
+            self._weight += weight
         return self.last
 
-    def weigh(self, size: int) -> None:
-        """What was added last is so many bytes where it is written down."""
+    def weigh(self, weight: int) -> None:
+        """What was added last weighs so much more."""
         if self._added:
-            self._added[-1][1] += size
-            self._weight += size
+            self._added[-1][1] += weight
+            self._weight += weight
 
     def publish(self, number: int) -> None:
         """Readers may see all up to `number`."""
@@ -118,7 +120,8 @@ class EventLog(Generic[T]):
         """The entries after number `after`, in order, as they are published; an empty batch each
         time that `pause` seconds have passed without one. Ends when the log is closed."""
         past: AsyncIterator[Sequence[Entry[T]]] | None = None
-        self._readers += 1
+        reader = _Reader(after)
+        self._readers.add(reader)
         try:
             while True:
                 if self._reread and after < self._dropped:
@@ -129,14 +132,14 @@ class EventLog(Generic[T]):
                     end = max(self.visible - self._dropped, 0)
                     batch = self._entries[start : min(start + BATCH, end)]
                 if batch:
-                    after = batch[-1].number
+                    reader.after = after = batch[-1].number
                     yield batch
                 elif self.closed:
                     return
                 elif not await self._changed(pause):
                     yield ()
         finally:
-            self._readers -= 1
+            self._readers.discard(reader)
             self._let_go()
 
     async def reached(self, number: int) -> None:
@@ -169,20 +172,20 @@ class EventLog(Generic[T]):
         self._waiting.clear()
 
     def _trim(self) -> None:
-        """Drop what is too old or too much, of what readers could see until now; not each time,
-        since that costs as much as there is."""
-        if self._keep is None:
+        """Drop the oldest: what all readers have read, and of what they had time to read as much
+        as is too much. Not each time, since that costs as much as there is."""
+        if self._keep is None or self._most is None or self._weight <= (self._full or 0):
             return
-        if len(self._entries) <= 2 * self._keep and self._weight <= 2 * KEPT_BYTES:
-            return
-        drop, last = self._dropped, self.last
+        read = min((reader.after for reader in self._readers), default=self.visible)
+        drop = self._dropped
         while self._added and self._added[0][0] <= self.visible:
-            number, size = self._added[0]
-            if last - number < self._keep and self._weight <= KEPT_BYTES:
+            number, weight = self._added[0]
+            rest = self._weight - weight
+            if rest < self._keep or (number > read and rest < self._most):
                 break
             self._added.popleft()
-            self._weight -= size
-            drop = number
+            self._weight, drop = rest, number
+        self._full = self._weight + self._keep
         del self._entries[: drop - self._dropped]
         self._dropped = drop
 
@@ -195,6 +198,13 @@ class EventLog(Generic[T]):
             self._entries.clear()
         for entry in self._entries:
             entry.rendered = None
+
+
+class _Reader:
+    __slots__ = ("after",)
+
+    def __init__(self, after: int) -> None:
+        self.after = after
 
 
 async def _next(past: AsyncIterator[Sequence[Entry[T]]], after: int) -> Sequence[Entry[T]]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from bridge.adapter import SessionStart
 from bridge.events import Event
-from bridge.log import KEPT, EventLog
+from bridge.log import EventLog
 from bridge.message import Message
 from bridge.store.journal import Journal, Row
 from bridge.store.replay import JournalRows, MemoryRows, Recent, Rows, replay, retold
@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who come back to it
+MOST_BEHIND = 1024 * 1024  # bytes of them that are kept for a reader who is behind
+ENTRY = 256  # bytes that an update takes, besides what is written down of it
 SMALL = 16 * 1024  # bytes of a finished task that stays in memory as it is
 MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks where there is no journal
 
@@ -233,7 +236,9 @@ class TaskStore:
     def _hold(self, record: Record) -> None:
         self._records[record.task.id] = record
         head = record.task.head()
-        record.log.bound(KEPT, partial(retold, self._rows, record.place, head))
+        record.log.bound(
+            NEWEST, MOST_BEHIND, ENTRY, partial(retold, self._rows, record.place, head)
+        )
 
     def take(self, message_id: str, digest: bytes, record: Record) -> None:
         """Remember that the message was sent, and what became of it."""
