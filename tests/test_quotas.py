@@ -265,7 +265,7 @@ def test_a_flood_of_one_owner_leaves_the_tasks_of_others() -> None:
     assert [record.task.id for record in store.all()] == ["b1", "a3", "a4", "a5"]
 
 
-def test_what_an_owner_has_stored_is_limited() -> None:
+async def test_what_an_owner_has_stored_is_limited() -> None:
     store = TaskStore(Retention(of_owner=lambda owner: 101_000 if owner == "alice" else 0))
     assert finished(store, "bob", "b", 1_000_000) == []
     assert finished(store, "alice", "a1", 60_000) == []
