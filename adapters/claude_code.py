@@ -18,7 +18,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -143,7 +142,7 @@ class ClaudeCode(Adapter):
         self._unheard: set[str] = set()  # of those, the ones that no `result` has covered yet
         self._results: list[Json] = []  # `result` lines of the turn: more than one if steered
         self._streaming: str | None = None  # id of the message whose text is being streamed
-        self._streamed = StringIO()  # its text that no `assistant` message has confirmed yet
+        self._streamed: list[str] = []  # its text that no `assistant` message has confirmed yet
         self._new_block = True
         self._tools: dict[str, Json] = {}  # the turn's tool_use blocks by id
         self._changed: dict[str, None] = {}  # paths, in order
@@ -296,7 +295,7 @@ class ClaudeCode(Adapter):
         match delta.get("type"):
             case "text_delta":
                 text = as_string(delta["text"])
-                self._streamed.write(text)
+                self._streamed.append(text)
                 new_block, self._new_block = self._new_block, False
                 return (Text(text, new_block),)
             case "thinking_delta":
@@ -306,9 +305,9 @@ class ClaudeCode(Adapter):
     def _next_message(self, message_id: str | None) -> Iterator[AgentEvent]:
         """Another message begins: what was streamed of the one before and never confirmed was
         given up by the CLI."""
-        if self._streamed.tell() and message_id != self._streaming:
-            yield Retracted(len(self._streamed.getvalue()))
-            self._streamed = StringIO()
+        if self._streamed and message_id != self._streaming:
+            yield Retracted(len("".join(self._streamed)))
+            self._streamed = []
         self._streaming = message_id
         self._new_block = True
 
@@ -331,11 +330,11 @@ class ClaudeCode(Adapter):
         if parent:
             yield Text(text, new_block=True, parent=parent)
             return
-        streamed = self._streamed.getvalue()
+        streamed = "".join(self._streamed)
         if streamed != text and self._streaming not in (None, message_id):
             yield from self._next_message(message_id)
             streamed = ""
-        self._streamed = StringIO()
+        self._streamed = []
         if not streamed:
             yield Text(text, new_block=True)
         elif text.startswith(streamed):
@@ -434,7 +433,7 @@ class ClaudeCode(Adapter):
 
     def _finish(self) -> Iterator[AgentEvent]:
         results, self._results = self._results, []
-        self._streamed = StringIO()  # what was not confirmed by now stands
+        self._streamed = []  # what was not confirmed by now stands
         yield self._usage(results)
         result = results[-1]
         yield _failure(result, self._api_error, self.start) or Done(

@@ -143,6 +143,7 @@ class Journal:
                     then()
                 except Exception:
                     log.exception("what follows from a commit failed")
+            rows, thens = [], []  # which may be much, until there is something to write again
 
     async def _insist(self, rows: list[Row]) -> None:
         """Commit `rows`, as often as it takes."""

@@ -121,9 +121,9 @@ class _Kept:
             lines.append(b"%d %d %d %b" % (number, time, last, events))  # JSON, without newlines
             size += len(events)
             if size >= PIECE or number == len(self.batches):
-                pieces.append((number, zlib.compress(b"\n".join(lines))))
+                pieces.append((number, zlib.compress(b"\n".join(lines), 1)))
                 lines, size = [], 0
-        return zlib.compress(self.prompt), pieces
+        return zlib.compress(self.prompt, 1), pieces
 
 
 def _unpacked(data: bytes) -> Sequence[Batch]:

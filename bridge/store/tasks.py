@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from bridge.adapter import SessionStart
 from bridge.events import Event
+from bridge.heap import Heap
 from bridge.log import EventLog
 from bridge.message import Message
 from bridge.store.journal import Journal, Row
@@ -33,6 +34,7 @@ NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who com
 MOST_BEHIND = 1024 * 1024  # bytes of them that are kept for a reader who is behind
 ENTRY = 256  # bytes that an update takes, besides what is written down of it
 SMALL = 16 * 1024  # bytes of a finished task that stays in memory as it is
+LARGE = 1024 * 1024  # bytes of one that leaves much memory behind
 MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks where there is no journal
 
 # Each brings a database from the version that is its index to the next. Only ever append.
@@ -170,6 +172,7 @@ class TaskStore:
         self._memory = MemoryRows()  # where there is no journal
         self._rows: Rows = JournalRows(journal) if journal else self._memory
         self._recent = Recent(self._rows)
+        self._heap = Heap()
         self._places = 0
         self._packing: set[asyncio.Task[None]] = set()
         self._records: dict[str, Record] = {}
@@ -290,10 +293,17 @@ class TaskStore:
         if not large or record.task.id not in self._records:
             return
         record.task, record.back = record.task.head(), self._whole
-        if not self._journal:
+        if self._journal:
+            self._trim(record)
+        else:
             packing = asyncio.create_task(self._memory.pack(record.place))
             self._packing.add(packing)  # the loop itself keeps no task alive
             packing.add_done_callback(self._packing.discard)
+            packing.add_done_callback(lambda _: self._trim(record))
+
+    def _trim(self, record: Record) -> None:
+        if record.size >= LARGE:
+            self._heap.trim()
 
     async def _whole(self, record: Record) -> Task:
         return await self._recent.get(record.place, record.task, record.size)
