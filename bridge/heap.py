@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import threading
 from collections.abc import Callable
 
 SOON = 0.01  # seconds, in which who has just heard of an end lets go of what has ended
@@ -21,10 +22,14 @@ class Heap:
         freed within PAUSE once that is over."""
         if _trim and self._again is None:
             loop = asyncio.get_running_loop()
-            loop.call_later(SOON, loop.run_in_executor, None, _trim, 0)
+            loop.call_later(SOON, _give_back)
             self._again = loop.call_later(PAUSE, self._once_more)
 
     def _once_more(self) -> None:
         self._again = None
-        if _trim:
-            asyncio.get_running_loop().run_in_executor(None, _trim, 0)
+        _give_back()
+
+
+def _give_back() -> None:
+    assert _trim
+    threading.Thread(target=_trim, args=(0,), daemon=True, name="trim").start()
