@@ -5,7 +5,6 @@ thing."""
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -46,7 +45,7 @@ class EventLog(Generic[T]):
         self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._added: deque[list[int]] = deque()  # at once: the last number, and what they weigh
+        self._added: list[list[int]] = []  # at once: the last number, and what they weigh
         self._weight = 0
         self._readers: set[_Reader] = set()
         self._released = self._leaves = False
@@ -177,16 +176,15 @@ class EventLog(Generic[T]):
         if self._keep is None or self._most is None or self._weight <= (self._full or 0):
             return
         read = min((reader.after for reader in self._readers), default=self.visible)
-        drop = self._dropped
-        while self._added and self._added[0][0] <= self.visible:
-            number, weight = self._added[0]
+        old, drop = 0, self._dropped
+        for number, weight in self._added:
             rest = self._weight - weight
-            if rest < self._keep or (number > read and rest < self._most):
+            behind = number > read and rest < self._most
+            if number > self.visible or rest < self._keep or behind:
                 break
-            self._added.popleft()
-            self._weight, drop = rest, number
+            self._weight, old, drop = rest, old + 1, number
         self._full = self._weight + self._keep
-        del self._entries[: drop - self._dropped]
+        del self._added[:old], self._entries[: drop - self._dropped]
         self._dropped = drop
 
     def _let_go(self) -> None:
