@@ -38,6 +38,8 @@ class Principal:
 
 OPERATOR = Principal("local")
 """Who runs the server: the same user on this machine, and bearers of BRIDGE_TOKEN."""
+NOBODY = frozenset({"rule", "timeout"})
+"""By whom questions are answered that no client has answered; no principal is called so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

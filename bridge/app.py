@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -36,6 +37,7 @@ log.addFilter(Seldom())
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+ADDRESSES = 32  # by which clients know one server; for each, its cards are made once
 CARD_MAX_AGE = 60  # seconds; a card changes when the server is started anew
 Identify = Callable[[web.Request], Principal | Awaitable[Principal | None] | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -113,14 +115,20 @@ def _add_agent(
     def caller(request: web.Request) -> Caller:
         return Caller(address(request), request[PRINCIPAL])
 
+    @lru_cache(ADDRESSES)
+    def encoded_card(base: str) -> Document:
+        body = encode_card(service.card(base), service.card_versions)
+        return Document.of(service.sign(body) if service.sign else body)
+
+    @lru_cache(ADDRESSES)
+    def description(base: str) -> Document:
+        return Document.of(openapi.document(service.card(base)))
+
     async def card(request: web.Request) -> web.StreamResponse:
-        made = service.card(address(request))
-        body = encode_card(made, service.card_versions)
-        return _cached(request, service.sign(body) if service.sign else body, started)
+        return _cached(request, encoded_card(address(request)), started)
 
     async def describe(request: web.Request) -> web.StreamResponse:
-        made = service.card(address(request))
-        return _cached(request, openapi.document(made), started, scope="private")
+        return _cached(request, description(address(request)), started, scope="private")
 
     jsonrpc = JsonRpc(service.operations, caller, service.extension_required)
     for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):
@@ -163,22 +171,38 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """JSON that stays as it is as long as the server runs; `tag` tells it from another."""
+
+    data: bytes
+    tag: str
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Document:
+        data = orjson.dumps(body)
+        return cls(data, hashlib.sha256(data).hexdigest()[:32])
+
+
 def _cached(
-    request: web.Request, body: dict[str, Any], changed: float, scope: str = "public"
+    request: web.Request, document: Document, changed: float, scope: str = "public"
 ) -> web.Response:
-    """`body` with what a cache needs (§8.6), or 304 where the client's copy is still good. `scope`:
-    who may keep it."""
-    data = orjson.dumps(body)
-    tag = hashlib.sha256(data).hexdigest()[:32]
+    """`document` with what a cache needs (§8.6), or 304 where the client's copy is still good.
+    `scope`: who may keep it."""
     headers = {
-        "ETag": f'"{tag}"',
-        "Last-Modified": formatdate(changed, usegmt=True),
+        "ETag": f'"{document.tag}"',
+        "Last-Modified": _http_date(changed),
         "Cache-Control": f"{scope}, max-age={CARD_MAX_AGE}",
         "Vary": "Host",
     }
-    if _still_good(request, tag, changed):
+    if _still_good(request, document.tag, changed):
         return web.Response(status=304, headers=headers)
-    return web.Response(body=data, headers=headers, content_type="application/json")
+    return web.Response(body=document.data, headers=headers, content_type="application/json")
+
+
+@lru_cache(1)
+def _http_date(seconds: float) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def _still_good(request: web.Request, tag: str, changed: float) -> bool:

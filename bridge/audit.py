@@ -35,6 +35,7 @@ class Audit:
         self.problem: str | None = None
         self._clean = clean
         self._file: int | None = None
+        self._cut_short = False  # its last line is not whole: the next one begins anew
         if path:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             try:
@@ -91,10 +92,15 @@ class Audit:
     def _append(self, line: str) -> None:
         assert self._file is not None
         data = line.encode("utf-8", "replace") + b"\n"
+        if self._cut_short:
+            data = b"\n" + data
         try:
-            if os.write(self._file, data) == len(data):
+            written = os.write(self._file, data)
+            if written == len(data):
                 self.problem = None
+                self._cut_short = False
                 return
+            self._cut_short = written > 0 or self._cut_short
             problem = "a line was cut"
         except OSError as error:
             problem = error.strerror or "unknown"

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from bridge import registry
-from bridge.access import OPERATOR, Principal, Token, Tokens, digest
+from bridge.access import NOBODY, OPERATOR, Principal, Token, Tokens, digest
 from bridge.errors import ConfigurationError, TooManyRequests
 from bridge.peer import uid_of_peer
 from bridge.settings import Settings
@@ -44,6 +44,9 @@ def _known(name: str, token: Token) -> tuple[bytes, Principal]:
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
     if name == OPERATOR.id:
         raise ConfigurationError(f"[tokens.{name}] is the name of the bearer of BRIDGE_TOKEN.")
+    if name in NOBODY:
+        text = "is what the audit log calls an answer of the server's own; choose another name."
+        raise ConfigurationError(f"[tokens.{name}] {text}")
     real = None if token.workspaces is None else tuple(map(os.path.realpath, token.workspaces))
     return bytes.fromhex(token.hash.removeprefix("sha256:")), Principal(
         name, frozenset(token.scopes), real

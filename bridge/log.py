@@ -30,6 +30,9 @@ Reread = Callable[[], AsyncIterator[Sequence[Entry[T]]]]
 """All entries from the first one on, in order, as far as they are written down."""
 
 
+Tap = Callable[[Sequence[Entry[T]]], bool]
+
+
 class EventLog(Generic[T]):
     """Numbers count from 1. After close() nothing is added and every reader comes to an end.
 
@@ -47,9 +50,9 @@ class EventLog(Generic[T]):
         self._entries: list[Entry[T]] = []
         self._added: list[list[int]] = []  # at once: the last number, and what they weigh
         self._weight = 0
-        self._readers: set[_Reader] = set()
+        self._readers: set[_Reader[T]] = set()
         self._released = self._leaves = False
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._waiting: set[_Reader[T]] = set()
         self._closing = False
         self.visible = 0
 
@@ -115,60 +118,90 @@ class EventLog(Generic[T]):
         self._released, self._leaves = True, entries
         self._let_go()
 
-    async def follow(self, after: int, pause: float) -> AsyncIterator[Sequence[Entry[T]]]:
+    async def follow(
+        self, after: int, pause: float, tap: Tap[T] | None = None
+    ) -> AsyncIterator[Sequence[Entry[T]]]:
         """The entries after number `after`, in order, as they are published; an empty batch each
-        time that `pause` seconds have passed without one. Ends when the log is closed."""
+        time that `pause` seconds have passed without one. Ends when the log is closed.
+
+        `tap` is offered what is published while this waits, at once. What it takes (it returns
+        True) does not come here any more."""
         past: AsyncIterator[Sequence[Entry[T]]] | None = None
-        reader = _Reader(after)
+        reader = _Reader(after, tap)
         self._readers.add(reader)
         try:
             while True:
-                if self._reread and after < self._dropped:
+                if self._reread and reader.after < self._dropped:
                     past = past or self._reread()
-                    batch = await _next(past, after)
+                    batch = await _after(reader.after, past)
                 else:
-                    start = max(after - self._dropped, 0)
-                    end = max(self.visible - self._dropped, 0)
-                    batch = self._entries[start : min(start + BATCH, end)]
+                    batch = self._next(reader)
                 if batch:
-                    reader.after = after = batch[-1].number
+                    reader.after = batch[-1].number
                     yield batch
                 elif self.closed:
                     return
-                elif not await self._changed(pause):
+                elif not await self._changed(reader, pause):
                     yield ()
         finally:
             self._readers.discard(reader)
             self._let_go()
 
+    def _next(self, reader: _Reader[T]) -> Sequence[Entry[T]]:
+        start = max(reader.after - self._dropped, 0)
+        return self._entries[start : min(start + BATCH, max(self.visible - self._dropped, 0))]
+
     async def reached(self, number: int) -> None:
         """Wait until the entry `number` is published."""
         while self.visible < number:
-            await self._changed(None)
+            await self._changed(_Reader(), None)
 
     async def changed(self) -> None:
         """Wait until something is published, or the log is closed."""
         if not self.closed:
-            await self._changed(None)
+            await self._changed(_Reader(), None)
 
-    async def _changed(self, timeout: float | None) -> bool:
-        """Whether something has, before so many seconds were over."""
+    async def _changed(self, reader: _Reader[T], timeout: float | None) -> bool:
+        """Whether something has that its tap has not taken, before so many seconds were silent."""
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiting.add(waiter)
-        # asyncio.wait() would do, at twice the price, once for each update and subscriber
-        timer = None if timeout is None else loop.call_later(timeout, _settle, waiter, False)
+        reader.woken = loop.create_future()
+        self._waiting.add(reader)
         try:
-            return await waiter
+            while timeout is not None:
+                reader.silent = True
+                # asyncio.wait() would do, at twice the price
+                timer = loop.call_later(timeout, reader.wake, False)
+                try:
+                    changed = await reader.woken
+                finally:
+                    timer.cancel()
+                if changed or reader.silent:
+                    return changed
+                reader.woken = loop.create_future()
+            return await reader.woken
         finally:
-            self._waiting.discard(waiter)
-            if timer:
-                timer.cancel()
+            self._waiting.discard(reader)
 
     def _wake(self) -> None:
-        for waiter in self._waiting:
-            _settle(waiter, True)
-        self._waiting.clear()
+        for reader in tuple(self._waiting):
+            if not (reader.tap and self._tapped(reader, reader.tap)):
+                self._waiting.discard(reader)
+                reader.wake(True)
+
+    def _tapped(self, reader: _Reader[T], tap: Tap[T]) -> bool:
+        """Whether its tap has taken all that there is for it."""
+        batch = self._next(reader)
+        if not batch or self.closed or batch[-1].number < self.visible:
+            return False
+        try:
+            taken = tap(batch)
+        except Exception:  # its reader meets that again, and nobody else does
+            return False
+        if not taken:
+            return False
+        reader.after = batch[-1].number
+        reader.silent = False
+        return True
 
     def _trim(self) -> None:
         """Drop the oldest: what all readers have read, and of what they had time to read as much
@@ -198,21 +231,25 @@ class EventLog(Generic[T]):
             entry.rendered = None
 
 
-class _Reader:
-    __slots__ = ("after",)
+class _Reader(Generic[T]):
+    """Who has been given all up to number `after`, and waits for more."""
 
-    def __init__(self, after: int) -> None:
+    __slots__ = ("after", "silent", "tap", "woken")
+
+    def __init__(self, after: int = 0, tap: Tap[T] | None = None) -> None:
         self.after = after
+        self.tap = tap
+        self.silent = True  # the tap has taken nothing since the clock was set
+        self.woken: asyncio.Future[bool]
+
+    def wake(self, changed: bool) -> None:
+        if not self.woken.done():
+            self.woken.set_result(changed)
 
 
-async def _next(past: AsyncIterator[Sequence[Entry[T]]], after: int) -> Sequence[Entry[T]]:
+async def _after(after: int, past: AsyncIterator[Sequence[Entry[T]]]) -> Sequence[Entry[T]]:
     """The next ones of `past` after number `after`. Raises LookupError if there are none."""
     async for batch in past:
         if batch and batch[-1].number > after:
             return batch[max(0, after + 1 - batch[0].number) :]
     raise LookupError(f"what came after update {after} is not there any more")
-
-
-def _settle(waiter: asyncio.Future[bool], changed: bool) -> None:
-    if not waiter.done():
-        waiter.set_result(changed)

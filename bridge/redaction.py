@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ from bridge.events import ENDINGS, AgentEvent, ArtifactChunk, Retracted, Text, T
 from bridge.message import TextPart
 
 MARK = "[redacted]"
+RETRACTABLE = 64 * 1024  # characters of an answer that can be taken back, and leave its end known
 SHORTEST = 8  # characters; what is shorter is found everywhere, and protects nothing
 T = TypeVar("T")
 
@@ -124,6 +126,8 @@ class Redactor:
         self._held: dict[_Key, tuple[str, _Growing]] = {}
         self._length = 0  # of the answer, as the CLI has said it
         self._marks: list[tuple[int, int]] = []  # in it: where each secret ended, its length
+        self._end: deque[str] = deque()  # of the answer, as it was told
+        self._end_length = 0
 
     def clean(self, events: Iterable[AgentEvent]) -> list[AgentEvent]:
         if not self._secrets:
@@ -134,6 +138,7 @@ class Redactor:
         """What has waited until now: the turn is over."""
         rest = [one for key in list(self._held) for one in self._rest(key)]
         self._length, self._marks = 0, []
+        self._keep_end("")
         return rest
 
     def _told(self, event: AgentEvent) -> list[AgentEvent]:
@@ -167,6 +172,8 @@ class Redactor:
         end = len(clean) if whole else self._secrets.beginning(clean)
         if end < len(clean):
             self._held[key] = clean[end:], event
+        if key == _ANSWER:
+            self._add_to_end(clean[:end])
         return [_with_text(event, clean[:end])] if end or begins or whole else []
 
     def _rest(self, key: _Key) -> list[AgentEvent]:
@@ -174,6 +181,8 @@ class Redactor:
         if key not in self._held:
             return []
         text, event = self._held.pop(key)
+        if key == _ANSWER:
+            self._add_to_end(text)
         match event:
             case Text():
                 return [replace(event, text=text, new_block=False)]
@@ -193,7 +202,24 @@ class Redactor:
         while self._marks and self._marks[-1][0] > self._length:
             end, size = self._marks.pop()
             length += len(MARK) - min(size, end - self._length)  # a mark goes as a whole
-        return [Retracted(length)] if length > 0 else []
+        told = "".join(self._end)
+        told = told[: max(0, len(told) - length)]
+        begun = len(told) - self._secrets.beginning(told)
+        if begun:  # what now stands at the end was harmless only by what has followed it
+            self._held[_ANSWER] = told[-begun:], Text("")
+            told = told[:-begun]
+        self._keep_end(told)
+        return [Retracted(length + begun)] if length + begun > 0 else []
+
+    def _add_to_end(self, text: str) -> None:
+        self._end.append(text)
+        self._end_length += len(text)
+        while self._end_length - len(self._end[0]) > RETRACTABLE:
+            self._end_length -= len(self._end.popleft())
+
+    def _keep_end(self, text: str) -> None:
+        self._end = deque([text])
+        self._end_length = len(text)
 
 
 _Key = tuple[str, str | None]
@@ -206,6 +232,8 @@ def _text(event: _Growing) -> str:
 
 
 def _with_text(event: _Growing, text: str) -> _Growing:
+    if _text(event) == text:
+        return event
     return _chunk(event, text) if isinstance(event, ArtifactChunk) else replace(event, text=text)
 
 

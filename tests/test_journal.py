@@ -190,7 +190,8 @@ async def test_what_waits_is_counted_until_it_is_durable(journal: Journal) -> No
     assert journal.size >= 2 * 4096
 
 
-async def test_size_is_what_is_in_use(journal: Journal) -> None:
+async def test_size_is_what_is_in_use(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.store.journal.MEASURE_EVERY", 0)
     journal.write((INSERT, (1, b"x" * 1_000_000)))
     await flushed(journal)
     assert journal.size > 1_000_000

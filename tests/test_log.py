@@ -114,6 +114,75 @@ async def test_readers_do_not_depend_on_each_other() -> None:
     assert await numbers(slow) == [1, 2, 3]
 
 
+async def test_a_tap_takes_what_comes_while_its_reader_waits() -> None:
+    one = log(1)
+    taken: list[int] = []
+
+    def tap(batch: Sequence[Entry[Update]]) -> bool:
+        if len(batch) > 1:
+            return False
+        taken.extend(entry.number for entry in batch)
+        return True
+
+    batches = one.follow(0, NEVER, tap)
+    assert await numbers(batches) == [1]  # which was there before
+    one.append([UPDATE])  # nobody waits
+    assert await numbers(batches) == [2]
+    reader = asyncio.create_task(numbers(batches))
+    await waiting(reader)
+    for number in (3, 4):
+        one.append([UPDATE])
+        assert taken[-1] == number  # at once
+        await waiting(reader)
+    one.append([UPDATE] * 2)  # which the tap does not want
+    assert await reader == [5, 6]
+    last = asyncio.create_task(rest(batches))
+    await waiting(last)
+    one.append([UPDATE])
+    one.close()
+    assert await last == []
+    assert taken == [3, 4, 7]
+
+
+async def test_a_reader_with_a_tap_comes_to_the_end() -> None:
+    one = log(0)
+    reader = asyncio.create_task(rest(one.follow(0, NEVER, lambda batch: True)))
+    await waiting(reader)
+    number = one.add([UPDATE])
+    one.close()
+    await waiting(reader)
+    one.publish(number)
+    assert await reader == [1]
+
+
+async def test_a_tap_that_fails_costs_nobody_an_entry() -> None:
+    one = log(0)
+
+    def tap(batch: Sequence[Entry[Update]]) -> bool:
+        raise RuntimeError
+
+    readers = [
+        asyncio.create_task(numbers(one.follow(0, NEVER, each))) for each in (tap, None, tap)
+    ]
+    for reader in readers:
+        await waiting(reader)
+    one.append([UPDATE])
+    assert [await reader for reader in readers] == [[1]] * 3
+
+
+async def test_there_is_no_pause_while_a_tap_takes_everything() -> None:
+    one = log(0)
+    reader = asyncio.create_task(numbers(one.follow(0, 0.2, lambda batch: True)))
+    await waiting(reader)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while loop.time() - began < 0.5:
+        one.append([UPDATE])
+        await asyncio.sleep(0)
+        assert not reader.done()
+    assert await reader == []  # the pause, once nothing comes
+
+
 async def test_a_reader_that_goes_away_leaves_the_others_their_entries() -> None:
     one = log(0)
     gone = asyncio.create_task(numbers(one.follow(0, NEVER)))

@@ -15,7 +15,8 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
+GATHER = 0.001  # seconds from the beginning of a commit to that of the next, which has more in it
+MEASURE_EVERY, ROW = 64 * 1024, 100  # bytes that are written, and what a row has at least
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
 BALLAST = 8 * 1024 * 1024  # bytes of disk that are kept free for the time when nothing else is
@@ -45,9 +48,22 @@ def _is_bug(error: Exception) -> bool:
     return isinstance(error, wrong) or not isinstance(error, sqlite3.Error | ConfigurationError)
 
 
+def _size(row: Row) -> int:
+    return sum(len(value) for value in row[1] if isinstance(value, bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What is committed together: `size` bytes, and what follows from it."""
+
+    rows: list[Row]
+    thens: list[Callable[[], None]]
+    size: int
+
+
 class Journal:
     """`problem` is None while all is well. `waiting` counts the bytes that are not durable yet,
-    `size` those of the database."""
+    `size` those of the database, before the last MEASURE_EVERY that were written to it."""
 
     def __init__(self, path: Path, migrations: Sequence[str], lock_wait: float = 1.0) -> None:
         self.problem: str | None = None
@@ -61,16 +77,20 @@ class Journal:
         self._lock_wait = lock_wait
         self._rows: list[Row] = []
         self._thens: list[Callable[[], None]] = []
-        self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._database: sqlite3.Connection | None = None
-        self._writer: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._busy = False  # a commit is under way, or will be
+        self._rest_until = 0.0  # time of the loop before which the next one does not begin
+        self._recovery: asyncio.Task[None] | None = None
+        self._closed = False
+        self._unmeasured = 0  # bytes that were written since
 
     async def open(self) -> None:
         """Raises ConfigurationError if the database cannot be had."""
         await self._run(self._connect)
+        await self._run(self._measure)
         await self._run(self._take_ballast)
-        self._writer = asyncio.create_task(self._write())
 
     async def close(self) -> None:
         """Write what waits, if that can be done within CLOSE_WITHIN."""
@@ -79,17 +99,15 @@ class Journal:
                 await self.flushed()
         except TimeoutError:
             log.error("not all was written down", extra={"bytes": self.waiting})
-        if self._writer:
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
-        await self._run(self._disconnect)
+        await self.abandon()
         self._thread.shutdown()
 
     async def abandon(self) -> None:
         """Close the file without writing anything more, so that another can take its place."""
-        if self._writer:
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
+        self._closed = True
+        if self._recovery:
+            self._recovery.cancel()
+            await asyncio.wait([self._recovery])
         await self._run(self._disconnect)
 
     @property
@@ -101,10 +119,11 @@ class Journal:
         """Have `rows` written in one transaction, after all that was to be written before. `then`
         is called once they are durable."""
         self._rows += rows
-        self.waiting += sum(len(v) for _, vs in rows for v in vs if isinstance(v, bytes))
+        self.waiting += sum(map(_size, rows))
         if then:
             self._thens.append(then)
-        self._wanted.set()
+        if not self._busy:
+            self._soon()
 
     async def flushed(self) -> None:
         """Until all that has been written is durable."""
@@ -126,44 +145,87 @@ class Journal:
 
     # --- writing -------------------------------------------------------------------------------
 
-    async def _write(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), RETRY_LONGEST if self.problem else None)
-            self._wanted.clear()
-            rows, thens, size = self._rows, self._thens, self.waiting
-            self._rows, self._thens = [], []
-            if rows or self.problem:
-                await self._insist(rows)
-            self.waiting -= size
-            if not self.congested:
-                thens, self.relief = thens + self.relief, []
-            for then in thens:
-                try:
-                    then()
-                except Exception:
-                    log.exception("what follows from a commit failed")
-            rows, thens = [], []  # which may be much, until there is something to write again
+    def _soon(self) -> None:
+        """Commit what waits once all that happens now has been added to it."""
+        self._busy = True
+        pause = self._rest_until - self._loop.time()
+        if pause > 0:
+            self._loop.call_later(pause, self._begin)
+        else:
+            self._loop.call_soon(self._begin)
 
-    async def _insist(self, rows: list[Row]) -> None:
-        """Commit `rows`, as often as it takes."""
+    def _begin(self) -> None:
+        if self._closed:
+            return
+        group = _Group(self._rows, self._thens, self.waiting)
+        self._rows, self._thens = [], []
+        self._rest_until = self._loop.time() + GATHER
+        if self.problem:
+            self._recover(group)
+        elif group.rows:
+            attempt = self._thread.submit(self._commit_what_can_be, group.rows)
+            attempt.add_done_callback(
+                lambda done: self._loop.call_soon_threadsafe(self._committed, group, done)
+            )
+        else:
+            self._durable(group)
+
+    def _committed(self, group: _Group, attempt: Future[None]) -> None:
+        if self._closed:
+            return
+        error = attempt.exception()
+        if error:
+            self._recover(group, error)
+        else:
+            self._durable(group)
+
+    def _durable(self, group: _Group) -> None:
+        """Tell whoever waits for it."""
+        self.waiting -= group.size
+        thens = group.thens
+        if not self.congested:
+            thens, self.relief = thens + self.relief, []
+        for then in thens:
+            try:
+                then()
+            except Exception:
+                log.exception("what follows from a commit failed")
+        self._busy = False
+        if self._rows or self._thens:
+            self._soon()
+
+    # --- when it cannot be written -------------------------------------------------------------
+
+    def _recover(self, group: _Group, error: BaseException | None = None) -> None:
+        self._recovery = asyncio.create_task(self._insist(group, error))
+
+    async def _insist(self, group: _Group, error: BaseException | None) -> None:
+        """Commit `group`, as often as it takes; the last attempt ended with `error`."""
         pause = RETRY_FIRST
         while True:
             try:
-                await self._run(lambda: self._commit_what_can_be(rows))
+                if error:
+                    raise error
+                await self._run(lambda: self._commit_what_can_be(group.rows))
                 break
-            except (sqlite3.Error, ConfigurationError) as error:
+            except (sqlite3.Error, ConfigurationError) as failed:
+                error = None
                 if self.problem is None:
-                    log.error("nothing new is taken on", extra={"error": error})
-                self.problem = str(error)
+                    log.error("nothing new is taken on", extra={"error": failed})
+                self.problem = str(failed)
                 if not await self._run(self._throw_ballast):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_LONGEST)
-        if self.problem:
-            well = await self._run(self._take_ballast)
-            if well:
-                log.warning("what happens can be written down again")
-                self.problem = None
+        if await self._run(self._take_ballast):
+            log.warning("what happens can be written down again")
+            self.problem = None
+        else:  # what was there before is done, and nothing new is taken on
+            self._loop.call_later(RETRY_LONGEST, self._look)
+        self._durable(group)
+
+    def _look(self) -> None:
+        if not self._busy:
+            self._soon()
 
     # --- in the database's thread --------------------------------------------------------------
 
@@ -194,7 +256,9 @@ class Journal:
                 raise
             for row in rows:
                 self._commit_one(row)
-        self._measure()
+        self._unmeasured += sum(_size(row) + ROW for row in rows)
+        if self._unmeasured > MEASURE_EVERY:
+            self._measure()
 
     def _commit_one(self, row: Row) -> None:
         try:
@@ -226,6 +290,7 @@ class Journal:
         return rows
 
     def _measure(self) -> None:
+        self._unmeasured = 0
         with contextlib.suppress(sqlite3.Error):
             ((pages,), (free,), (size,)) = (
                 self._connected().execute(f"PRAGMA {name}").fetchone()

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +40,11 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 """Who sends the request."""
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
+
+Batch = list[tuple[int, bytes]]
+"""Items of a stream: their numbers, and their JSON."""
+Write = Callable[[Batch], bool]
+"""Sends a batch, if that can be done at once."""
 
 T = TypeVar("T")
 WRITE_WITHIN = 10.0  # seconds in which what happens is written down, unless something is wrong
@@ -65,13 +77,16 @@ class Stream:
     counted: Callable[[], AbstractContextManager[None]] = nullcontext  # as long as it is open
     beginning: AsyncIterator[None] | None = None  # as long as a Message may take its place
 
-    async def items(self) -> AsyncGenerator[list[tuple[int, bytes]] | None]:
-        """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent."""
+    async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
+        """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent.
+
+        What happens while nobody waits for the next one is offered to `write` first: what that
+        takes at once costs no turn of the event loop, and does not come here."""
         with self.counted():
-            async for batch in self._items():
+            async for batch in self._items(write):
                 yield batch
 
-    async def _items(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
+    async def _items(self, write: Write) -> AsyncIterator[Batch | None]:
         if self.beginning:
             async for _ in self.beginning:
                 yield None
@@ -82,23 +97,32 @@ class Stream:
             yield [(self.after, self.first)]
         if self.over:
             return
-        async for batch in self._updates():
+        async for batch in self._updates(write):
             yield batch
 
-    async def _updates(self) -> AsyncIterator[list[tuple[int, bytes]] | None]:
-        async for batch in self.record.log.follow(self.after, HEARTBEAT):
+    async def _updates(self, write: Write) -> AsyncIterator[Batch | None]:
+        def tap(batch: Sequence[Entry[Update]]) -> bool:
+            rendered, over = self._rendered(batch)
+            return not over and write(rendered)
+
+        async for batch in self.record.log.follow(self.after, HEARTBEAT, tap):
             if not batch:
                 yield None
                 continue
-            rendered: list[tuple[int, bytes]] = []
-            for entry in batch:
-                last = isinstance(entry.update, StatusUpdate) and self.ends(entry.update.state)
-                rendered.append((entry.number, self._render(entry, last)))
-                if last:
-                    break
+            rendered, over = self._rendered(batch)
             yield rendered
-            if last:
+            if over:
                 return
+
+    def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
+        """The batch, up to the entry that ends the stream; whether there was one."""
+        rendered: Batch = []
+        for entry in batch:
+            last = isinstance(entry.update, StatusUpdate) and self.ends(entry.update.state)
+            rendered.append((entry.number, self._render(entry, last)))
+            if last:
+                return rendered, True
+        return rendered, False
 
     def ends(self, state: TaskState) -> bool:
         asks = state is TaskState.INPUT_REQUIRED and self.ends_on_question
@@ -306,10 +330,13 @@ def _kept(item: Json) -> bytes:
 
 async def _durable(answer: T, *records: Record) -> T:
     """`answer`, as soon as all that it tells of `records` cannot be lost any more."""
+    awaited = [(one.log, one.log.last) for one in records if one.log.visible < one.log.last]
+    if not awaited:
+        return answer
     try:
         async with asyncio.timeout(WRITE_WITHIN):
-            for record, number in [(record, record.log.last) for record in records]:
-                await record.log.reached(number)
+            for log, number in awaited:
+                await log.reached(number)
     except TimeoutError:
         text = "The server cannot write anything down now; try again in a moment."
         raise Unavailable(text) from None

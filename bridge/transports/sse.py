@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -13,18 +13,19 @@ from aiohttp import web
 
 from bridge.log import EventLog
 from bridge.transports.negotiation import activated_extensions
-from bridge.transports.operation import HEARTBEAT, Stream
+from bridge.transports.operation import HEARTBEAT, Batch, Stream, Write
 
 log = logging.getLogger(__name__)
 
 PIECE = 256 * 1024  # bytes that are handed to a connection at once; it asks for more
+AT_ONCE = 16 * 1024  # bytes that are written where they come up; more waits for its turn
 HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",
 }
 _PING = b": ping\n\n"
-Items = AsyncGenerator[list[tuple[int, bytes]] | None]
+Items = AsyncGenerator[Batch | None]
 
 
 def last_event_id(request: web.Request) -> int | None:
@@ -41,7 +42,7 @@ async def respond(
     All that is ready goes out in one write. A client that goes away or stops reading ends only
     its own stream.
     """
-    return await _respond(request, stream.items(), before, after)
+    return await _respond(request, stream.items, before, after)
 
 
 async def respond_feed(
@@ -49,23 +50,34 @@ async def respond_feed(
 ) -> web.StreamResponse:
     """Answer `request` with a log of JSON objects from number `after` on."""
 
-    async def items() -> Items:
+    async def items(write: Write) -> Items:
         async for batch in feed.follow(after, HEARTBEAT):
             yield [(entry.number, orjson.dumps(entry.update)) for entry in batch] or None
 
-    return await _respond(request, items())
+    return await _respond(request, items)
 
 
 async def _respond(
-    request: web.Request, items: Items, before: bytes = b"", after: bytes = b""
+    request: web.Request,
+    items: Callable[[Write], Items],
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, **activated_extensions(request)})
     await response.prepare(request)
     if request.method == "HEAD":  # GET's routes answer it, too, and it has no body
         return response
+
+    def write(batch: Batch) -> bool:
+        transport = request.transport
+        if transport is None or transport.get_write_buffer_size():
+            return False
+        pieces = tuple(_pieces(batch, before, after))
+        return len(pieces) == 1 and len(pieces[0]) <= AT_ONCE and _done(response.write(pieces[0]))
+
     try:
-        async with aclosing(items):
-            async for batch in items:
+        async with aclosing(items(write)) as batches:
+            async for batch in batches:
                 for piece in _pieces(batch, before, after) if batch else (_PING,):
                     await response.write(piece)
         await response.write_eof()
@@ -77,9 +89,20 @@ async def _respond(
     return response
 
 
-def _pieces(
-    batch: list[tuple[int, bytes]], before: bytes, after: bytes
-) -> Iterator[bytes | memoryview]:
+def _done(writing: Coroutine[Any, Any, None]) -> bool:
+    """Begin to write. All of it is on its way then, unless the connection is gone: what might be
+    waited for is that it takes more."""
+    try:
+        writing.send(None)
+    except StopIteration:
+        return True
+    except ConnectionError:
+        return False
+    writing.close()
+    return True
+
+
+def _pieces(batch: Batch, before: bytes, after: bytes) -> Iterator[bytes | memoryview]:
     """The frames of a batch: many short ones in one piece, and a long one in many, uncopied. What
     waits for a reader that takes its time stays small."""
     joined: list[bytes] = []
