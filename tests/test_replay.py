@@ -61,11 +61,16 @@ async def read(record: Record, after: int = 0) -> Numbered:
         return [(entry.number, entry.update) async for batch in batches for entry in batch]
 
 
+async def durable(tasks: TaskStore) -> None:
+    """Until all that has happened is."""
+    done = asyncio.Event()
+    tasks.when_durable(done.set)
+    await asyncio.wait_for(done.wait(), WITHIN)
+
+
 async def gone(tasks: TaskStore, record: Record) -> None:
     """Until it is put away."""
-    durable = asyncio.Event()
-    tasks.when_durable(durable.set)
-    await asyncio.wait_for(durable.wait(), WITHIN)
+    await durable(tasks)
     assert record.back and len(record.log) == 0
 
 
@@ -287,6 +292,7 @@ async def test_a_task_that_is_removed_is_nowhere(tasks: TaskStore) -> None:
     record = await say(tasks, "t", 2 * SMALL)
     await record.whole()
     tasks.remove("t")
+    await durable(tasks)
     assert tasks.get("t") is None
     with pytest.raises(LookupError):
         await record.whole()
