@@ -477,7 +477,8 @@ def test_only_the_registry_imports_by_name() -> None:
     users = {
         name for name, path in FILES.items() if any("importlib" in one for one in others(path))
     }
-    assert users == {"registry"}
+    late = {"store.push_queue"}  # a library that takes 7 MiB, when there is something to encrypt
+    assert users == {"registry", *late}
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=label)
