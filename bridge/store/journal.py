@@ -88,6 +88,7 @@ class Journal:
 
     async def open(self) -> None:
         """Raises ConfigurationError if the database cannot be had."""
+        self._closed = self._busy = False  # it may have been abandoned
         await self._run(self._connect)
         await self._run(self._measure)
         await self._run(self._take_ballast)
