@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from aiohttp import web
@@ -28,7 +28,6 @@ from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import retry_after
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
 from bridge.transports.rest import Rest, encode_error, encode_unauthenticated, respond_unrouted
-from bridge.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 for binding in ("jsonrpc", "rest", "sse"):  # whoever finds what breaks a handler can do so often
@@ -60,6 +59,13 @@ class Service:
     extension_required: bool = False
 
 
+class Watched(Protocol):
+    """What may not work for a while. `problem` says why, in the words that /health tells."""
+
+    @property
+    def problem(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Http:
     """`public_url`: how clients reach the server, where that is not what they say. `identify` says
@@ -79,12 +85,12 @@ def make_app(
     *,
     started: float,
     monitor: Monitor | None = None,
-    watchdog: Watchdog | None = None,
+    watched: Sequence[Watched] = (),
     http: Http = Http(),
 ) -> web.Application:
     """The server without its sockets. `services` answer below /agents/ID, the default one first;
     `root` answers at the root. `started`: when the cards were last changed, in seconds since
-    1970."""
+    1970. `watched`: what /health looks at beside the agents' stores."""
     public_url = http.public_url
     middlewares = [_in_json, _authentication(http.identify)]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
@@ -97,7 +103,7 @@ def make_app(
         return await _agents(services, _base(request, public_url))
 
     async def health(request: web.Request) -> web.StreamResponse:
-        return _health(services, watchdog)
+        return _health(services, watched)
 
     if monitor:
         app.add_routes(monitor.routes())
@@ -234,11 +240,10 @@ async def _agents(services: Sequence[Service], base: str) -> web.Response:
     return _json({"agents": listed})
 
 
-def _health(services: Sequence[Service], watchdog: Watchdog | None) -> web.Response:
+def _health(services: Sequence[Service], watched: Sequence[Watched]) -> web.Response:
     """Degraded: something does not work, which may pass; agents that are at work go on."""
     agents = {service.id: service.manager.figures() for service in services}
-    found = [service.store.problem for service in services]
-    found.append(watchdog.problem if watchdog else None)
+    found = [one.problem for one in (*(service.store for service in services), *watched)]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
     return _json({**status, "version": __version__, "agents": agents})

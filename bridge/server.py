@@ -17,7 +17,7 @@ from pathlib import Path
 from aiohttp import web
 
 from bridge import __version__, cgroup
-from bridge.app import Http, Identify, Service, make_app
+from bridge.app import Http, Identify, Service, Watched, make_app
 from bridge.choice import Choice, choose_all, make_root, make_sandbox, make_service
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.identity import identify_by, needs_token
@@ -92,7 +92,7 @@ async def serve(loaded: Loaded) -> int:
     watchdog = Watchdog()
     stop = asyncio.Event()
     _handle_signals(stop, services, sandboxes)
-    app = _app(settings, identify, services, root, monitor, watchdog)
+    app = _app(settings, identify, services, root, monitor, (watchdog, state.audit))
     runner = Runner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
@@ -213,14 +213,14 @@ def _app(
     services: list[Service],
     root: Service,
     monitor: Monitor,
-    watchdog: Watchdog,
+    watched: Sequence[Watched],
 ) -> web.Application:
     return make_app(
         root,
         services,
         started=time.time(),
         monitor=monitor,
-        watchdog=watchdog,
+        watched=watched,
         http=Http(
             settings.public_url,
             identify,

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import signal
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from bridge.audit import Audit
 from bridge.rules import Rule
+from bridge.task import Task
 from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, data, said, state, states, task_id
 from tests.liveness import listening
@@ -247,6 +252,31 @@ async def test_an_audit_log_is_never_rewritten(
         now = path.read_bytes()
         assert now.startswith(seen) and len(now) > len(seen)
         seen = now
+
+
+def test_a_line_that_was_cut_is_closed_and_told_of(tmp_path: Path) -> None:
+    """A file may not be longer than so: what a full disk does."""
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    task = Task("t", "c", datetime(2026, 1, 2, tzinfo=UTC))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))
+    try:
+        audit.note("first", task, "local")
+        assert audit.problem == "the audit log cannot be written: a line was cut"
+        audit.note("second", task, "local")
+        assert audit.problem
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    audit.note("third", task, "local")
+    assert audit.problem is None
+    audit.note("fourth", task, "local")
+    audit.close()
+    cut, *whole = path.read_text().splitlines()
+    assert len(cut) == 50
+    assert [json.loads(line)["what"] for line in whole] == ["third", "fourth"]
 
 
 @pytest.mark.parametrize("kind", ["symlink", "missing folder"])

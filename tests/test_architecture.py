@@ -212,7 +212,6 @@ SHELL: dict[str, set[str]] = {
         "transports.openapi",
         "transports.operation",
         "transports.rest",
-        "watchdog",
         "access",
         "errors",
     },
