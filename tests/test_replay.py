@@ -16,6 +16,7 @@ import pytest
 
 from bridge.a2a import CODECS
 from bridge.events import Done, Event, Failed, Retracted, Status, Text
+from bridge.message import TextPart
 from bridge.store.replay import RECENT
 from bridge.store.tasks import (
     ENTRY,
@@ -26,7 +27,9 @@ from bridge.store.tasks import (
     Retention,
     TaskStore,
 )
-from bridge.task import ENDINGS, Task, Update
+from bridge.task import ENDINGS, Artifact, Task, Update
+from tests.client import RpcError, artifact_text, streamed_text, task_id
+from tests.served import serving
 from tests.test_store import begin, happen, journal, store
 from tests.test_task import some_event
 
@@ -356,3 +359,53 @@ async def following(record: Record, count: int) -> Numbered:
             if len(found) >= count:
                 break
     return found
+
+
+# --- over HTTP ----------------------------------------------------------------------------------
+
+LONG = "\n".join(["steps 700", "text end"])
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, version: str) -> None:
+    async with serving(workspace) as server:
+        client, (manager,) = server.client(version), server.managers
+        live = await client.collect(LONG)
+        name = task_id(live[0])
+        (record,) = manager.records()
+        assert record.back and len(record.log) == 0
+
+        for after in (0, 300, len(live) - 2):
+            params = {"id": name, "metadata": {"bridge": {"after": after}}}
+            async with client._items(client._subscribe, params) as items:
+                assert [item async for item in items] == live[after + 1 :]
+        task = await client.get(name)
+        assert artifact_text(task) == streamed_text(live)
+        assert task["status"] == (live[-1].get("statusUpdate") or live[-1])["status"]
+        if version == "1.0":
+            async with server.http.get(f"{server.url}/a2a/rest/tasks/{name}", headers=V1) as got:
+                assert await got.json() == task
+            listed = await client.call("ListTasks", {"includeArtifacts": True})
+            assert listed["tasks"] == [task]
+            async with client.subscribe(name) as items:
+                with pytest.raises(RpcError):
+                    await anext(items)
+        with pytest.raises(RpcError):
+            await client.cancel(name)
+        sent = await client.send(LONG)
+        assert sent == await client.get(sent["id"])
+        assert artifact_text(sent) == artifact_text(task)
+        assert all(one.back for one in manager.records())
+
+
+V1 = {"A2A-Version": "1.0"}
+
+
+def test_tiny_pieces_of_a_text_take_their_letters_alone() -> None:
+    artifact = Artifact("a")
+    with traced() as kept:
+        for number in range(50_000):
+            artifact.add_text(f"{number:08}", new_block=False)
+    assert kept[0] < 50_000 * 8 * 1.2 + 20_000
+    (part,) = artifact.parts
+    assert part == TextPart("".join(f"{number:08}" for number in range(50_000)))
