@@ -63,6 +63,7 @@ from . import _project_files as files
 
 Json = Mapping[str, Any]
 
+LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
 ALLOW = Option("allow", "Allow", "allow_once")
 ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
 DENY = Option("deny", "Deny", "reject_once")
@@ -144,6 +145,7 @@ class ClaudeCode(Adapter):
         self._results: list[Json] = []  # `result` lines of the turn: more than one if steered
         self._streaming: str | None = None  # id of the message whose text is being streamed
         self._streamed: list[str] = []  # its text that no `assistant` message has confirmed yet
+        self._loose = 0  # pieces of it that were not joined yet, at the end
         self._new_block = True
         self._tools: dict[str, Json] = {}  # the turn's tool_use blocks by id
         self._changed: dict[str, None] = {}  # paths, in order
@@ -297,6 +299,10 @@ class ClaudeCode(Adapter):
             case "text_delta":
                 text = as_string(delta["text"])
                 self._streamed.append(text)
+                self._loose += 1
+                if self._loose == LOOSE:
+                    self._streamed[-LOOSE:] = ["".join(self._streamed[-LOOSE:])]
+                    self._loose = 0
                 new_block, self._new_block = self._new_block, False
                 return (Text(text, new_block),)
             case "thinking_delta":
@@ -307,10 +313,15 @@ class ClaudeCode(Adapter):
         """Another message begins: what was streamed of the one before and never confirmed was
         given up by the CLI."""
         if self._streamed and message_id != self._streaming:
-            yield Retracted(len("".join(self._streamed)))
-            self._streamed = []
+            yield Retracted(len(self._stands()))
         self._streaming = message_id
         self._new_block = True
+
+    def _stands(self) -> str:
+        """What was streamed will not be confirmed any more, nor given up."""
+        streamed = "".join(self._streamed)
+        self._streamed, self._loose = [], 0
+        return streamed
 
     def _assistant(self, event: Json) -> Iterator[AgentEvent]:
         message = event["message"]
@@ -331,11 +342,9 @@ class ClaudeCode(Adapter):
         if parent:
             yield Text(text, new_block=True, parent=parent)
             return
-        streamed = "".join(self._streamed)
-        if streamed != text and self._streaming not in (None, message_id):
+        if self._streaming not in (None, message_id) and "".join(self._streamed) != text:
             yield from self._next_message(message_id)
-            streamed = ""
-        self._streamed = []
+        streamed = self._stands()
         if not streamed:
             yield Text(text, new_block=True)
         elif text.startswith(streamed):
@@ -434,6 +443,7 @@ class ClaudeCode(Adapter):
 
     def _finish(self) -> Iterator[AgentEvent]:
         results, self._results = self._results, []
+        self._streamed, self._loose = [], 0  # what was not confirmed by now stands
         yield self._usage(results)
         result = results[-1]
         yield _failure(result, self._api_error, self.start) or Done(

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -124,7 +123,7 @@ class Context:
         self._store = store
         self._finished = finished
         self._changed = changed
-        self._queue: deque[tuple[Record, Message]] = deque()
+        self._queue: list[tuple[Record, Message]] = []
         self._current: Record | None = None
         self._worker: asyncio.Task[None] | None = None
         self._start = start
@@ -327,7 +326,7 @@ class Context:
             if self._current and self._left:
                 await self._guarded(self._current, self._go_on(self._current, self._left))
             while self._queue:
-                self._current, message = self._queue.popleft()
+                self._current, message = self._queue.pop(0)
                 await self._guarded(self._current, self._turn(self._current, message))
         finally:
             self._current = None

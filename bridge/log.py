@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-RENDERED = 1024  # newest entries whose bytes are kept: live subscribers are hardly further apart
 BATCH = 512  # entries that a reader is given at once, so that a long backlog is sent in pieces
 
 
@@ -16,14 +15,19 @@ T = TypeVar("T")
 
 
 class Entry(Generic[T]):
-    """One update. `rendered` keeps its bytes per wire form, shared by all subscribers."""
+    """One update. `rendered` has its bytes per wire form, shared by all subscribers; None until
+    somebody has made some."""
 
     __slots__ = ("number", "rendered", "update")
 
     def __init__(self, number: int, update: T) -> None:
         self.number = number
         self.update = update
-        self.rendered: dict[object, bytes] = {}
+        self.rendered: dict[object, bytes] | None = None
+
+
+Reread = Callable[[], AsyncIterator[Sequence[Entry[T]]]]
+"""All entries from the first one on, in order, as far as they are written down."""
 
 
 Tap = Callable[[Sequence[Entry[T]]], bool]
@@ -39,14 +43,21 @@ class EventLog(Generic[T]):
     """
 
     def __init__(self, keep: int | None = None) -> None:
-        self._keep = keep
+        self._keep = self._most = self._full = keep
+        self._each = 1
+        self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
+        self._added: list[list[int]] = []  # at once: the last number, and what they weigh
+        self._weight = 0
+        self._readers: set[_Reader[T]] = set()
+        self._released = self._leaves = False
         self._waiting: set[_Reader[T]] = set()
         self._closing = False
         self.visible = 0
 
     def __len__(self) -> int:
+        """How many entries are kept."""
         return len(self._entries)
 
     @property
@@ -59,21 +70,38 @@ class EventLog(Generic[T]):
         """Nothing will be added, and readers may see all."""
         return self._closing and self.visible == self.last
 
+    def bound(self, keep: int, most: int, each: int, reread: Reread[T]) -> None:
+        """Keep the newest entries that together weigh `keep`, and up to `most` for readers who are
+        behind; an entry weighs `each`, and what weigh() adds. Older ones are read by `reread`."""
+        self._keep, self._most, self._full, self._each = keep, most, 2 * keep, each
+        self._reread = reread
+
+    def skip(self, number: int) -> None:
+        """So many entries have been, of which none is kept."""
+        self._dropped = self.visible = number
+
     def add(self, updates: Iterable[T]) -> int:
         """Append without publishing. Returns the number of the newest entry."""
         if self._closing:
             raise RuntimeError("the log is closed")
+        entries, first, before = self._entries, self._dropped + 1, len(self._entries)
         for update in updates:
-            self._entries.append(Entry(self.last + 1, update))
-            if len(self._entries) > RENDERED:
-                self._entries[-RENDERED - 1].rendered.clear()
-        if self._keep is not None and len(self._entries) > 2 * self._keep:
-            self._dropped += len(self._entries) - self._keep
-            del self._entries[: -self._keep]
+            entries.append(Entry(first + len(entries), update))
+        if self._keep is not None:
+            weight = self._each * (len(entries) - before)
+            self._added.append([self.last, weight])
+            self._weight += weight
         return self.last
+
+    def weigh(self, weight: int) -> None:
+        """What was added last weighs so much more."""
+        if self._added:
+            self._added[-1][1] += weight
+            self._weight += weight
 
     def publish(self, number: int) -> None:
         """Readers may see all up to `number`."""
+        self._trim()  # first: who waits for these gets them from here
         self.visible = max(self.visible, number)
         self._wake()
 
@@ -85,6 +113,11 @@ class EventLog(Generic[T]):
         self._closing = True
         self._wake()
 
+    def release(self, entries: bool) -> None:
+        """It is closed: once all who read have read it, their bytes go, and the `entries`."""
+        self._released, self._leaves = True, entries
+        self._let_go()
+
     async def follow(
         self, after: int, pause: float, tap: Tap[T] | None = None
     ) -> AsyncIterator[Sequence[Entry[T]]]:
@@ -93,16 +126,26 @@ class EventLog(Generic[T]):
 
         `tap` is offered what is published while this waits, at once. What it takes (it returns
         True) does not come here any more."""
+        past: AsyncIterator[Sequence[Entry[T]]] | None = None
         reader = _Reader(after, tap)
-        while True:
-            batch = self._next(reader)
-            if batch:
-                reader.after = batch[-1].number
-                yield batch
-            elif self.closed:
-                return
-            elif not await self._changed(reader, pause):
-                yield ()
+        self._readers.add(reader)
+        try:
+            while True:
+                if self._reread and reader.after < self._dropped:
+                    past = past or self._reread()
+                    batch = await _after(reader.after, past)
+                else:
+                    batch = self._next(reader)
+                if batch:
+                    reader.after = batch[-1].number
+                    yield batch
+                elif self.closed:
+                    return
+                elif not await self._changed(reader, pause):
+                    yield ()
+        finally:
+            self._readers.discard(reader)
+            self._let_go()
 
     def _next(self, reader: _Reader[T]) -> Sequence[Entry[T]]:
         start = max(reader.after - self._dropped, 0)
@@ -160,6 +203,33 @@ class EventLog(Generic[T]):
         reader.silent = False
         return True
 
+    def _trim(self) -> None:
+        """Drop the oldest: what all readers have read, and of what they had time to read as much
+        as is too much. Not each time, since that costs as much as there is."""
+        if self._keep is None or self._most is None or self._weight <= (self._full or 0):
+            return
+        read = min((reader.after for reader in self._readers), default=self.visible)
+        old, drop = 0, self._dropped
+        for number, weight in self._added:
+            rest = self._weight - weight
+            behind = number > read and rest < self._most
+            if number > self.visible or rest < self._keep or behind:
+                break
+            self._weight, old, drop = rest, old + 1, number
+        self._full = self._weight + self._keep
+        del self._added[:old], self._entries[: drop - self._dropped]
+        self._dropped = drop
+
+    def _let_go(self) -> None:
+        if not self._released or self._readers:
+            return
+        self._added.clear()
+        if self._leaves:
+            self._dropped = self.last
+            self._entries.clear()
+        for entry in self._entries:
+            entry.rendered = None
+
 
 class _Reader(Generic[T]):
     """Who has been given all up to number `after`, and waits for more."""
@@ -175,3 +245,11 @@ class _Reader(Generic[T]):
     def wake(self, changed: bool) -> None:
         if not self.woken.done():
             self.woken.set_result(changed)
+
+
+async def _after(after: int, past: AsyncIterator[Sequence[Entry[T]]]) -> Sequence[Entry[T]]:
+    """The next ones of `past` after number `after`. Raises LookupError if there are none."""
+    async for batch in past:
+        if batch and batch[-1].number > after:
+            return batch[max(0, after + 1 - batch[0].number) :]
+    raise LookupError(f"what came after update {after} is not there any more")

@@ -245,8 +245,10 @@ class Push:
         if found is None:
             return
         config, cursor = found
+        task: Task | None = None
         async for entries in record.log.follow(cursor, pause=3600):
-            for outgoing, last in self._outgoing(config, record.task, entries):
+            task = task or await record.whole()  # which it stays here when it is put away
+            for outgoing, last in self._outgoing(config, task, entries):
                 await self._insist(partial(self._queue.add, key, outgoing, last))
                 self._kick(key)
 

@@ -380,7 +380,10 @@ class Settings(BaseModel):
         30, ge=0, description="Days that finished tasks are remembered; 0 for no limit."
     )
     bridge_max_store_bytes: int = Field(
-        2 * 1024**3, ge=0, description="Size of the store beyond which the oldest tasks go."
+        2 * 1024**3,
+        ge=0,
+        description="Size of the store beyond which the oldest tasks go; in memory "
+        "256 MiB at most.",
     )
     bridge_on_restart: Literal["reattach", "fail"] = Field(
         "reattach",

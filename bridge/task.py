@@ -8,7 +8,6 @@ Nothing here waits, reads a clock or knows a protocol version.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -45,6 +44,9 @@ from bridge.message import DataPart, Message, Part, Role, TextPart
 
 ANSWER_ID = "assistant-response"
 RESULT_ID = "result"
+LOOSE = (
+    256  # pieces of a text that are joined at once: each of them costs more than its few letters
+)
 MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
 
 
@@ -82,7 +84,7 @@ _OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
 Targets = tuple[TaskState, ...]
 
 _WAITING: Targets = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
-_ENDINGS: dict[type, Targets] = {
+ENDINGS: Mapping[type, Targets] = {
     Done: (TaskState.COMPLETED,),
     Reply: (TaskState.COMPLETED,),
     Failed: (TaskState.FAILED,),
@@ -96,7 +98,7 @@ _RUNNING: dict[type, Targets] = {
     QuestionWithdrawn: (TaskState.WORKING,),
     Steered: (TaskState.WORKING,),
     Question: _WAITING,  # by its kind
-    **_ENDINGS,
+    **ENDINGS,
 }
 
 
@@ -106,7 +108,7 @@ def _waiting(state: TaskState) -> dict[type, Targets]:
     return {
         **dict.fromkeys((*_OUTPUT, Question, NotUnderstood), (state,)),
         **dict.fromkeys((Answered, QuestionWithdrawn), (TaskState.WORKING, *_WAITING)),
-        **_ENDINGS,
+        **ENDINGS,
     }
 
 
@@ -152,8 +154,8 @@ Update = StatusUpdate | ArtifactUpdate
 
 @dataclass(slots=True)
 class Artifact:
-    """An artifact as it stands. Streamed text is kept in pieces and joined when it is read, so
-    that appending costs the same however long the text has become."""
+    """An artifact as it stands. Streamed text is kept in pieces and joined when it is read, and
+    some of them now and then, so that appending costs the same however long the text has become."""
 
     id: str
     name: str | None = None
@@ -162,6 +164,7 @@ class Artifact:
     open: bool = True
     _parts: list[Part] = field(default_factory=list)
     _pieces: list[str] | None = None  # of the text part that is still growing, the last one
+    _loose: int = 0  # those of them that were not joined yet, at the end
 
     def extend(self, parts: Iterable[Part]) -> None:
         self._join()
@@ -172,6 +175,10 @@ class Artifact:
             self._join()
             self._pieces = []
         self._pieces.append(text)
+        self._loose += 1
+        if self._loose == LOOSE:
+            self._pieces[-LOOSE:] = ["".join(self._pieces[-LOOSE:])]
+            self._loose = 0
 
     def retract(self, length: int) -> None:
         """Take the last `length` characters of text away again."""
@@ -186,13 +193,18 @@ class Artifact:
     def parts(self) -> Sequence[Part]:
         if self._pieces is None:
             return self._parts
-        self._pieces = ["".join(self._pieces)]
+        self._pieces, self._loose = ["".join(self._pieces)], 0
         return [*self._parts, TextPart(self._pieces[0])]
+
+    def shed(self) -> None:
+        """Drop what it holds; it can still be added to."""
+        self._parts.clear()
+        self._pieces, self._loose = None, 0
 
     def _join(self) -> None:
         if self._pieces is not None:
             self._parts.append(TextPart("".join(self._pieces)))
-            self._pieces = None
+            self._pieces, self._loose = None, 0
 
 
 @dataclass(slots=True)
@@ -210,7 +222,7 @@ class Task:
     history: list[Message] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
-    questions: deque[Question] = field(default_factory=deque)
+    questions: list[Question] = field(default_factory=list)
     reply: Message | None = None
     _usage: Usage | None = None
     _held: list[Event] = field(default_factory=list)  # progress made while a question is open
@@ -223,6 +235,22 @@ class Task:
     def question(self) -> Question | None:
         """The question that is open; several are asked one after the other."""
         return self.questions[0] if self.questions else None
+
+    def anew(self) -> Task:
+        """The task as it was before anything happened, but for its prompt."""
+        return Task(self.id, self.context_id, self.created, self.show_thoughts, self.owner)
+
+    def head(self) -> Task:
+        """The task without what was said: by which it is found, listed and dropped."""
+        head = self.anew()
+        head.state, head.status_time = self.state, self.status_time
+        return head
+
+    def shed(self) -> None:
+        """Drop what was said. The updates to come are the same, but for those of Retracted."""
+        self.history.clear()
+        for artifact in self.artifacts.values():
+            artifact.shed()
 
     def quick_answer(self, within: float) -> Message | None:
         """The answer as a Message, if the task completed within so many seconds."""
@@ -381,7 +409,7 @@ class Task:
     def _settle(self, question_id: str, now: datetime) -> list[Update]:
         """The question is answered or withdrawn: ask the next one, or go on."""
         first = self.question
-        self.questions = deque(q for q in self.questions if q.id != question_id)
+        self.questions = [q for q in self.questions if q.id != question_id]
         if first is None or first.id != question_id:
             return []
         if self.question:

@@ -126,7 +126,7 @@ async def read_tasks(store: TaskStore, journal: Journal) -> State:
         )
         events = [one for (data,) in rows for one in load_events(data)]
         identity = record.task.id
-        state[identity] = (stored.prompts[identity], events, identity in taken)
+        state[identity] = ((await record.whole()).history[0], events, identity in taken)
     return state
 
 

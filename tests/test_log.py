@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bridge.log import BATCH, RENDERED, Entry, EventLog
+from bridge.log import BATCH, Entry, EventLog
 from bridge.task import StatusUpdate, TaskState, Update
 
 NEVER = 3600.0  # seconds of a pause that no test waits for
@@ -210,24 +210,6 @@ async def test_everybody_is_given_the_same_entries() -> None:
     (second,) = await anext(one.follow(0, NEVER))
     assert first is second
     assert first.update is UPDATE
-
-
-async def test_only_the_newest_entries_keep_their_bytes() -> None:
-    one = log(0)
-    for _ in range(RENDERED + 10):
-        one.append([UPDATE])
-        batch = await anext(one.follow(one.last - 1, NEVER))
-        batch[-1].rendered["form"] = b"x"
-    entries = [entry async for batch in _closed(one) for entry in batch]
-    kept = [entry.number for entry in entries if entry.rendered]
-    assert kept[-1] == one.last
-    assert len(kept) <= RENDERED
-    assert len(entries) == RENDERED + 10
-
-
-def _closed(one: EventLog[Update]) -> Batches:
-    one.close()
-    return one.follow(0, NEVER)
 
 
 async def test_a_change_can_be_waited_for() -> None:

@@ -265,13 +265,13 @@ def test_a_flood_of_one_owner_leaves_the_tasks_of_others() -> None:
     assert [record.task.id for record in store.all()] == ["b1", "a3", "a4", "a5"]
 
 
-def test_what_an_owner_has_stored_is_limited() -> None:
-    store = TaskStore(Retention(of_owner=lambda owner: 100 if owner == "alice" else 0))
-    assert finished(store, "bob", "b", 1000) == []
-    assert finished(store, "alice", "a1", 60) == []
-    assert finished(store, "alice", "a2", 40) == []
-    assert finished(store, "alice", "a3", 50) == ["a1"]
-    assert finished(store, "alice", "a4", 500) == ["a2", "a3", "a4"]
+async def test_what_an_owner_has_stored_is_limited() -> None:
+    store = TaskStore(Retention(of_owner=lambda owner: 101_000 if owner == "alice" else 0))
+    assert finished(store, "bob", "b", 1_000_000) == []
+    assert finished(store, "alice", "a1", 60_000) == []
+    assert finished(store, "alice", "a2", 40_000) == []
+    assert finished(store, "alice", "a3", 50_000) == ["a1"]
+    assert finished(store, "alice", "a4", 500_000) == ["a2", "a3", "a4"]
     assert [record.task.id for record in store.all()] == ["b"]
 
 

@@ -88,6 +88,7 @@ class Journal:
 
     async def open(self) -> None:
         """Raises ConfigurationError if the database cannot be had."""
+        self._closed = self._busy = False  # it may have been abandoned
         await self._run(self._connect)
         await self._run(self._measure)
         await self._run(self._take_ballast)
@@ -138,6 +139,10 @@ class Journal:
 
     async def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         return await self._run(lambda: self._connected().execute(query, values).fetchall())
+
+    async def read_some(self, size: int, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """The first rows, as many as have `size` bytes, and at least one if there is any."""
+        return await self._run(lambda: self._first(size, query, values))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -274,6 +279,16 @@ class Journal:
             if not _is_bug(error):
                 self._disconnect()
             raise
+
+    def _first(self, size: int, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        with contextlib.closing(self._connected().execute(query, values)) as cursor:
+            for row in cursor:
+                rows.append(row)
+                size -= sum(len(value) for value in row if isinstance(value, bytes))
+                if size <= 0:
+                    break
+        return rows
 
     def _measure(self) -> None:
         self._unmeasured = 0

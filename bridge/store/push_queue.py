@@ -4,6 +4,8 @@ too. `PushQueue` is what others rely on; a queue that several servers share can 
 from __future__ import annotations
 
 import asyncio
+import base64
+import importlib
 import os
 import secrets
 import sqlite3
@@ -12,13 +14,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import orjson
-from cryptography.fernet import Fernet, InvalidToken
 
 from bridge.errors import BridgeError, ConfigurationError, InvalidParams
 from bridge.store.database import open_database, sync_directory, transaction
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 T = TypeVar("T")
 Version = Literal["1.0", "0.3"]
@@ -209,7 +213,8 @@ class SqliteQueue:
         self._lock_wait = lock_wait
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="push-queue")
         self._database: sqlite3.Connection
-        self._fernet: Fernet
+        self._key = b""
+        self._fernet: Fernet | None = None
 
     async def open(self) -> None:
         """Raises ConfigurationError if the directory cannot be used."""
@@ -288,8 +293,9 @@ class SqliteQueue:
         path = self._directory / DATABASE if self._directory else None
         self._database = open_database(path, MIGRATIONS, self._lock_wait)
         try:
-            self._fernet = Fernet(self._key())
-            self._prove_key()
+            self._key = _key(self._directory / KEY) if self._directory else _new_key()
+            if self._rows("SELECT 1 FROM config LIMIT 1"):
+                self._cipher()  # with another key it would be unreadable: better to know now
         except sqlite3.Error as error:
             self._database.close()
             raise ConfigurationError(f"cannot use {path}: {error}") from error
@@ -300,18 +306,25 @@ class SqliteQueue:
             self._database.close()
             raise
 
-    def _key(self) -> bytes:
-        return _key(self._directory / KEY) if self._directory else Fernet.generate_key()
+    def _cipher(self) -> Fernet:
+        if self._fernet is None:
+            # Late: it takes 7 MiB, and few servers have anybody to notify.
+            library = importlib.import_module("cryptography.fernet")
+            fernet: Fernet = library.Fernet(self._key)
+            self._prove_key(fernet, library.InvalidToken)
+            self._fernet = fernet
+        return self._fernet
 
-    def _prove_key(self) -> None:
-        """With another key, every config would be unreadable: better to know before the start."""
+    def _prove_key(self, fernet: Fernet, wrong: type[Exception]) -> None:
+        if not self._rows("SELECT 1 FROM config LIMIT 1"):
+            self._write("DELETE FROM seal")  # any key will do
         proofs = self._rows("SELECT proof FROM seal")
         if not proofs:
-            self._write("INSERT INTO seal VALUES (?)", self._fernet.encrypt(b"bridge"))
+            self._write("INSERT INTO seal VALUES (?)", fernet.encrypt(b"bridge"))
             return
         try:
-            self._fernet.decrypt(proofs[0][0])
-        except InvalidToken:
+            fernet.decrypt(proofs[0][0])
+        except wrong:
             raise ConfigurationError(
                 f"{KEY} is not the key that {DATABASE} was written with; remove both to begin anew"
             ) from None
@@ -413,11 +426,11 @@ class SqliteQueue:
     def _seal(self, config: PushConfig) -> bytes:
         """Everything that a client said, encrypted: URLs may be secrets, too."""
         words = (config.url, config.token, config.scheme, config.credentials)
-        return self._fernet.encrypt(orjson.dumps(words))
+        return self._cipher().encrypt(orjson.dumps(words))
 
     def _config(self, row: tuple[Any, ...]) -> PushConfig:
         task, identity, version, sealed = row
-        url, token, scheme, credentials = orjson.loads(self._fernet.decrypt(sealed))
+        url, token, scheme, credentials = orjson.loads(self._cipher().decrypt(sealed))
         return PushConfig(identity, task, url, token, scheme, credentials, version)
 
 
@@ -430,7 +443,7 @@ def _key(path: Path) -> bytes:
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, Fernet.generate_key())
+            os.write(fd, _new_key())
             os.fsync(fd)
             os.link(draft, path)
         except FileExistsError:  # another server was faster
@@ -440,3 +453,8 @@ def _key(path: Path) -> bytes:
             draft.unlink()
         sync_directory(path.parent)
     return path.read_bytes()
+
+
+def _new_key() -> bytes:
+    """As Fernet.generate_key() makes it."""
+    return base64.urlsafe_b64encode(os.urandom(32))

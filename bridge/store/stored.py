@@ -45,7 +45,10 @@ def load(kind: type[T], data: bytes) -> T:
 
 def dump_events(events: Sequence[Event]) -> bytes:
     """Each event as its name and its members."""
-    written = (b'["%b",%b]' % (type(event).__name__.encode(), dump(event)) for event in events)
+    written = []
+    for event in events:  # in one call, since there are so many
+        adapter = _adapters.get(type(event)) or _adapter(type(event))
+        written.append(b'["%b",%b]' % (type(event).__name__.encode(), adapter.dump_json(event)))
     return b"[%b]" % b",".join(written)
 
 

@@ -1,29 +1,41 @@
-"""Tasks and their conversations: all of them in memory, and written down where there is a journal.
+"""Tasks and their conversations: what goes on in memory, and written down where there is a journal.
 
 What is written is what happened, not what came of it: a task is its events (Task.apply makes the
-same of them again), a live session what its adapter was told. Reading that back is one loop.
+same of them again), a live session what its adapter was told. Reading that back is one loop
+(replay.py), at a start as for a reader who comes late; so what is written down need not be kept.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from bridge.adapter import SessionStart
 from bridge.events import Event
+from bridge.heap import Heap
 from bridge.log import EventLog
 from bridge.message import Message
 from bridge.store.journal import Journal, Row
-from bridge.store.stored import Told, dump, dump_events, load, load_events, micros, moment
-from bridge.task import Task, Update
+from bridge.store.replay import JournalRows, MemoryRows, Recent, Rows, replay, retold
+from bridge.store.stored import EVENTS, Told, dump, dump_events, load, micros, moment
+from bridge.task import ENDINGS, Task, Update
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who come back to it
+MOST_BEHIND = 1024 * 1024  # bytes of them that are kept for a reader who is behind
+ENTRY = 256  # bytes that an update takes, besides what is written down of it
+SMALL = 16 * 1024  # bytes of a finished task that stays in memory as it is
+LARGE = 1024 * 1024  # bytes of one that leaves much memory behind
+MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks where there is no journal
 
 # Each brings a database from the version that is its index to the next. Only ever append.
 MIGRATIONS = (
@@ -83,7 +95,11 @@ MIGRATIONS = (
 class Record:
     """A task and the log of its updates. `shown`: a client knows the task, so that a direct
     reply of the agent can no longer stand for it. `begun`: the CLI may have seen its prompt.
-    `place`: among all tasks, in the order in which they came. `size`: bytes in the store."""
+    `place`: among all tasks, in the order in which they came. `size`: bytes in the store.
+
+    Of a task that has been put away, `task` is its head alone (see Task.head); `back` reads the
+    rest, for whole().
+    """
 
     task: Task
     log: EventLog[Update] = field(default_factory=EventLog)
@@ -92,6 +108,12 @@ class Record:
     place: int = 0
     batches: int = 0  # of events that were written
     size: int = 0
+    back: Callable[[Record], Awaitable[Task]] | None = None
+
+    async def whole(self) -> Task:
+        """The task with all that was said. Nothing else happens meanwhile where it has not been
+        put away; else it has ended, and this raises Unavailable if it cannot be read now."""
+        return await self.back(self) if self.back else self.task
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +131,7 @@ class StoredSession:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """What was written down beside the tasks: `starts` of contexts by id, sessions, the prompts of
-    tasks by id, and the messages that were taken, with their digests and tasks."""
+    unfinished tasks by id, and the messages that were taken, with their digests and tasks."""
 
     starts: Mapping[str, SessionStart] = field(default_factory=dict)
     sessions: Sequence[StoredSession] = ()
@@ -147,6 +169,12 @@ class TaskStore:
         self._retention = retention
         self.agent = agent
         self._journal = journal
+        self._memory = MemoryRows()  # where there is no journal
+        self._rows: Rows = JournalRows(journal) if journal else self._memory
+        self._recent = Recent(self._rows)
+        self._heap = Heap()
+        self._places = 0
+        self._packing: set[asyncio.Task[None]] = set()
         self._records: dict[str, Record] = {}
         self._finished: dict[str, dict[str, None]] = {}  # by owner: ids, oldest first
         self._sizes: Counter[str] = Counter()  # of those, by owner
@@ -191,16 +219,29 @@ class TaskStore:
 
     def add(self, record: Record, prompt: Message) -> None:
         task = record.task
-        record.place = self._journal.number() if self._journal else 0
-        self._records[task.id] = record
+        record.place = self._place()
+        self._hold(record)
         times = (micros(task.created), task.show_thoughts)
         identity = (record.place, task.id, self.agent, task.context_id)
-        written = dump(prompt) if self._journal else b""
+        written = dump(prompt)
         record.size += len(written)
+        if not self._journal:
+            self._memory.begin(record.place, written)
         values = (*identity, *times, written, task.owner)
         record.log.visible = -1
         statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)"
         self._write((statement, values), then=lambda: record.log.publish(0))
+
+    def _place(self) -> int:
+        self._places += 1
+        return self._journal.number() if self._journal else self._places
+
+    def _hold(self, record: Record) -> None:
+        self._records[record.task.id] = record
+        head = record.task.head()
+        record.log.bound(
+            NEWEST, MOST_BEHIND, ENTRY, partial(retold, self._rows, record.place, head)
+        )
 
     def take(self, message_id: str, digest: bytes, record: Record) -> None:
         """Remember that the message was sent, and what became of it."""
@@ -217,14 +258,16 @@ class TaskStore:
     ) -> None:
         """`events` have happened to the task. `session`: its id, and how much of its output they
         account for. `then`: what follows once that is durable."""
-        if self._journal is None:
-            then()
-            return
         record.batches += 1
-        times = (record.batches, micros(now))
         written = dump_events(events)
         record.size += len(written)
-        values = (record.place, *times, written, record.log.last)
+        record.log.weigh(len(written))
+        batch = (record.batches, micros(now), written, record.log.last)
+        if self._journal is None:
+            self._memory.add(record.place, batch)
+            then()
+            return
+        values = (record.place, *batch)
         rows: list[Row] = [("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?)", values)]
         if session:
             session_id, position = session
@@ -239,7 +282,31 @@ class TaskStore:
         for one in self._excess(record.task.owner):
             gone.append(one)
             self.remove(one.task.id)
+        self._write(then=partial(self._put_away, record))
         return gone
+
+    def _put_away(self, record: Record) -> None:
+        """The finished task is durable: what was said need not be in memory. It stays there of a
+        task that is hardly larger without it."""
+        large = record.size >= SMALL
+        record.log.release(entries=large)
+        if not large or record.task.id not in self._records:
+            return
+        record.task, record.back = record.task.head(), self._whole
+        if self._journal:
+            self._trim(record)
+        else:
+            packing = asyncio.create_task(self._memory.pack(record.place))
+            self._packing.add(packing)  # the loop itself keeps no task alive
+            packing.add_done_callback(self._packing.discard)
+            packing.add_done_callback(lambda _: self._trim(record))
+
+    def _trim(self, record: Record) -> None:
+        if record.size >= LARGE:
+            self._heap.trim()
+
+    async def _whole(self, record: Record) -> Task:
+        return await self._recent.get(record.place, record.task, record.size)
 
     def _keep_finished(self, record: Record) -> None:
         owner = record.task.owner
@@ -257,8 +324,12 @@ class TaskStore:
                 yield oldest
         finished = sum(map(len, self._finished.values()))
         excess = max(0, finished - self.keep)
-        size = self._journal.size if self._journal else 0
-        if 0 < self._retention.bytes < size:
+        most, size = self._retention.bytes, self._memory.size
+        if self._journal:
+            size = self._journal.size
+        else:
+            most = min(most or MOST_IN_MEMORY, MOST_IN_MEMORY)
+        if 0 < most < size:
             excess = max(excess, 1 + finished // 10)  # it is looked at again
         for _ in range(min(excess, finished)):
             yield self._oldest(max(self._finished, key=lambda one: len(self._finished[one])))
@@ -281,6 +352,9 @@ class TaskStore:
             self._sizes[owner] -= record.size
             if not finished:
                 del self._finished[owner], self._sizes[owner]
+        self._recent.forget(record.place)
+        if not self._journal:
+            self._memory.remove(record.place)
         self._write(("DELETE FROM task WHERE place = ?", (record.place,)))
 
     # --- conversations -------------------------------------------------------------------------
@@ -342,14 +416,19 @@ class TaskStore:
         for query in _NEWEST:
             ((newest,),) = await read(query)
             self._journal.newest = max(self._journal.newest, newest or 0)
+        ends = {place: end for place, *end in await read(_ENDS, agent)}
         prompts: dict[str, Message] = {}
         for row in await read(_TASKS, agent):
-            prompt = _readable(Message, row[-1])
+            record = _record(row)
+            self._index(record, *ends.get(record.place, (0, 0, 0, 0, None)))
+            prompt = None if record.back else await self._prompt(record)
             if prompt:
-                record = _record(row, prompt)
-                _replay(record, await read(_EVENTS, record.place))
+                record.task.history.append(prompt)
                 prompts[record.task.id] = prompt
-                self._records[record.task.id] = record
+            if prompt or record.back:
+                self._hold(record)
+            if prompt:
+                await self._replay(record)
         ended = [record for record in self._records.values() if record.task.state.terminal]
         ended.sort(key=lambda record: record.task.status_time)
         for record in ended:
@@ -366,6 +445,40 @@ class TaskStore:
             [(name, digest, records[task]) for name, digest, task in taken if task in records],
         )
 
+    def _index(
+        self, record: Record, batch: int, last: int, size: int, time: int, kind: str | None
+    ) -> None:
+        """What is known of the task by its last batch: all that is needed, if it has ended. `kind`
+        is that of the last event."""
+        record.size += size
+        ending = ENDINGS.get(EVENTS.get(kind or "", object))
+        if ending:
+            record.task.state, record.task.status_time = ending[0], moment(time)
+            record.batches, record.back = batch, self._whole
+            record.log.skip(last)
+            record.log.close()
+
+    async def _prompt(self, record: Record) -> Message | None:
+        return _readable(Message, await self._rows.prompt(record.place))
+
+    async def _replay(self, record: Record) -> None:
+        """Let everything happen to the task that has happened to it."""
+        task, updates_of = record.task, record.log
+        try:
+            async for batches, updates in replay(self._rows, record.place, task):
+                updates_of.add(updates)
+                updates_of.weigh(sum(len(events) for _, _, events, _ in batches))
+                updates_of.publish(updates_of.last)
+                for record.batches, _, _, last in batches[-1:]:
+                    if updates_of.last != last:
+                        text = "updates have other numbers than before"
+                        log.warning(text, extra={"task": task.id})
+        except Exception:
+            log.exception("a task cannot be read", extra={"task": task.id})
+        task.reply = None  # it is a task by now, which clients may get
+        if task.state.terminal:
+            record.log.close()
+
     async def _session(
         self, session_id: str, context_id: str, start: bytes, position: int
     ) -> StoredSession | None:
@@ -379,10 +492,17 @@ class TaskStore:
 
 
 _TASKS = """
-    SELECT place, id, context, created, thoughts, begun, owner, prompt FROM task
+    SELECT place, id, context, created, thoughts, begun, owner, length(prompt) FROM task
     WHERE agent = ? ORDER BY place"""
 _NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
-_EVENTS = "SELECT batch, time, events, last FROM event WHERE task = ? ORDER BY batch"
+_ENDS = """
+    SELECT place, batch, last, size, time,
+        CASE WHEN json_valid(CAST(events AS TEXT))
+            THEN json_extract(CAST(events AS TEXT), '$[#-1][0]') END
+    FROM event JOIN (
+        SELECT place, max(batch) AS newest, sum(length(events)) AS size
+        FROM event JOIN task ON place = task WHERE agent = ? GROUP BY place
+    ) ON task = place AND batch = newest"""
 _SESSIONS = "SELECT id, context, start, position FROM session WHERE agent = ?"
 _TOLD = "SELECT told FROM told WHERE session = ? ORDER BY number"
 _TAKEN = """
@@ -398,27 +518,7 @@ def _readable(kind: type[T], data: bytes) -> T | None:
         return None
 
 
-def _record(row: tuple[Any, ...], prompt: Message) -> Record:
-    place, task_id, context_id, created, thoughts, begun, owner, _ = row
+def _record(row: tuple[Any, ...]) -> Record:
+    place, task_id, context_id, created, thoughts, begun, owner, size = row
     task = Task(task_id, context_id, moment(created), bool(thoughts), owner)
-    task.history.append(prompt)
-    return Record(task, shown=True, begun=bool(begun), place=place, size=len(row[-1]))
-
-
-def _replay(record: Record, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Let everything happen to the task that has happened to it."""
-    task = record.task
-    for record.batches, time, events, last in rows:
-        record.size += len(events)
-        try:
-            for event in load_events(events):
-                record.log.add(task.apply(event, moment(time)))
-        except Exception:  # written by another version, which knew other events or another table
-            log.exception("a task cannot be read", extra={"task": task.id})
-            break
-        if record.log.last != last:
-            log.warning("updates have other numbers than before", extra={"task": task.id})
-    task.reply = None  # it is a task by now, which clients may get
-    record.log.publish(record.log.last)
-    if task.state.terminal:
-        record.log.close()
+    return Record(task, shown=True, begun=bool(begun), place=place, size=size)

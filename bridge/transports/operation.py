@@ -131,10 +131,12 @@ class Stream:
     def _render(self, entry: Entry[Update], last: bool) -> bytes:
         """The entry's JSON, made once per version for all who follow the task."""
         key = (self.codec.version, last)
+        if entry.rendered is None:
+            entry.rendered = {}
         data = entry.rendered.get(key)
         if data is None:
             item = self.codec.encode_update(self.record.task, entry.update, last)
-            data = entry.rendered[key] = orjson.dumps(item)
+            data = entry.rendered[key] = _kept(item)
         return data
 
 
@@ -222,14 +224,15 @@ class Operations:
         if config and not sent.again:
             await self._push.create(config, sent.record, sent.after)
         record = sent.record
+        task = await record.whole()  # which it stays here when it is put away at its end
         if not asked.blocking:
             record.shown = True
-            return await _durable(codec.encode_sent(record.task, asked.history_length), record)
+            return await _durable(codec.encode_sent(task, asked.history_length), record)
         await self._tasks.settled(sent, caller.principal)
-        answer = record.task.quick_answer(self._fast_path)
+        answer = task.quick_answer(self._fast_path)
         if answer:
             return codec.encode_reply(answer)
-        return await _durable(codec.encode_sent(record.task, asked.history_length), record)
+        return await _durable(codec.encode_sent(task, asked.history_length), record)
 
     async def _checked_push(
         self, codec: Codec, asked: SendParams, caller: Caller
@@ -246,18 +249,25 @@ class Operations:
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         record = self._tasks.get(asked.task_id, caller.principal)
-        return await _durable(codec.encode_task(record.task, asked.history_length), record)
+        task = await record.whole()
+        return await _durable(codec.encode_task(task, asked.history_length), record)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
+        whole: dict[str, Task] = {}
         records, page = self._tasks.list(asked, caller.principal)
-        tasks = [record.task for record in records]
+        while away := [r for r in records if r.back and r.task.id not in whole]:
+            for record in away:
+                whole[record.task.id] = await record.whole()
+            records, page = self._tasks.list(asked, caller.principal)  # as it is by now
+        tasks = [whole.get(record.task.id, record.task) for record in records]
         return await _durable(codec.encode_page(tasks, asked, page), *records)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         record = self._tasks.cancel(asked.task_id, caller.principal)
-        return await _durable(codec.encode_task(record.task, asked.history_length), record)
+        task = await record.whole()
+        return await _durable(codec.encode_task(task, asked.history_length), record)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
@@ -302,14 +312,20 @@ class Operations:
     ) -> Stream:
         if seen is not None and seen <= record.log.last:
             return Stream(codec, record, None, seen, ends_on_question)
-        # Nothing can happen between these two lines: the snapshot has all updates up to `after`.
-        encoded = codec.encode_sent(record.task, history_length)
+        task = await record.whole()
+        # Nothing can happen between these lines: the snapshot has all updates up to `after`.
+        encoded = codec.encode_sent(task, history_length)
         stream = Stream(codec, record, b"", record.log.last, ends_on_question)
         if seen is not None:  # from another life of the server: what it has is not to be trusted
             _mark_reset(encoded.get("task", encoded))
         over = stream.ends(record.task.state)
-        first = await _durable(orjson.dumps(encoded), record)
+        first = await _durable(_kept(encoded), record)
         return replace(stream, first=first, over=over)
+
+
+def _kept(item: Json) -> bytes:
+    """Its JSON, without the 4 KiB that orjson reserves for the shortest and does not give back."""
+    return b"%b" % orjson.dumps(item)
 
 
 async def _durable(answer: T, *records: Record) -> T:
