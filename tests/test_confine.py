@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from bridge import confine, runner
-from bridge.process import MARKER, marked
+from bridge.process import marked
+from bridge.spawn import MARKER
 from bridge.spool import SHIM, prepare
 from tests import blast_radius, hostile_cli
 from tests.bridge_process import bridge
@@ -425,12 +426,18 @@ def test_it_outlives_whoever_started_its_shim_but_not_the_shim(
 ) -> None:
     """The streams are files, and the processes can be found by their marker."""
     spool, marker = tmp_path / "spool", f"confine-{os.getpid()}-{profile}"
-    fifo = prepare(spool)
     line = "echo on; read x; echo $x; setsid sleep 600 & read y; wait"
-    argv = [*SHIM, str(spool), "", *command({"profile": profile}, "/bin/sh", "-c", line)]
-    start = "import os,sys\nif os.fork() == 0: os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [*SHIM, str(spool), *command({"profile": profile}, "/bin/sh", "-c", line)]
+    start = (
+        "import os,sys\nif os.fork(): sys.exit()\nos.setsid()\n"
+        "for n, fd in enumerate(sys.argv[1].split()): os.dup2(int(fd), n)\n"
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
     env = {**os.environ, MARKER: marker}
-    subprocess.run([*PYTHON, start, *argv], stdin=fifo, env=env, timeout=WITHIN, check=True)
+    with prepare(spool) as fds:
+        given = " ".join(map(str, fds))
+        whole = [*PYTHON, start, given, *argv]
+        subprocess.run(whole, pass_fds=fds, env=env, timeout=WITHIN, check=True)
     try:
         with open(spool / "in", "w") as stdin:
             stdin.write("hello\n")
@@ -447,7 +454,6 @@ def test_it_outlives_whoever_started_its_shim_but_not_the_shim(
             os.kill(shim, signal.SIGKILL)
             _until(lambda: not marked(marker))
     finally:
-        os.close(fifo)
         for pid in marked(marker):
             os.kill(pid, signal.SIGKILL)
     _until(lambda: not marked(marker))

@@ -15,13 +15,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bridge import spool as spooling
 from bridge.inotify import Watch
-from bridge.process import AgentProcess, Hooks, LongLine, Start, reap_orphans
+from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
+from bridge.spawn import Start
 from bridge.spool import Spool, Uncertain, exit_code, prepare
+from tests import children as started
 from tests.bridge_process import CHECKOUT
 from tests.liveness import Liveness, listening
 
@@ -87,7 +88,8 @@ class Children:
     def left(self, out: bytes = b"", status: str | None = None) -> Path:
         """What a child has left behind that has ended."""
         folder = self._folder / uuid.uuid4().hex
-        os.close(prepare(folder))
+        with prepare(folder):
+            pass
         (folder / "out").write_bytes(out)
         if status is not None:
             (folder / "exit").write_text(status)
@@ -118,7 +120,7 @@ async def children(tmp_path: Path) -> AsyncIterator[Children]:
     made = Children(tmp_path)
     yield made
     await made.stop()
-    left = psutil.Process().children(recursive=True)
+    left = started.children()
     for process in left:
         process.kill()
         process.wait(WITHIN)
@@ -556,6 +558,6 @@ async def test_all_that_a_child_says_is_its_owners_alone(children: Children) -> 
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert set(modes.values()) == {0o600}, modes
-    assert {"in", "out", "err", "sent"} == set(modes)
+    assert {"in", "out", "err", "exit", "sent"} == set(modes)
     await process.stop(grace=1)
     assert (folder / "exit").stat().st_mode & 0o777 == 0o600
