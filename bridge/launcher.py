@@ -3,20 +3,23 @@
     python -I -S launcher.py
 
 A program of its own, with nothing but the standard library and bridge/confine.py. Its stdin is a
-SOCK_SEQPACKET socket; it ends when the other side is closed. Each packet has descriptors: those
-that are to be 0, 1, 2, … of a program and, as the last, a stream socket. From that the process
-that is to become the program reads its order, one line of JSON, so that nobody but itself has
-what it is told in confidence:
+SOCK_SEQPACKET socket; it ends when the other side is closed. Each packet has descriptors: 0, 1 and
+2 of a program, perhaps a file for its exit status and, as the last, a stream socket. From that the
+process that is to become the program reads its order, one line of JSON, so that nobody but itself
+has what it is told in confidence:
 
     argv, env, cwd   what to run, with nothing else; `cwd` is a real path, without symbolic links
     group            the cgroup.procs of the control group to enter before anything else, or ""
     rules            of bridge/confine.py for a profile without a command of its own, or null
-    checked          a program that must be there and that may be run, or null
 
-It answers with its pid, on one line, and then becomes the program, in a session of its own, as a
-child of whoever started the launcher: the end of the file says that it has. If it cannot, the next
-line is JSON: what an OSError has, `[errno, strerror, filename]`, or the text of another exception.
-What the rules refuse, it says as confine.py does, on its stderr.
+The child is one of whoever started the launcher, and leads a session of its own. With a file for
+the status, it is a shim, whose own child is the program, so that somebody waits for that whoever
+else may end: it writes down how the program has ended, as shells count, and holds a lock on the
+file until then (F_GETLK says who has it).
+
+The answer is the child's pid, on one line; the end of the file says that the program runs. If it
+cannot, the next line is JSON: what an OSError has, `[errno, strerror, filename]`, or the text of
+another exception. What the rules refuse, it says as confine.py does, on its stderr.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 from typing import Any
@@ -36,12 +41,13 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from bridge import confine
 
-MOST = 5  # descriptors in a packet
+STREAMS, MOST = 3, 5  # descriptors in a packet, without those that are not the program's
+SHIM = b"agent-shim"  # what it is called in lists of processes
 FAILED = 127  # the exit status of a process that has answered why it is no program
 _SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
 _CLONE_PARENT, _SIGCHLD = 0x8000, 17
-_SET_DUMPABLE = 4
+_SET_DUMPABLE, _SET_NAME = 4, 15
 
 
 def serve(control: socket.socket) -> None:
@@ -65,34 +71,32 @@ def serve(control: socket.socket) -> None:
 
 
 def _launch(fds: list[int]) -> None:
-    """One process for one packet."""
-    pid = fork()
-    if pid == 0:
+    """One child for one packet."""
+    if fork(_CLONE_PARENT) == 0:
         try:
             _become_program(fds)
         finally:
             os._exit(FAILED)
-    if pid < 0:
-        number = ctypes.get_errno()
-        with socket.socket(fileno=os.dup(fds[-1])) as answer:
-            _answer(answer, [number, os.strerror(number), None])
 
 
-def fork() -> int:
-    """As os.fork(), but the child's parent is this process's own, and nothing is called in it:
-    this process has only one thread. Returns -1 where it fails."""
+def fork(flags: int) -> int:
+    """As os.fork(), with flags of clone(2), but nothing else is called in the child: this process
+    has only one thread. With CLONE_PARENT, the child's parent is this process's own."""
     number = ctypes.c_long(_CLONE[os.uname().machine])
     zero = ctypes.c_ulong(0)
-    flags = ctypes.c_ulong(_CLONE_PARENT | _SIGCHLD)
-    return int(_SYSCALL(number, flags, zero, zero, zero, zero))
+    return int(_SYSCALL(number, ctypes.c_ulong(flags | _SIGCHLD), zero, zero, zero, zero))
 
 
 def _become_program(fds: list[int]) -> None:
     server = socket.socket(fileno=fds.pop())
+    os.setsid()
+    leader = os.getpid()
+    if len(fds) > STREAMS:
+        _stay_behind(fds.pop())
     line = server.makefile("rb").readline()
     if not line.endswith(b"\n"):
         return  # whoever ordered it has ended meanwhile
-    server.sendall(b"%d\n" % os.getpid())
+    server.sendall(b"%d\n" % leader)
     try:
         order = json.loads(line)
         _prepare(order, fds, server)
@@ -108,8 +112,29 @@ def _become_program(fds: list[int]) -> None:
         os._exit(confine.REFUSED)
 
 
+def _stay_behind(status: int) -> None:
+    """Fork; the child goes on, and this process is its shim. It knows nothing of the order."""
+    fcntl.lockf(status, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    pid = fork(0)
+    if pid < 0:
+        os._exit(FAILED)
+    if pid == 0:
+        os.close(status)
+        return
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # to the group, they are meant for the program
+    name = ctypes.create_string_buffer(SHIM)
+    confine.prctl(_SET_NAME, ctypes.addressof(name))
+    os.closerange(0, status)
+    os.closerange(status + 1, 2**31 - 1)  # from here on, the server may signal it
+    os.chdir("/")
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = code if code >= 0 else 128 - code
+    os.write(status, b"%d\n" % code)
+    os._exit(code)
+
+
 def _prepare(order: dict[str, Any], fds: list[int], server: socket.socket) -> None:
-    os.setsid()
     if order["group"]:
         with open(order["group"], "wb", buffering=0) as procs:
             procs.write(b"0")
@@ -117,9 +142,9 @@ def _prepare(order: dict[str, Any], fds: list[int], server: socket.socket) -> No
     if os.getcwd() != order["cwd"]:  # agents that work above it can do that
         text = "it is not the directory any more that it was"
         raise OSError(errno.ENOTDIR, text, order["cwd"])
-    for number, fd in enumerate(fds):  # each is above the numbers that are taken by then
+    for number, fd in enumerate(fds):  # all of them are above those numbers
         os.dup2(fd, number)
-    os.closerange(len(fds), server.fileno())
+    os.closerange(STREAMS, server.fileno())
     os.closerange(server.fileno() + 1, 2**31 - 1)
 
 
@@ -130,25 +155,10 @@ def _exec_confined(order: dict[str, Any], server: socket.socket) -> None:
 
 def _exec(order: dict[str, Any], server: socket.socket) -> None:
     """Become the program, or raise why not."""
-    if order["checked"] is not None:
-        _check(order["checked"])
     with contextlib.suppress(BlockingIOError):
         server.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # there is never anything
         os._exit(FAILED)  # the server has ended
     os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
-
-
-def _check(program: str) -> None:
-    """Raise OSError where it cannot be run: what is to run it could not tell why."""
-    code = 0
-    if not os.path.exists(program):
-        code = errno.ENOENT
-    elif not os.path.isfile(program) or not os.access(program, os.X_OK):
-        code = errno.EACCES
-    elif os.access(program, os.R_OK):  # which Landlock does not answer for, but open() it does
-        os.close(os.open(program, os.O_RDONLY | os.O_CLOEXEC))
-    if code:
-        raise OSError(code, os.strerror(code), program)
 
 
 def _answer(server: socket.socket, problem: object) -> None:

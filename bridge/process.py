@@ -34,7 +34,7 @@ from bridge.cgroup import Cgroup
 from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
 from bridge.spawn import MARKER, Child, Start, start_child
-from bridge.spool import Spool, decode_status, exit_code
+from bridge.spool import Spool, decode_status, exit_code, shim
 
 T = TypeVar("T")
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL, as container runtimes give by default, halved
@@ -215,7 +215,7 @@ class AgentProcess:
         """Go on with a child that an earlier server has started, if need be with its end."""
         pid = leader(marker, spool.folder) or 0
         reap = partial(_written_code, spool.folder)
-        child = Child(pid, None, grouped=pid in Cgroup(marker).pids())
+        child = Child(pid, None, grouped=bool(Cgroup(marker).pids()))
         return cls(child, marker, spool, hooks, line_limit, reap, position)
 
     def write(self, data: bytes) -> None:
@@ -445,8 +445,10 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
 
 
 def leader(marker: str, spool: Path) -> int | None:
-    """The shim of the session, if it lives. Its program's own commands have the marker, too, and
-    lead sessions of their own; but they are not told of the folder."""
+    """The shim of the session, if it lives. Earlier versions had one with the marker and the folder
+    among its arguments; its program's own commands have the marker, too."""
+    with contextlib.suppress(FileNotFoundError):
+        return shim(spool)
     folder = os.fsencode(spool)
     for pid in marked(marker):
         if _group_and_session(pid)[1:] == (pid,) and folder in _arguments(pid):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.cgroup import Cgroup
-from bridge.spool import SHIM, prepare
+from bridge.spool import prepare
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 # Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
@@ -59,25 +59,23 @@ class Child:
 
 
 def start_child(start: Start, spool: Path | None = None) -> Child:
-    """A child in a session of its own, with its streams on pipes or in the folder `spool`, which
-    must not exist; blocks until it runs, for milliseconds. Raises OSError, whose filename is the
-    directory where that is to blame, and ValueError."""
+    """A child in a session of its own, with its streams on pipes, or a shim that has them in the
+    folder `spool`, which must not exist. Blocks until it runs, for milliseconds. Raises OSError,
+    whose filename is the directory where that is to blame, and ValueError."""
     argv, rules = start.argv, start.rules
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
-    checked = argv[0] if spool else None
     group = Cgroup(start.marker)
     with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):
         try:
             if start.group:
                 group.limit(start.group)
             order = {
-                "argv": [*SHIM, str(spool), *argv] if spool else [*argv],
+                "argv": [*argv],
                 "env": {**start.env, MARKER: start.marker},
                 "cwd": start.cwd,
                 "group": group.make() if LAUNCHES else "",
                 "rules": rules,
-                "checked": checked,
             }
             pid = _launcher.start(order, theirs) if LAUNCHES else _start_here(order, theirs)
         except BaseException:
@@ -144,24 +142,27 @@ class _Launcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._control: socket.socket | None = None
+        self._control = -1  # the descriptor of the socket
 
     def start(self, order: Mapping[str, Any], fds: Sequence[int]) -> int:
         line = json.dumps(order).encode() + b"\n"
         for _ in range(2):
-            control = self._connect()
-            with contextlib.suppress(ConnectionError):  # then nothing was started
+            known, control = self._connect()
+            with control, contextlib.suppress(ConnectionError):  # then nothing was started
                 return _ordered(control, line, fds)
             with self._lock:
-                if self._control is control:
-                    self._control = None  # closed when no other thread has it any more
+                if self._control == known:
+                    os.close(known)
+                    self._control = -1
         raise OSError(errno.ECHILD, "the process was ended before it was a program")
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> tuple[int, socket.socket]:
+        """The descriptor, and a socket of one's own: others may close theirs."""
+        kind = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with self._lock:
-            if self._control is None:
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                with theirs:
+            if self._control < 0:
+                ours, theirs = socket.socketpair(*kind)
+                with ours, theirs:
                     child = subprocess.Popen(
                         LAUNCHER,
                         env={},
@@ -170,9 +171,9 @@ class _Launcher:
                         stdout=subprocess.DEVNULL,
                         start_new_session=True,
                     )
-                child.returncode = 0  # it is reaped like an orphan
-                self._control = ours
-            return self._control
+                    child.returncode = 0  # it is reaped like an orphan
+                    self._control = ours.detach()
+            return self._control, socket.socket(*kind, fileno=os.dup(self._control))
 
 
 _launcher = _Launcher()

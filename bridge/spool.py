@@ -22,27 +22,13 @@ from pathlib import Path
 from bridge.channel import READ_BYTES, STDERR_TAIL, Channel, Writer
 from bridge.inotify import Watch
 
-# Runs a program, so that it outlives whoever started it, and writes its exit status down. Its
-# arguments are the folder, by which it is found, and the program with its own; its descriptors 0-2
-# are those of the program, and 3 is for the status. In the code, not in a file: a server that runs
-# while it is upgraded must not meet another shim than its own.
-_SHIM = """
-shift
-exec 4>&2 2>/dev/null # for what a shell has to say about its children
-unset PWD OLDPWD SHLVL # which some shells set
-trap : HUP INT TERM # a signal to the group is meant for the program; handlers are not inherited
-(exec "$@" 2>&4 3>&- 4>&-)
-code=$?
-echo "$code" >&3
-exit "$code"
-"""
-SHIM = ("/bin/sh", "-c", _SHIM, "coding-agent-bridge-shim")
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
 RESERVE = 256 * 1024  # bytes that the child can still say when the disk is full
 STATUS = 8  # bytes that an exit status may take
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 _F_SETPIPE_SZ, _F_SETLEASE = 1031, 1024
 _SENT = struct.Struct("QQ")
+_FLOCK = struct.Struct("hhqqi0q")
 
 
 class Uncertain(Exception):
@@ -174,7 +160,8 @@ class Spool(Channel):
 
 @contextlib.contextmanager
 def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
-    """Make the files of a new session. What is to be the descriptors of its shim, from 0 on."""
+    """Make the files of a new session: stdin, stdout and stderr of its program, and where its shim
+    writes down the exit status (bridge/launcher.py)."""
     folder.mkdir(mode=0o700, parents=True)
     os.mkfifo(folder / "in", 0o600)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -257,6 +244,16 @@ def _nobody_writes(path: Path) -> bool:
     finally:
         os.close(fd)  # which gives the lease back
     return True
+
+
+def shim(folder: Path) -> int | None:
+    """Who waits for the child of `folder`: its parent, which has a lock on the file until it has
+    written the status down. None if nobody does any more. Raises FileNotFoundError for a session
+    of a server that had another shim."""
+    with open(folder / "exit", "rb") as file:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def exit_code(folder: Path) -> int | None:

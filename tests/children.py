@@ -6,6 +6,7 @@ import contextlib
 
 import psutil
 
+from bridge.launcher import SHIM
 from bridge.spawn import LAUNCHER
 
 
@@ -17,5 +18,5 @@ def children(pid: int | None = None) -> list[psutil.Process]:
 
 def launches(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.cmdline() == list(LAUNCHER)
+        return process.cmdline() == list(LAUNCHER) and process.name() != SHIM.decode()
     return False
