@@ -13,10 +13,15 @@ from bridge.spawn import LAUNCHER
 def children(pid: int | None = None) -> list[psutil.Process]:
     """All processes below this one (or that one), zombies included; not what starts them, which
     stays as long as the server does."""
-    return [one for one in psutil.Process(pid).children(recursive=True) if not launches(one)]
+    return [one for one in psutil.Process(pid).children(recursive=True) if not _launches(one)]
 
 
-def launches(process: psutil.Process) -> bool:
+def launchers(pid: int | None = None) -> list[psutil.Process]:
+    """What starts them."""
+    return [one for one in psutil.Process(pid).children() if _launches(one)]
+
+
+def _launches(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.cmdline() == list(LAUNCHER) and process.name() != SHIM.decode()
     return False
