@@ -456,8 +456,7 @@ def test_it_outlives_whoever_started_its_shim_but_not_the_shim(
 
 
 def _named(marker: str, name: str) -> list[int]:
-    found = {one.pid: one for one in psutil.process_iter() if one.pid in marked(marker)}
-    return [pid for pid, one in found.items() if one.name() == name]
+    return [pid for pid in marked(marker) if psutil.Process(pid).name() == name]
 
 
 def _until(holds: Any) -> None:

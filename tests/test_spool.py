@@ -20,7 +20,7 @@ import pytest
 from bridge import spool as spooling
 from bridge.inotify import Watch
 from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
-from bridge.spawn import Start
+from bridge.spawn import MARKER, Start
 from bridge.spool import Spool, Uncertain, exit_code, prepare
 from tests import children as started
 from tests.bridge_process import CHECKOUT
@@ -348,6 +348,42 @@ async def test_an_output_that_was_closed_while_nobody_was_attached_is_told_of(
     async with asyncio.timeout(WITHIN):
         await reader.until(lambda: reader.ends)
     assert attached.running
+
+
+# --- of an earlier version -----------------------------------------------------------------------
+
+EARLIER_SHIM = """
+folder=$1 group=$2
+shift 2
+trap : HUP INT TERM
+(exec "$@" >>"$folder/out" 2>>"$folder/err") 2>/dev/null
+code=$?
+echo "$code" >"$folder/exit.new"
+mv "$folder/exit.new" "$folder/exit"
+exit "$code"
+"""
+
+
+async def test_a_child_of_an_earlier_version_is_gone_on_with(children: Children) -> None:
+    folder = children.left()
+    (folder / "exit").unlink()
+    marker = children._markers[folder]
+    argv = ["/bin/sh", "-c", EARLIER_SHIM, "coding-agent-bridge-shim", str(folder), ""]
+    script = "setsid sleep 1000 & echo here; read x; echo $x; exit 6"
+    with stdin_of(folder) as stdin:
+        os.set_blocking(stdin, True)
+        env = {MARKER: marker, "PATH": os.environ["PATH"]}
+        argv += ["/bin/sh", "-c", script]
+        shim = subprocess.Popen(  # noqa: ASYNC220
+            argv, stdin=stdin, env=env, start_new_session=True
+        )
+    process, reader = children.attach(folder)
+    assert process.pid == shim.pid
+    await reader.until(lambda: reader.lines)
+    process.write(b"there\n")
+    shim.wait(WITHIN)
+    assert await ended(process) == exit_code(folder) == 6
+    assert reader.lines == [b"here", b"there"]
 
 
 # --- what it is sent ---------------------------------------------------------------------------
