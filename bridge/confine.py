@@ -38,6 +38,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 Rules = Mapping[str, Any]
@@ -305,23 +306,29 @@ def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
     whole; otherwise its parts. Names may be listed there, also those of what is hidden."""
     if any(_inside(path, one) for one in hidden):
         return
-    if not any(_inside(one, path) for one in hidden):
+    below = [one for one in hidden if _inside(one, path)]
+    if not below:
         yield path, _LOOK
         return
     yield path, _LIST
+    leads = {one[len(path.rstrip("/")) + 1 :].partition("/")[0] for one in below}
     try:
-        names = os.listdir(path)
+        entries = list(os.scandir(path))
     except OSError:
         return
-    for name in names:
-        part = os.path.join(path, name)
-        if not os.path.islink(part):  # where it leads to has rules of its own
-            yield from _beside(part, hidden)
+    for entry in entries:
+        if entry.is_symlink():  # where it leads to has rules of its own
+            continue
+        if entry.name in leads:
+            yield from _beside(entry.path, below)
+        else:
+            yield entry.path, _LOOK
 
 
 # --- the filter for system calls -----------------------------------------------------------------
 
 
+@cache
 def _filter() -> bytes:
     """A program of seccomp: EPERM for what is denied, terminals cannot be typed into, and sockets
     are those that Landlock knows. Multipath TCP, SCTP and the like pass by its ports."""

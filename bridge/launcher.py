@@ -46,6 +46,7 @@ SHIM = b"agent-shim"  # what it is called in lists of processes
 FAILED = 127  # the exit status of a process that has answered why it is no program
 _SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
+_MACHINE = os.uname().machine
 _CLONE_PARENT, _SIGCHLD = 0x8000, 17
 _SET_DUMPABLE, _SET_NAME = 4, 15
 
@@ -82,21 +83,24 @@ def _launch(fds: list[int]) -> None:
 def fork(flags: int) -> int:
     """As os.fork(), with flags of clone(2), but nothing else is called in the child: this process
     has only one thread. With CLONE_PARENT, the child's parent is this process's own."""
-    number = ctypes.c_long(_CLONE[os.uname().machine])
+    number = ctypes.c_long(_CLONE[_MACHINE])
     zero = ctypes.c_ulong(0)
     return int(_SYSCALL(number, ctypes.c_ulong(flags | _SIGCHLD), zero, zero, zero, zero))
 
 
 def _become_program(fds: list[int]) -> None:
-    server = socket.socket(fileno=fds.pop())
+    server = fds.pop()  # no socket object: what is touched first is copied, page by page
     os.setsid()
     leader = os.getpid()
     if len(fds) > STREAMS:
         _stay_behind(fds.pop())
-    line = server.makefile("rb").readline()
-    if not line.endswith(b"\n"):
-        return  # whoever ordered it has ended meanwhile
-    server.sendall(b"%d\n" % leader)
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(server, 2**20)
+        if not piece:
+            return  # whoever ordered it has ended meanwhile
+        line += piece
+    os.write(server, b"%d\n" % leader)
     try:
         order = json.loads(line)
         _prepare(order, fds, server)
@@ -134,7 +138,7 @@ def _stay_behind(status: int) -> None:
     os._exit(code)
 
 
-def _prepare(order: dict[str, Any], fds: list[int], server: socket.socket) -> None:
+def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
     if order["group"]:
         with open(order["group"], "wb", buffering=0) as procs:
             procs.write(b"0")
@@ -144,26 +148,26 @@ def _prepare(order: dict[str, Any], fds: list[int], server: socket.socket) -> No
         raise OSError(errno.ENOTDIR, text, order["cwd"])
     for number, fd in enumerate(fds):  # all of them are above those numbers
         os.dup2(fd, number)
-    os.closerange(STREAMS, server.fileno())
-    os.closerange(server.fileno() + 1, 2**31 - 1)
+    os.closerange(STREAMS, server)
+    os.closerange(server + 1, 2**31 - 1)
 
 
-def _exec_confined(order: dict[str, Any], server: socket.socket) -> None:
+def _exec_confined(order: dict[str, Any], server: int) -> None:
     confine.enforce(confine.checked(order["rules"]))
     _exec(order, server)
 
 
-def _exec(order: dict[str, Any], server: socket.socket) -> None:
+def _exec(order: dict[str, Any], server: int) -> None:
     """Become the program, or raise why not."""
+    os.set_blocking(server, False)
     with contextlib.suppress(BlockingIOError):
-        server.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # there is never anything
+        os.read(server, 1)  # there is never anything
         os._exit(FAILED)  # the server has ended
     os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
 
 
-def _answer(server: socket.socket, problem: object) -> None:
-    with contextlib.suppress(OSError):
-        server.sendall(json.dumps(problem).encode() + b"\n", socket.MSG_NOSIGNAL)
+def _answer(server: int, problem: object) -> None:
+    os.write(server, json.dumps(problem).encode() + b"\n")
 
 
 if __name__ == "__main__":
