@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import secrets
+import subprocess
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -66,13 +67,6 @@ class Cgroup:
                 return sum(int(line.split()[1]) for line in lines if line.startswith(f"{event} "))
         return 0
 
-    def take(self, pid: int) -> None:
-        """Put a process in, and all that it starts from now on. It may have ended already."""
-        procs = self.make()
-        if procs:
-            with contextlib.suppress(OSError):
-                Path(procs).write_text(str(pid))
-
     def kill(self) -> None:
         """SIGKILL to everyone in it."""
         if self._path:
@@ -108,11 +102,17 @@ def home() -> Path | None:
             probe.mkdir()
         except OSError:
             continue
-        usable = (probe / "cgroup.kill").exists()
+        usable = (probe / "cgroup.kill").exists() and _entered(probe)
         probe.rmdir()
         if usable:
             return path
     return None
+
+
+def _entered(group: Path) -> bool:
+    """Whether a process can put itself into the group, which takes more than to make it."""
+    enter = ("/bin/sh", "-c", 'echo 0 >"$0"', str(group / "cgroup.procs"))
+    return subprocess.run(enter, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def controllers(base: Path | None = None) -> set[str]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -46,13 +45,14 @@ class Channel(ABC):
 
 
 class Pipes(Channel):
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+    """This side of them, which is closed in the end; not every child has a stdin."""
+
+    def __init__(self, stdin: int | None, stdout: int, stderr: int) -> None:
         super().__init__()
-        assert child.stdout and child.stderr
-        self._child = child
         self._loop = asyncio.get_running_loop()
-        self._stdout, self._stderr = child.stdout.fileno(), child.stderr.fileno()
-        self._stdin = Writer(child.stdin.fileno()) if child.stdin else None
+        self._fds = [fd for fd in (stdin, stdout, stderr) if fd is not None]
+        self._stdout, self._stderr = stdout, stderr
+        self._stdin = None if stdin is None else Writer(stdin)
         for fd in (self._stdout, self._stderr):
             os.set_blocking(fd, False)
 
@@ -78,13 +78,12 @@ class Pipes(Channel):
         then()
 
     def close(self) -> None:
-        for stream in (self._child.stdout, self._child.stderr):
-            assert stream
-            self._loop.remove_reader(stream.fileno())
-            stream.close()
-        if self._stdin and self._child.stdin:
+        for fd in (self._stdout, self._stderr):
+            self._loop.remove_reader(fd)
+        if self._stdin:
             self._stdin.stop()
-            self._child.stdin.close()
+        for fd in self._fds:
+            os.close(fd)
 
     def _read_stdout(self) -> None:
         data = _read(self._stdout, READ_BYTES)

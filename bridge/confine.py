@@ -38,6 +38,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 Rules = Mapping[str, Any]
@@ -159,19 +160,25 @@ def _complete(given: Any) -> dict[str, Any]:
     return rules
 
 
+def checked(given: Any) -> dict[str, Any]:
+    """These rules, with nothing left out. Raises Refusal, which says why they cannot be had on this
+    machine, and what to do. Changes nothing, and runs nothing: what only running them shows, as
+    where a system forbids bubblewrap its namespaces, `confine.py RULES -- /bin/true` does."""
+    rules = _complete(given)
+    _check_identity(rules)
+    if rules["profile"] in ("landlock", "bwrap"):
+        _check_kernel(rules)
+    if rules["profile"] == "bwrap" and not _on_path("bwrap"):
+        raise Refusal("bwrap was not found: install bubblewrap, or choose another profile")
+    if rules["profile"] == "external" and not rules["wrapper"]:
+        raise Refusal("the profile external needs a wrapper, the command to run it by")
+    return rules
+
+
 def problem(given: Any) -> str | None:
-    """Why these rules cannot be had on this machine, and what to do; None if nothing is known
-    against them. Changes nothing, and runs nothing: what only running them shows, as where a
-    system forbids bubblewrap its namespaces, `confine.py RULES -- /bin/true` does."""
+    """What checked() has against them, if it has anything."""
     try:
-        rules = _complete(given)
-        _check_identity(rules)
-        if rules["profile"] in ("landlock", "bwrap"):
-            _check_kernel(rules)
-        if rules["profile"] == "bwrap" and not _on_path("bwrap"):
-            raise Refusal("bwrap was not found: install bubblewrap, or choose another profile")
-        if rules["profile"] == "external" and not rules["wrapper"]:
-            raise Refusal("the profile external needs a wrapper, the command to run it by")
+        checked(given)
     except Refusal as refusal:
         return str(refusal)
     return None
@@ -299,23 +306,29 @@ def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
     whole; otherwise its parts. Names may be listed there, also those of what is hidden."""
     if any(_inside(path, one) for one in hidden):
         return
-    if not any(_inside(one, path) for one in hidden):
+    below = [one for one in hidden if _inside(one, path)]
+    if not below:
         yield path, _LOOK
         return
     yield path, _LIST
+    leads = {one[len(path.rstrip("/")) + 1 :].partition("/")[0] for one in below}
     try:
-        names = os.listdir(path)
+        entries = list(os.scandir(path))
     except OSError:
         return
-    for name in names:
-        part = os.path.join(path, name)
-        if not os.path.islink(part):  # where it leads to has rules of its own
-            yield from _beside(part, hidden)
+    for entry in entries:
+        if entry.is_symlink():  # where it leads to has rules of its own
+            continue
+        if entry.name in leads:
+            yield from _beside(entry.path, below)
+        else:
+            yield entry.path, _LOOK
 
 
 # --- the filter for system calls -----------------------------------------------------------------
 
 
+@cache
 def _filter() -> bytes:
     """A program of seccomp: EPERM for what is denied, terminals cannot be typed into, and sockets
     are those that Landlock knows. Multipath TCP, SCTP and the like pass by its ports."""
@@ -367,9 +380,8 @@ def _filter() -> bytes:
 
 
 def wrap(rules: Rules, argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv` under these rules, from within this program: `argv` itself, or
-    what comes before it."""
-    rules = _complete(rules)
+    """The command that runs `argv` under these checked rules, from within this program: `argv`
+    itself, or what comes before it."""
     if rules["profile"] == "external":
         return [*rules["wrapper"], *argv]
     if rules["profile"] == "bwrap":
@@ -413,7 +425,7 @@ def _limit(limits: Mapping[str, int]) -> None:
         resource.setrlimit(number, (least, least))
 
 
-def _become(uid: int | None, gid: int | None) -> None:
+def _change_user(uid: int | None, gid: int | None) -> None:
     if gid is not None:
         os.setgroups([gid])
         os.setresgid(gid, gid, gid)
@@ -429,64 +441,73 @@ def _drop_capabilities(kept: Sequence[int]) -> None:
     _done("capabilities", _LIBC.capset(header, struct.pack("6I", low, low, 0, high, high, 0)))
 
 
-def _prctl(option: int, value: int, pointer: Any = 0) -> None:
+def prctl(option: int, value: int, pointer: Any = 0) -> None:
+    """prctl(2). Raises Refusal."""
     zero = ctypes.c_ulong(0)
     _done(f"prctl {option}", _LIBC.prctl(option, ctypes.c_ulong(value), pointer, zero, zero))
 
 
-def _confine(rules: Rules) -> None:
-    """All that can be asked for. PR_SET_DUMPABLE is not: execve sets it anew, and without it the
-    server could not tell its processes by their environment."""
+def enforce(rules: Rules) -> None:
+    """All of the checked rules that a process can follow itself. PR_SET_DUMPABLE is not among
+    them: execve sets it anew, and without it the server could not tell its processes by their
+    environment."""
     _limit(rules["limits"])
-    _become(rules["uid"], rules["gid"])
+    _change_user(rules["uid"], rules["gid"])
     for path in rules["write"]:
         if path.endswith("/"):
             os.makedirs(path, mode=0o700, exist_ok=True)
     kernel = rules["profile"] in ("landlock", "bwrap")
     ruleset = _ruleset(rules) if kernel else None
     if ruleset:
-        _prctl(_SET_NO_NEW_PRIVS, 1, ctypes.c_ulong(0))
+        prctl(_SET_NO_NEW_PRIVS, 1, ctypes.c_ulong(0))
         if rules["profile"] == "landlock":  # bwrap needs them, where it has them, and drops them
             _drop_capabilities(rules["capabilities"])
         ruleset.enforce()
         code = _filter()
         lines = ctypes.create_string_buffer(code, len(code))
         program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(lines))
-        _prctl(_SET_SECCOMP, _FILTER, program)
+        prctl(_SET_SECCOMP, _FILTER, program)
 
 
-def _reset_signals(ignored: Sequence[int]) -> None:
+def reset_signals(ignored: Sequence[int]) -> None:
+    """As they are by default, whatever this process was started with, but for these."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def refused(become: Callable[[], object], program: str) -> str:
+    """Why `become`, which confines this process and makes it that program, has come back."""
+    try:
+        become()
+    except Refusal as refusal:
+        return str(refusal)
+    except OSError as error:
+        name = error.filename or program
+        return f"{name}: {error.strerror} (is it where `read` or `write` of the rules allow it?)"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return f"{program} did not run"
 
 
 def _main(arguments: Sequence[str]) -> str:
     """Become the program. Returns why not."""
     if len(arguments) < 3 or arguments[1] != "--":
         return "usage: confine.py RULES -- PROGRAM [ARGUMENT …]"
-    argv = list(arguments[2:])
     try:
         given = json.loads(arguments[0])
     except (ValueError, RecursionError) as error:
         return f"RULES are not JSON: {error}"
-    why = problem(given)
-    if why:
-        return why
-    rules = _complete(given)
+    return refused(lambda: _become(given, arguments[2:]), arguments[2])
+
+
+def _become(given: Any, argv: Sequence[str]) -> None:
+    rules = checked(given)
     os.closerange(3, 2**31 - 1)
-    try:
-        command = wrap(rules, argv)
-        _confine(rules)
-        _reset_signals(_ENDINGS if rules["profile"] == "bwrap" else ())
-        os.execvp(command[0], command)  # noqa: S606
-    except Refusal as refusal:
-        return str(refusal)
-    except OSError as error:
-        name = error.filename or argv[0]
-        return f"{name}: {error.strerror} (is it where `read` or `write` of the rules allow it?)"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+    command = wrap(rules, argv)
+    enforce(rules)
+    reset_signals(_ENDINGS if rules["profile"] == "bwrap" else ())
+    os.execvp(command[0], command)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -93,9 +93,9 @@ class Agent:
         trusted = self.config.project_config or start.trusted is True
         adapter = self.adapter(replace(self.config, project_config=trusted), start)
         spool = self.spools / session_id if self.spools else None
-        before = self.sandbox.command(start.cwd, start.folder) if self.sandbox else ()
+        rules = self.sandbox.rules(start.cwd, start.folder) if self.sandbox else None
         marker = f"{self.markers}{session_id}"
-        return Session(adapter, self.environment, self.limits, marker, spool, before, self.secrets)
+        return Session(adapter, self.environment, self.limits, marker, spool, rules, self.secrets)
 
 
 class Context:

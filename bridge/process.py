@@ -8,7 +8,7 @@ Facts that decide the code (CPython 3.11-3.13, Linux):
 * Agents start each shell command in a session of its own, which `killpg` does not reach. Each
   child gets a marker in its environment that its descendants inherit, and this process is their
   subreaper: what survives its parents becomes our child and can be found, killed and reaped.
-* Spawning blocks for milliseconds: it happens in a thread, a few at a time.
+* Spawning blocks for milliseconds (bridge/spawn.py): it happens in a thread, a few at a time.
 """
 
 from __future__ import annotations
@@ -16,38 +16,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import errno
 import os
 import resource
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from bridge import cgroup
 from bridge.cgroup import Cgroup
 from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
-from bridge.spool import SHIM, Spool, decode_status, exit_code, prepare
+from bridge.spawn import MARKER, Child, Start, start_child
+from bridge.spool import Spool, decode_status, exit_code, shim
 
 T = TypeVar("T")
-MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL, as container runtimes give by default, halved
 KILL_GRACE = 5.0  # seconds for the kernel to end what was sent SIGKILL
 SPAWNS_AT_ONCE = 4  # more only makes all of them slower
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-# Runs a program in a control group, or not at all: its first argument is the group's cgroup.procs.
-ENTER = ("/bin/sh", "-c", 'echo "$$" >"$0" && exec "$@"')
 
 _spawners = ThreadPoolExecutor(SPAWNS_AT_ONCE, thread_name_prefix="spawn")
 _starting: set[object] = set()  # spawns whose pid is not known yet
@@ -60,20 +54,6 @@ class LongLine:
 
     head: bytes
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What to start, where: `cwd` is a real path, without symbolic links. `marker` tells its
-    processes from all others (MARKER); `stdin`: it has one, which stays open; otherwise it reads
-    the end of file at once. `group`: limits of its control group (Cgroup.limit)."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str
-    stdin: bool = True
-    marker: str = field(default_factory=lambda: uuid.uuid4().hex)
-    group: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +113,7 @@ class AgentProcess:
 
     def __init__(
         self,
-        pid: int,
+        child: Child,
         marker: str,
         channel: Channel,
         hooks: Hooks,
@@ -141,7 +121,7 @@ class AgentProcess:
         reap: Callable[[], int],
         position: int = 0,
     ) -> None:
-        self.pid = pid
+        self.pid = child.pid
         self.exit_code: int | None = None
         self._reaped = False
         self._detached = False
@@ -151,6 +131,7 @@ class AgentProcess:
         self._channel = channel
         self._hooks = hooks
         self._reap = reap
+        self._grouped = child.grouped
         self._heard = position
         self._splitter = LineSplitter(line_limit)
         self._loop = asyncio.get_running_loop()
@@ -190,8 +171,8 @@ class AgentProcess:
         """Start a child in a session of its own, with its streams on pipes or in the folder
         `spool`, which must not exist. Raises LaunchError if it cannot be started."""
         become_subreaper()
-        work = partial(_start, start, spool)
-        spawned = asyncio.get_running_loop().run_in_executor(_spawners, _register, work)
+        work = partial(_register, partial(start_child, start, spool))
+        spawned = asyncio.get_running_loop().run_in_executor(_spawners, work)
         try:
             child = await to_the_end(spawned)
         except asyncio.CancelledError:
@@ -211,37 +192,31 @@ class AgentProcess:
         except OSError as error:  # no descriptor left for its streams
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            await asyncio.to_thread(child.wait)
+            await asyncio.to_thread(_reap, child.pid, spool)
             _ours.discard(child.pid)
             raise LaunchError(f"cannot hear {start.argv[0]}: {error}", error.strerror) from error
 
     @classmethod
     def _of(
-        cls,
-        child: subprocess.Popen[bytes],
-        start: Start,
-        hooks: Hooks,
-        line_limit: int,
-        spool: Path | None,
+        cls, child: Child, start: Start, hooks: Hooks, line_limit: int, spool: Path | None
     ) -> AgentProcess:
-        if spool is None:
-            Cgroup(start.marker).take(child.pid)
-            return cls(child.pid, start.marker, Pipes(child), hooks, line_limit, child.wait)
-
-        streams = Spool(spool)
-        child.returncode = 0  # it is not to complain of a child that outlives it
-        reap = partial(_reap_shim, child.pid, spool)
-        return cls(child.pid, start.marker, streams, hooks, line_limit, reap)
+        reap = partial(_reap, child.pid, spool)
+        channel = Pipes(*child.pipes) if child.pipes else Spool(cast(Path, spool))
+        try:
+            return cls(child, start.marker, channel, hooks, line_limit, reap)
+        except OSError:
+            channel.close()
+            raise
 
     @classmethod
     def attach(
         cls, spool: Spool, marker: str, hooks: Hooks, line_limit: int, position: int
     ) -> AgentProcess:
         """Go on with a child that an earlier server has started, if need be with its end."""
-
-        pid = leader(marker, spool.folder)
+        pid = leader(marker, spool.folder) or 0
         reap = partial(_written_code, spool.folder)
-        return cls(pid or 0, marker, spool, hooks, line_limit, reap, position)
+        child = Child(pid, None, grouped=bool(Cgroup(marker).pids()))
+        return cls(child, marker, spool, hooks, line_limit, reap, position)
 
     def write(self, data: bytes) -> None:
         """Send `data` to stdin, as soon as the child reads. A child that is gone reads nothing."""
@@ -294,6 +269,7 @@ class AgentProcess:
     def _child_exited(self, code: int) -> None:
         self._reaped = True
         _ours.discard(self.pid)
+        reap_orphans()  # which this one may have stood in the way of
         if not self._detached:
             self._channel.finish(partial(self._heard_all, code))
 
@@ -326,9 +302,8 @@ class AgentProcess:
         SIGTERM to the group, `grace` seconds, SIGKILL to the group and to every descendant that
         left it. Returns what it took: "exited", "terminated" or "killed".
         """
-        # A shim puts itself into the group before it starts anything: then all are in there.
-        grouped = isinstance(self._channel, Spool) and self.pid in self._cgroup.pids()
-        family = {} if grouped else self._family()  # while the tree still tells who is whose child
+        # While the tree still tells who is whose child.
+        family = {} if self._grouped else self._family()
         rung = "exited"
         if self.exit_code is None:
             self._signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
@@ -341,13 +316,13 @@ class AgentProcess:
             self._signal(signal.SIGKILL)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._exited.wait(), KILL_GRACE)
-        await self._sweep(family, grouped)
+        await self._sweep(family)
         return rung
 
     def kill(self) -> None:
         """End it at once and without waiting; for a server that is told to leave now."""
         self._cgroup.kill()
-        for pid in {*self._family(), *marked(self._marker)}:
+        for pid in () if self._grouped else {*self._family(), *marked(self._marker)}:
             _kill(pid)
         if self.exit_code is None:
             self._signal(signal.SIGKILL)
@@ -369,19 +344,19 @@ class AgentProcess:
                     family[pid] = started
         return family
 
-    async def _sweep(self, family: Family, grouped: bool) -> None:
+    async def _sweep(self, family: Family) -> None:
         """SIGKILL what is left of the family until nothing is, and reap it. Where the control
         group has all of them, nobody else need be looked at: with many agents, that takes long."""
         deadline = self._loop.time() + KILL_GRACE
         pause = 0.002
         while True:
             left = self._cgroup.pids()
-            if not grouped:
+            if not self._grouped:
                 family |= self._family()
                 left |= {*alive(family), *await asyncio.to_thread(marked, self._marker)}
             self._cgroup.kill()
             for pid in left:
-                family |= {} if grouped else descendants(pid)
+                family |= {} if self._grouped else descendants(pid)
                 _kill(pid)
             reap_orphans()
             if not left or self._loop.time() > deadline:
@@ -470,8 +445,10 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
 
 
 def leader(marker: str, spool: Path) -> int | None:
-    """The shim of the session, if it lives. Its program's own commands have the marker, too, and
-    lead sessions of their own; but they are not told of the folder."""
+    """The shim of the session, if it lives. Earlier versions had one with the marker and the folder
+    among its arguments; its program's own commands have the marker, too."""
+    with contextlib.suppress(FileNotFoundError):
+        return shim(spool)
     folder = os.fsencode(spool)
     for pid in marked(marker):
         if _group_and_session(pid)[1:] == (pid,) and folder in _arguments(pid):
@@ -506,60 +483,24 @@ def _with_descendants(markers: Collection[str]) -> set[int]:
 
 def reap_orphans() -> None:
     """Reap dead descendants that became our children. Those that have an AgentProcess are left
-    to it; while a child is being started, all are, since its pid is not known yet."""
-    children = _children(os.getpid())
-    if _starting:  # asked after the list was made: whoever is in it is known, or being started
-        return
-    for pid in children:
-        if pid not in _ours:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    to it, which then calls this; while a child is being started, all are, since its pid is not
+    known yet."""
+    with contextlib.suppress(ChildProcessError):
+        while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            # Asked after it was seen: whoever has been seen is known, or being started.
+            if _starting or dead.si_pid in _ours:
+                return
+            os.waitpid(dead.si_pid, os.WNOHANG)
 
 
-def _start(start: Start, spool: Path | None) -> subprocess.Popen[bytes]:
-    """Start it; in a thread, since that blocks for milliseconds."""
-    if os.path.realpath(start.cwd) != start.cwd:  # agents that work above it can do that
-        raise OSError(errno.ENOTDIR, "it is not the directory any more that it was", start.cwd)
-    argv = start.argv
-    group = Cgroup(start.marker)
-    if start.group:
-        group.limit(start.group)
-        argv = (*ENTER, group.make(), *argv)
-    stdin = subprocess.PIPE if start.stdin else subprocess.DEVNULL
-    output = subprocess.PIPE
-    fifo = None
-    if spool:
-        _check(start)  # which the shim would do too late
-        fifo = prepare(spool)
-        argv = (*SHIM, str(spool), group.make(), *argv)
-        stdin, output = fifo if start.stdin else stdin, subprocess.DEVNULL
-    try:
-        return subprocess.Popen(
-            argv,
-            env={**start.env, MARKER: start.marker},
-            cwd=start.cwd,
-            stdin=stdin,
-            stdout=output,
-            stderr=output,
-            bufsize=0,
-            start_new_session=True,
-            umask=0o077,
-        )
-    except BaseException:
-        if spool:
-            shutil.rmtree(spool)
-        raise
-    finally:
-        if fifo is not None:
-            os.close(fifo)
-
-
-def _reap_shim(pid: int, spool: Path) -> int:
+def _reap(pid: int, spool: Path | None) -> int:
+    """Wait for a child. Returns its exit code."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return _written_code(spool)
-    return decode_status(os.waitstatus_to_exitcode(status))
+        return _written_code(spool) if spool else 0
+    code = os.waitstatus_to_exitcode(status)
+    return decode_status(code) if spool else code
 
 
 def _written_code(spool: Path) -> int:
@@ -568,17 +509,7 @@ def _written_code(spool: Path) -> int:
     return -signal.SIGKILL if code is None else code
 
 
-def _check(start: Start) -> None:
-    """Raise OSError if the program or its directory are not there."""
-    os.close(os.open(start.cwd, os.O_PATH | os.O_DIRECTORY))
-    if not os.access(start.argv[0], os.X_OK):
-        code = errno.EACCES if os.path.exists(start.argv[0]) else errno.ENOENT
-        raise OSError(code, os.strerror(code), start.argv[0])
-    if any("\0" in text for text in start.argv):
-        raise ValueError("embedded null byte")
-
-
-def _register(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def _register(start: Callable[[], Child]) -> Child:
     """Start a child so that reap_orphans() can never take it for an orphan."""
     token = object()
     _starting.add(token)

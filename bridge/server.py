@@ -27,7 +27,6 @@ from bridge.process import (
     AgentProcess,
     Hooks,
     LongLine,
-    Start,
     keep_private,
     kill_descendants,
     reap_orphans,
@@ -38,6 +37,7 @@ from bridge.readable import one_line
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.sandbox import Sandbox
 from bridge.settings import Loaded, Settings
+from bridge.spawn import Start
 from bridge.state import State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import Stored
@@ -321,9 +321,10 @@ async def _version(choice: Choice, sandbox: Sandbox | None) -> str:
     printed: list[bytes | LongLine] = []
     with contextlib.suppress(LaunchError, TimeoutError):
         cwd = sandbox.scratch if sandbox else os.getcwd()
-        before = sandbox.command(cwd) if sandbox else ()
+        rules = sandbox.rules(cwd) if sandbox else None
         environment = sandbox.variables if sandbox else choice.config.env
-        start = Start((*before, choice.config.binary, "--version"), environment, cwd, stdin=False)
+        argv = (choice.config.binary, "--version")
+        start = Start(argv, environment, cwd, stdin=False, rules=rules)
         process = await AgentProcess.spawn(start, Hooks(printed.extend), line_limit=200)
         try:
             await asyncio.wait_for(process.wait(), VERSION_WITHIN)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.events import (
@@ -31,12 +32,12 @@ from bridge.process import (
     Hooks,
     LineSplitter,
     LongLine,
-    Start,
     kill_marked,
     to_the_end,
 )
 from bridge.redaction import NO_SECRETS, Redactor, Secrets
 from bridge.sandbox import refusal
+from bridge.spawn import Start
 from bridge.spool import Spool
 from bridge.store.stored import Told
 
@@ -62,8 +63,7 @@ class Session:
     """A live CLI. `run()` one turn at a time; `stop()` ends it for good.
 
     `spool`: the folder for its streams, where they are files; its name is the session's id.
-    `before`: a command that runs the CLI's (see bridge/sandbox.py). `secrets` are taken out of what
-    it says.
+    `rules`: what it may do, as in process.Start. `secrets` are taken out of what it says.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Session:
         limits: Limits,
         marker: str,
         spool: Path | None = None,
-        before: Sequence[str] = (),
+        rules: Mapping[str, Any] | None = None,
         secrets: Secrets = NO_SECRETS,
     ) -> None:
         self.adapter = adapter
@@ -81,7 +81,7 @@ class Session:
         self.marker = marker
         self._redactor = Redactor(secrets)
         self._environment = environment
-        self._before = before
+        self._rules = rules
         self._limits = limits
         self._process: AgentProcess | None = None
         self._turn: _Turn | None = None
@@ -102,12 +102,13 @@ class Session:
         """Start the CLI. Raises LaunchError."""
         launch = self.adapter.launch()
         start = Start(
-            (*self._before, *launch.argv),
+            launch.argv,
             {**self._environment, **launch.env},
             self.adapter.start.cwd,
             launch.stdin is Stdin.LINES,
             self.marker,
             self._limits.group,
+            self._rules,
         )
         self._process = await AgentProcess.spawn(
             start, self._hooks(), self._limits.line, self.spool
@@ -241,7 +242,7 @@ class Session:
     def _receive_exit(self, code: int) -> None:
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
-        problem = refusal(code, stderr) if self._before else None
+        problem = refusal(code, stderr) if self._rules else None
         if problem:
             log.warning("the agent could not be started: %s", problem)
             text = "The agent could not be started. The server's log says why."

@@ -1,9 +1,9 @@
 """A child whose streams are files, so that it outlives the server and nothing it says is lost.
 
 A folder per session has `in` (a FIFO that the child itself keeps open), `out` (a file that only
-grows), `err` (of which the end is kept), `exit` (the status, once it has ended) and `sent` (how
-many bytes were put into the FIFO). Another server reads `out` on from where the last one was, and
-sends on stdin exactly what had not been sent.
+grows), `err` (of which the end is kept), `exit` (empty, and then the status, once it has ended) and
+`sent` (how many bytes were put into the FIFO). Another server reads `out` on from where the last
+one was, and sends on stdin exactly what had not been sent.
 """
 
 from __future__ import annotations
@@ -15,34 +15,20 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from bridge.channel import READ_BYTES, STDERR_TAIL, Channel, Writer
 from bridge.inotify import Watch
 
-# Runs a program with its streams in a folder, so that it outlives whoever started it, and writes
-# its exit status down there. Its arguments are that folder, the cgroup.procs of the control group
-# to run in (or nothing), and the program with its own. In the code, not in a file: a server that
-# runs while it is upgraded must not meet another shim than its own.
-_SHIM = """
-folder=$1 group=$2
-shift 2
-case $group in */cgroup.procs) echo "$$" >"$group" ;; esac
-unset PWD OLDPWD SHLVL # which some shells set
-trap : HUP INT TERM # a signal to the group is meant for the program; handlers are not inherited
-(exec "$@" >>"$folder/out" 2>>"$folder/err") 2>/dev/null
-code=$?
-echo "$code" >"$folder/exit.new"
-mv "$folder/exit.new" "$folder/exit"
-exit "$code"
-"""
-SHIM = ("/bin/sh", "-c", _SHIM, "coding-agent-bridge-shim")
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
 RESERVE = 256 * 1024  # bytes that the child can still say when the disk is full
+STATUS = 8  # bytes that an exit status may take
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 _F_SETPIPE_SZ, _F_SETLEASE = 1031, 1024
 _SENT = struct.Struct("QQ")
+_FLOCK = struct.Struct("hhqqi0q")
 
 
 class Uncertain(Exception):
@@ -172,17 +158,28 @@ class Spool(Channel):
             self._on_end()
 
 
-def prepare(folder: Path) -> int:
-    """Make the files of a new session. Returns what is to be the child's stdin."""
+@contextlib.contextmanager
+def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
+    """Make the files of a new session: stdin, stdout and stderr of its program, and where its shim
+    writes down the exit status (bridge/launcher.py)."""
     folder.mkdir(mode=0o700, parents=True)
-    for name in ("out", "err"):
-        (folder / name).touch(0o600)
-    _reserve(folder / "out", RESERVE)
     os.mkfifo(folder / "in", 0o600)
-    fd = os.open(folder / "in", os.O_RDWR | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(fd, _F_SETPIPE_SZ, FIFO_BYTES)
-    return fd
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+
+        def add(path: Path | str, flags: int) -> int:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, fd)
+            return fd
+
+        fifo = add(folder / "in", os.O_RDWR) if stdin else add(os.devnull, os.O_RDONLY)
+        if stdin:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fifo, _F_SETPIPE_SZ, FIFO_BYTES)
+        out, err, status = (add(folder / name, append) for name in ("out", "err", "exit"))
+        _reserve(out, RESERVE)
+        _reserve(status, STATUS)
+        yield [fifo, out, err, status]
 
 
 class _CountingWriter(Writer):
@@ -221,16 +218,20 @@ class _CountingWriter(Writer):
         os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
 
 
-def _reserve(path: Path, size: int) -> None:
+def _reserve(file: Path | int, size: int) -> None:
     """Have the disk keep room for so much of the file, which does not grow by that."""
     keep_size = 1
-    with contextlib.suppress(OSError):  # what cannot be reserved is not: the disk is full already
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            fallocate = ctypes.CDLL(None).fallocate
-            fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size))
-        finally:
-            os.close(fd)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        if isinstance(file, Path):
+            file = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+            opened.callback(os.close, file)
+        # What cannot be reserved is not: the disk is full already.
+        _libc().fallocate(file, keep_size, ctypes.c_int64(0), ctypes.c_int64(size))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _nobody_writes(path: Path) -> bool:
@@ -243,6 +244,16 @@ def _nobody_writes(path: Path) -> bool:
     finally:
         os.close(fd)  # which gives the lease back
     return True
+
+
+def shim(folder: Path) -> int | None:
+    """Who waits for the child of `folder`: its parent, which has a lock on the file until it has
+    written the status down. None if nobody does any more. Raises FileNotFoundError for a session
+    of a server that had another shim."""
+    with open(folder / "exit", "rb") as file:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def exit_code(folder: Path) -> int | None:

@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from bridge.audit import NO_AUDIT, Audit
 from bridge.errors import ConfigurationError
 from bridge.process import kill_marked
+from bridge.spawn import LAUNCHES
 from bridge.store.database import private_directory, sync_directory
 from bridge.store.journal import Journal
 from bridge.store.tasks import MIGRATIONS
@@ -40,7 +40,7 @@ class State:
     def spools(self) -> Path | None:
         """Where sessions have their streams in files, so that they outlive the server; None where
         the system cannot (it takes inotify, and /proc)."""
-        return self.folder / "sessions" if self.folder and sys.platform == "linux" else None
+        return self.folder / "sessions" if self.folder and LAUNCHES else None
 
     @property
     def files(self) -> Path | None:

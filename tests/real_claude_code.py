@@ -19,6 +19,7 @@ import aiohttp
 import psutil
 
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
+from tests.children import children
 from tests.client import Client, Json, context_id, data, said, state, status_message, task_id
 from tests.model_server import ModelServer
 
@@ -63,7 +64,7 @@ class RealClaudeCode:
         """All that the server has started and that is left of it, zombies included."""
         found = {process for process in psutil.process_iter() if self._belongs(process)}
         if psutil.pid_exists(self.server.process.pid):
-            found |= set(psutil.Process(self.server.process.pid).children(recursive=True))
+            found |= set(children(self.server.process.pid))
         return list(found)
 
     def _belongs(self, process: psutil.Process) -> bool:

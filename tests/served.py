@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from aiohttp import ClientSession, ClientTimeout, web
 
 from bridge.app import Http, make_app
@@ -25,6 +24,7 @@ from bridge.store.push_queue import SqliteQueue
 from bridge.timers import Runner
 from bridge.transports.operation import encode_notification
 from tests.agent import PROGRAM
+from tests.children import children
 from tests.client import Client
 
 
@@ -60,7 +60,7 @@ async def serving(
 @asynccontextmanager
 async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator[Server]:
     """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
-    before = psutil.Process().children(recursive=True)  # of a server that other tests share
+    before = children()  # of a server that other tests share
     chosen = loaded.settings
     pool = SessionPool(chosen.bridge_max_sessions, Quotas(chosen.tokens))
     allow_private = chosen.bridge_push_allow_private
@@ -96,4 +96,4 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
             await manager.close(drain=0)
         await runner.cleanup()
         await push.close()
-    assert set(psutil.Process().children(recursive=True)) <= set(before)
+    assert set(children()) <= set(before)

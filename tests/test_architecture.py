@@ -40,7 +40,8 @@ PURE: dict[str, set[str]] = {
     "redaction": {"events", "message"},
 }
 ASYNCIO: dict[str, set[str]] = {
-    "process": {"cgroup", "channel", "errors", "spool"},
+    "spawn": {"cgroup", "spool"},
+    "process": {"cgroup", "channel", "errors", "spawn", "spool"},
     "session": {
         "sandbox",
         "adapter",
@@ -48,6 +49,7 @@ ASYNCIO: dict[str, set[str]] = {
         "message",
         "process",
         "redaction",
+        "spawn",
         "spool",
         "store.stored",
     },
@@ -103,12 +105,21 @@ ASYNCIO: dict[str, set[str]] = {
     "player": set(),  # a program of its own
     "runner": set(),  # another one
     "confine": set(),
+    "launcher": {"confine"},
     "repository": set(),
     "sandbox": {"confine", "errors"},
     "channel": set(),
     "inotify": set(),
     "spool": {"channel", "inotify"},
-    "state": {"audit", "errors", "process", "store.database", "store.journal", "store.tasks"},
+    "state": {
+        "audit",
+        "errors",
+        "process",
+        "spawn",
+        "store.database",
+        "store.journal",
+        "store.tasks",
+    },
     "store.database": {"errors"},
     "store.journal": {"errors", "store.database"},
     "store.stored": {"events", "message"},
@@ -247,6 +258,7 @@ SHELL: dict[str, set[str]] = {
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {
+        "spawn",
         "sandbox",
         "app",
         "cgroup",
@@ -291,6 +303,7 @@ SHELL: dict[str, set[str]] = {
         "session",
     },
     "doctor.agent": {
+        "spawn",
         "sandbox",
         "adapter",
         "choice",

@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from tests import agent, misbehaving
 from tests.bridge_process import BridgeProcess, bridge
+from tests.children import children
 from tests.client import Client, Json, artifact_text, said, state, streamed_text, texts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -328,7 +329,7 @@ async def rude(
 
 
 def cli_processes(server: BridgeProcess) -> list[psutil.Process]:
-    return psutil.Process(server.process.pid).children(recursive=True)
+    return children(server.process.pid)
 
 
 async def all_gone(server: BridgeProcess) -> bool:

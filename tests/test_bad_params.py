@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import pytest_asyncio
 
 from bridge.a2a import CODECS, codec, v0_3, v1_0
+from tests.children import children
 from tests.client import Json, state, states
 from tests.served import Server, serving
 from tests.test_equivalence import ROUTES, RestDoor, failed
@@ -136,8 +136,8 @@ async def condition(server: Server, **headers: str) -> Json:
         (await rest.get(f"/tasks/{task['id']}/pushNotificationConfigs")).body
         for task in listed["tasks"]
     ]
-    children = {child.pid for child in psutil.Process().children(recursive=True)}
-    return {"listed": listed, "health": health, "configs": configs, "children": children}
+    pids = {child.pid for child in children()}
+    return {"listed": listed, "health": health, "configs": configs, "children": pids}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

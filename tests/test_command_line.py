@@ -22,6 +22,7 @@ from bridge import __version__
 from tests import misbehaving
 from tests.agent import PROGRAM
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
+from tests.children import children
 from tests.client import Client, artifact_text, said, state
 from tests.liveness import Liveness, listening
 
@@ -408,7 +409,7 @@ async def test_the_server_leaves_no_zombie_of_an_orphan_that_ended_by_itself(
         async with asyncio.timeout(WITHIN):
             while psutil.pid_exists(pid):  # the request makes the loop of the server turn
                 await client.get(task["id"])
-        assert [str(child.pid) for child in own.children()] == [artifact_text(task)]
+        assert [str(child.pid) for child in children(own.pid)] == [artifact_text(task)]
 
 
 # --- recordings --------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from bridge import confine, runner
-from bridge.process import MARKER, marked
-from bridge.spool import SHIM, prepare
+from bridge.process import marked
+from bridge.spool import shim
 from tests import blast_radius, hostile_cli
-from tests.bridge_process import bridge
+from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text
 from tests.confined import ANY_PORT, LAUNCHER, command, needs, script
 from tests.real_claude_code import answer, ask
@@ -419,43 +419,44 @@ def test_it_signals_its_own_and_is_signalled_from_outside(workspace: Path, profi
     child.stdout.close()
 
 
+START = """
+import json, sys
+from pathlib import Path
+from bridge.spawn import Start, start_child
+argv, env, marker, rules, spool = json.loads(sys.argv[1])
+start_child(Start(argv, env, "/", True, marker, {}, rules), Path(spool))
+"""
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_it_outlives_whoever_started_its_shim_but_not_the_shim(
     tmp_path: Path, profile: str
 ) -> None:
     """The streams are files, and the processes can be found by their marker."""
     spool, marker = tmp_path / "spool", f"confine-{os.getpid()}-{profile}"
-    fifo = prepare(spool)
     line = "echo on; read x; echo $x; setsid sleep 600 & read y; wait"
-    argv = [*SHIM, str(spool), "", *command({"profile": profile}, "/bin/sh", "-c", line)]
-    start = "import os,sys\nif os.fork() == 0: os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
-    env = {**os.environ, MARKER: marker}
-    subprocess.run([*PYTHON, start, *argv], stdin=fifo, env=env, timeout=WITHIN, check=True)
+    start = (["/bin/sh", "-c", line], {**os.environ}, marker, {"profile": profile}, str(spool))
+    whole = [sys.executable, "-c", START, json.dumps(start)]
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    subprocess.run(whole, env=env, timeout=WITHIN, check=True)
     try:
         with open(spool / "in", "w") as stdin:
             stdin.write("hello\n")
         _until(lambda: (spool / "out").read_text() == "on\nhello\n")
         _until(lambda: _named(marker, "sleep"))
-        (shim,) = [
-            pid
-            for pid in marked(marker)
-            if os.getpgid(pid) == pid
-            and psutil.Process(pid).cmdline()[0] == SHIM[0]
-            and str(spool) in psutil.Process(pid).cmdline()
-        ]
+        pid = shim(spool)
+        assert pid and os.getpgid(pid) == pid
         if profile == "bwrap":
-            os.kill(shim, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             _until(lambda: not marked(marker))
     finally:
-        os.close(fifo)
         for pid in marked(marker):
             os.kill(pid, signal.SIGKILL)
-    _until(lambda: not marked(marker))
+    _until(lambda: not marked(marker) and not shim(spool))
 
 
 def _named(marker: str, name: str) -> list[int]:
-    found = {one.pid: one for one in psutil.process_iter() if one.pid in marked(marker)}
-    return [pid for pid, one in found.items() if one.name() == name]
+    return [pid for pid in marked(marker) if psutil.Process(pid).name() == name]
 
 
 def _until(holds: Any) -> None:

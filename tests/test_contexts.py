@@ -34,6 +34,7 @@ from bridge.store.tasks import Record, Retention, TaskStore
 from bridge.task import StatusUpdate, TaskState
 from bridge.workspace import Workspaces
 from tests.agent import PROGRAM
+from tests.children import children
 from tests.liveness import Liveness, listening
 
 WITHIN = 15.0
@@ -112,7 +113,7 @@ def endings(record: Record) -> list[TaskState]:
 
 
 def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    return children()
 
 
 Make = Callable[..., Bridge]

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import pytest_asyncio
 
 from bridge.store.push_queue import CONFIGS_PER_TASK
+from tests.children import children
 from tests.client import Client, Json, RpcError, artifact_text, state, states, task_id
 from tests.served import Server, serving
 from tests.test_push import Receiver, receiving
@@ -425,7 +425,7 @@ async def test_private_addresses_are_refused_before_anything_begins(
 ) -> None:
     async with serving(workspace, bridge_push_allow_private=False) as server:
         client = server.client(version)
-        before = psutil.Process().children(recursive=True)
+        before = children()
         for url in PRIVATE:
             with pytest.raises(RpcError) as raised:
                 await client.send("done", Configs(client).in_send(url))
@@ -435,7 +435,7 @@ async def test_private_addresses_are_refused_before_anything_begins(
                 rest = await Rest(server.http, server.url).post("/message:stream", body)
                 assert (rest.status, rest.reason) == (400, "INVALID_PARAMS")
         assert server.managers[0].figures() == {"tasks": 0, "contexts": 0}
-        assert psutil.Process().children(recursive=True) == before
+        assert children() == before
         task = await client.send("done")
         with pytest.raises(RpcError) as raised:
             await Configs(client).create(task["id"], PRIVATE[0])

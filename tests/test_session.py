@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import psutil
 import pytest
 
 from bridge import session as session_module
@@ -27,9 +26,11 @@ from bridge.events import (
     TimedOut,
 )
 from bridge.message import Message, Role, TextPart
-from bridge.process import MARKER, reap_orphans
+from bridge.process import reap_orphans
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.session import Limits, Session
+from bridge.spawn import MARKER
+from tests.children import children
 
 WITHIN = 15.0
 Events = list[AgentEvent | TimedOut]
@@ -156,7 +157,7 @@ async def start() -> AsyncIterator[Sessions]:
     for session in sessions.all:
         async with asyncio.timeout(WITHIN):
             await session.stop()
-    assert psutil.Process().children(recursive=True) == []
+    assert children() == []
 
 
 def run(session: Session, text: str) -> Turn:
@@ -175,7 +176,7 @@ def adapter_of(session: Session) -> Echo:
 
 
 def pids() -> list[int]:
-    return [process.pid for process in psutil.Process().children()]
+    return [process.pid for process in children()]
 
 
 # --- turns -------------------------------------------------------------------------------------
@@ -488,7 +489,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_still_leaves_nothing(
     async with asyncio.timeout(WITHIN):
         with pytest.raises(asyncio.CancelledError):
             await stopping
-    assert psutil.Process().children(recursive=True) == []
+    assert children() == []
     await turn.ended()
 
 

@@ -15,13 +15,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bridge import spool as spooling
 from bridge.inotify import Watch
-from bridge.process import AgentProcess, Hooks, LongLine, Start, reap_orphans
+from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
+from bridge.spawn import MARKER, Start
 from bridge.spool import Spool, Uncertain, exit_code, prepare
+from tests import children as started
 from tests.bridge_process import CHECKOUT
 from tests.liveness import Liveness, listening
 
@@ -87,7 +88,8 @@ class Children:
     def left(self, out: bytes = b"", status: str | None = None) -> Path:
         """What a child has left behind that has ended."""
         folder = self._folder / uuid.uuid4().hex
-        os.close(prepare(folder))
+        with prepare(folder):
+            pass
         (folder / "out").write_bytes(out)
         if status is not None:
             (folder / "exit").write_text(status)
@@ -118,7 +120,7 @@ async def children(tmp_path: Path) -> AsyncIterator[Children]:
     made = Children(tmp_path)
     yield made
     await made.stop()
-    left = psutil.Process().children(recursive=True)
+    left = started.children()
     for process in left:
         process.kill()
         process.wait(WITHIN)
@@ -348,6 +350,42 @@ async def test_an_output_that_was_closed_while_nobody_was_attached_is_told_of(
     assert attached.running
 
 
+# --- of an earlier version -----------------------------------------------------------------------
+
+EARLIER_SHIM = """
+folder=$1 group=$2
+shift 2
+trap : HUP INT TERM
+(exec "$@" >>"$folder/out" 2>>"$folder/err") 2>/dev/null
+code=$?
+echo "$code" >"$folder/exit.new"
+mv "$folder/exit.new" "$folder/exit"
+exit "$code"
+"""
+
+
+async def test_a_child_of_an_earlier_version_is_gone_on_with(children: Children) -> None:
+    folder = children.left()
+    (folder / "exit").unlink()
+    marker = children._markers[folder]
+    argv = ["/bin/sh", "-c", EARLIER_SHIM, "coding-agent-bridge-shim", str(folder), ""]
+    script = "setsid sleep 1000 & echo here; read x; echo $x; exit 6"
+    with stdin_of(folder) as stdin:
+        os.set_blocking(stdin, True)
+        env = {MARKER: marker, "PATH": os.environ["PATH"]}
+        argv += ["/bin/sh", "-c", script]
+        shim = subprocess.Popen(  # noqa: ASYNC220
+            argv, stdin=stdin, env=env, start_new_session=True
+        )
+    process, reader = children.attach(folder)
+    assert process.pid == shim.pid
+    await reader.until(lambda: reader.lines)
+    process.write(b"there\n")
+    shim.wait(WITHIN)
+    assert await ended(process) == exit_code(folder) == 6
+    assert reader.lines == [b"here", b"there"]
+
+
 # --- what it is sent ---------------------------------------------------------------------------
 
 
@@ -556,6 +594,6 @@ async def test_all_that_a_child_says_is_its_owners_alone(children: Children) -> 
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert set(modes.values()) == {0o600}, modes
-    assert {"in", "out", "err", "sent"} == set(modes)
+    assert {"in", "out", "err", "exit", "sent"} == set(modes)
     await process.stop(grace=1)
     assert (folder / "exit").stat().st_mode & 0o777 == 0o600

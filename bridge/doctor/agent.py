@@ -20,10 +20,11 @@ from bridge.doctor.adapters import COLUMNS, ability
 from bridge.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.process import AgentProcess, Hooks, LongLine, Start
+from bridge.process import AgentProcess, Hooks, LongLine
 from bridge.repository import guards
 from bridge.sandbox import Sandbox, refusal
 from bridge.settings import CHILD_ENVIRONMENT, Loaded, Settings
+from bridge.spawn import Start
 
 LINES = 5000  # of a CLI's help that are kept
 SHOWN = 400  # characters of what a CLI says
@@ -138,7 +139,7 @@ class _Examination:
 
     def __init__(self, choice: Choice, sandbox: Sandbox | None, within: Within) -> None:
         self._choice = choice
-        self._before = sandbox.command(choice.settings.workspaces.default) if sandbox else ()
+        self._rules = sandbox.rules(choice.settings.workspaces.default) if sandbox else None
         self._environment = sandbox.variables if sandbox else choice.config.env
         self._within = within
         self._upkeep = choice.adapter.upkeep
@@ -159,7 +160,7 @@ class _Examination:
                     self.told,
                     self._logged_in,
                     self._environment,
-                    self._before,
+                    self._rules,
                 )
                 checks += await talk.run(live)
         except LaunchError as error:
@@ -179,7 +180,7 @@ class _Examination:
 
     async def _run(self, arguments: Sequence[str], within: float) -> _Ran:
         """Raises LaunchError."""
-        argv = (*self._before, self._choice.config.binary, *arguments)
+        argv = (self._choice.config.binary, *arguments)
         lines: list[str] = []
 
         def hear(batch: list[bytes | LongLine]) -> None:
@@ -187,7 +188,7 @@ class _Examination:
                 raw = line.head if isinstance(line, LongLine) else line
                 lines.append(raw.decode(errors="replace"))
 
-        start = Start(argv, self._environment, self._cwd, stdin=False)
+        start = Start(argv, self._environment, self._cwd, stdin=False, rules=self._rules)
         process = await AgentProcess.spawn(start, Hooks(hear), line_limit=4096)
         code = None
         try:
@@ -197,7 +198,7 @@ class _Examination:
         finally:
             await process.stop(grace=1.0)
         err = process.stderr.decode(errors="replace")
-        problem = refusal(code, err) if self._before else None
+        problem = refusal(code, err) if self._rules else None
         if problem:
             raise LaunchError(problem)
         return _Ran(code, "\n".join(lines), err)

@@ -7,9 +7,10 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bridge.adapter import Prompt, SessionStart
 from bridge.cgroup import Cgroup
@@ -48,7 +49,7 @@ class Within:
 
 class Talk:
     """`told` makes what a CLI says fit to be shown. `logged_in`: None where it has no way to tell.
-    `environment`, `before`: as of a Session. Raises LaunchError."""
+    `environment`, `rules`: as of a Session. Raises LaunchError."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class Talk:
         told: Callable[[str], str],
         logged_in: bool | None,
         environment: Mapping[str, str],
-        before: Sequence[str],
+        rules: Mapping[str, Any] | None,
     ) -> None:
         self._choice = choice
         self._within = within
         self._told = told
         self._logged_in = logged_in
         self._environment = environment
-        self._before = before
+        self._rules = rules
         self._upkeep = choice.adapter.upkeep
         self._cwd = choice.settings.workspaces.default
         self._by_hand = f"(cd {self._cwd} && {choice.config.binary})"
@@ -77,7 +78,7 @@ class Talk:
         grace = settings.bridge_stop_grace_ms / 1000
         limits = Limits(self._within.prompt, 0, settings.bridge_max_line_bytes, grace)
         adapter = self._choice.make(self._choice.config, start)
-        session = Session(adapter, self._environment, limits, marker, before=self._before)
+        session = Session(adapter, self._environment, limits, marker, rules=self._rules)
         begun = time.monotonic()
         await session.open()
         try:

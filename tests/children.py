@@ -1,0 +1,27 @@
+"""Whom a server has started. psutil is the independent witness."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+
+from bridge.launcher import SHIM
+from bridge.spawn import LAUNCHER
+
+
+def children(pid: int | None = None) -> list[psutil.Process]:
+    """All processes below this one (or that one), zombies included; not what starts them, which
+    stays as long as the server does."""
+    return [one for one in psutil.Process(pid).children(recursive=True) if not _launches(one)]
+
+
+def launchers(pid: int | None = None) -> list[psutil.Process]:
+    """What starts them."""
+    return [one for one in psutil.Process(pid).children() if _launches(one)]
+
+
+def _launches(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline() == list(LAUNCHER) and process.name() != SHIM.decode()
+    return False

@@ -1,0 +1,312 @@
+"""How children are started (bridge/spawn.py, bridge/launcher.py): whose they are, what they are not
+given, and what becomes of a start when somebody ends in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bridge import spawn
+from bridge.confine import NOT_STARTED, REFUSED, landlock_abi
+from bridge.errors import LaunchError
+from bridge.process import AgentProcess, Hooks, LongLine, marked, reap_orphans
+from bridge.spawn import LAUNCHES, MARKER, Start, start_child
+from bridge.spool import shim
+from tests.bridge_process import CHECKOUT
+from tests.children import children, launchers
+
+WITHIN = 20.0
+AT_ONCE = 12
+pytestmark = pytest.mark.skipif(not LAUNCHES, reason="there is no launcher here")
+RULES: list[Any] = [
+    None,
+    {"profile": "none"},
+    pytest.param(
+        {"profile": "landlock", "scope": False},
+        marks=pytest.mark.skipif(landlock_abi() < 3, reason="no Landlock here"),
+    ),
+]
+
+
+class Child:
+    """One that was started, and what it says."""
+
+    process: AgentProcess
+
+    def __init__(self) -> None:
+        self.lines: list[bytes | LongLine] = []
+        self._heard = asyncio.Event()
+
+    def hear(self, lines: list[bytes | LongLine]) -> None:
+        self.lines += lines
+        self._heard.set()
+
+    async def line(self) -> bytes:
+        async with asyncio.timeout(WITHIN):
+            await self._heard.wait()
+        line = self.lines[0]
+        assert isinstance(line, bytes)
+        return line
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(WITHIN):
+            return await self.process.wait()
+
+
+class Starter:
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self.spools = folder is not None
+        self.all: list[Child] = []
+
+    async def __call__(
+        self, *argv: str, rules: Mapping[str, Any] | None = None, **env: str
+    ) -> Child:
+        child = Child()
+        start = Start(argv, env, "/", rules=rules)
+        spool = self._folder / uuid.uuid4().hex if self._folder else None
+        async with asyncio.timeout(WITHIN):
+            child.process = await AgentProcess.spawn(start, Hooks(child.hear), 2**20, spool)
+        self.all.append(child)
+        return child
+
+
+@pytest.fixture(params=["pipes", "spool"])
+async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Starter]:
+    """Starts children, of which nothing is left afterwards."""
+    reap_orphans()
+    starter = Starter(tmp_path / "sessions" if request.param == "spool" else None)
+    yield starter
+    for child in starter.all:
+        async with asyncio.timeout(WITHIN):
+            await child.process.stop(grace=0.1)
+    assert children() == []
+
+
+@contextlib.contextmanager
+def standing_still() -> Iterator[psutil.Process]:
+    """The launcher takes no orders meanwhile."""
+    (one,) = launchers()
+    one.suspend()
+    try:
+        yield one
+    finally:
+        with contextlib.suppress(psutil.Error):
+            one.resume()
+
+
+# --- whose they are ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", RULES)
+async def test_a_child_is_our_own_and_nobody_else_is_there(start: Starter, rules: Any) -> None:
+    """No interpreter, no shell: the program, and for a session that is to outlive us, who waits for
+    it, which has none of its streams."""
+    begun = [start("/bin/sleep", "1000", rules=rules) for _ in range(AT_ONCE)]
+    pids = {child.process.pid for child in await asyncio.gather(*begun)}
+    assert {psutil.Process(pid).ppid() for pid in pids} == {os.getpid()}
+    assert len(children()) == AT_ONCE * (1 + start.spools)
+    assert len(launchers()) == 1
+    sleeping = [one for one in children() if one.name() == "sleep"]
+    assert {one.ppid() if start.spools else one.pid for one in sleeping} <= pids
+    assert {os.getsid(one.pid) for one in sleeping} == pids
+    for pid in pids if start.spools else ():
+        (held,) = os.listdir(f"/proc/{pid}/fd")
+        assert os.readlink(f"/proc/{pid}/fd/{held}").endswith("/exit")
+
+
+async def test_a_shim_is_found_by_the_file_that_it_will_write_to(start: Starter) -> None:
+    if not start.spools:
+        return
+    child = await start("/bin/sh", "-c", "read x; exit 5")
+    folder = child.process._channel.folder  # type: ignore[attr-defined]
+    assert (shim(folder), (folder / "exit").read_text()) == (child.process.pid, "")
+    child.process.write(b"\n")
+    assert await child.ended() == 5
+    assert (shim(folder), (folder / "exit").read_text()) == (None, "5\n")
+
+
+# --- what they are not given ---------------------------------------------------------------------
+
+LOOK = """
+import json, os, signal
+fds = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
+ignored = [line for line in open("/proc/self/status") if line.startswith(("SigIgn", "SigBlk"))]
+print(json.dumps([fds[:-1], dict(os.environ), [int(one.split()[1], 16) for one in ignored]]))
+"""
+PYTHON_IGNORES = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
+
+
+@pytest.mark.parametrize("rules", RULES)
+async def test_neither_a_descriptor_nor_a_variable_of_another_session_is_handed_on(
+    start: Starter, rules: Any
+) -> None:
+    with open(os.devnull, "rb") as inheritable:  # noqa: ASYNC230
+        os.set_inheritable(inheritable.fileno(), True)
+        argv = (sys.executable, "-I", "-S", "-c", LOOK)
+        begun = [start(*argv, rules=rules, OWN=str(number)) for number in range(AT_ONCE)]
+        all_ = await asyncio.gather(*begun)
+    for number, child in enumerate(all_):
+        await child.ended()
+        fds, env, (blocked, ignored) = json.loads(await child.line())
+        assert fds == [0, 1, 2]
+        assert {**env, "LC_CTYPE": ""} == {"OWN": str(number), MARKER: env[MARKER], "LC_CTYPE": ""}
+        assert (blocked, ignored & ~PYTHON_IGNORES) == (0, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the memory of others")
+async def test_what_a_session_is_told_is_nowhere_but_in_its_program(start: Starter) -> None:
+    half = uuid.uuid4().hex
+    child = await start("/bin/sleep", "1000", SECRET=f"{half}{half}")
+    (one,) = launchers()
+    wanted = f"{half}{half}".encode()
+    assert not in_memory(one.pid, wanted)
+    assert in_memory(child.process.pid, wanted) is not start.spools
+
+
+def in_memory(pid: int, wanted: bytes) -> bool:
+    found = False
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in maps:
+            begin, end = (int(one, 16) for one in line.split()[0].split("-"))
+            if "r" in line.split()[1] and "[v" not in line:
+                memory.seek(begin)
+                found = found or wanted in memory.read(end - begin)
+    return found
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+async def test_a_refusal_is_told_on_stderr_and_nothing_has_run(start: Starter) -> None:
+    child = await start("/bin/true", rules={"profile": "chroot"})
+    assert await child.ended() == REFUSED
+    assert child.process.stderr.startswith(NOT_STARTED.encode())
+
+
+async def test_a_directory_that_is_another_one_by_now_is_none(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises(LaunchError, match="not the directory any more"):
+        await AgentProcess.spawn(Start(["/bin/true"], {}, str(tmp_path / "link")), Hooks(), 100)
+    assert children() == []
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_launcher_that_has_ended_is_replaced(start: Starter, meanwhile: bool) -> None:
+    assert await (await start("/bin/true")).ended() == 0
+    with standing_still() as one:
+        begun = asyncio.create_task(start("/bin/echo", "here")) if meanwhile else None
+        await asyncio.sleep(0)
+        one.kill()
+    child = await (begun or start("/bin/echo", "here"))
+    assert await child.ended() == 0
+    assert child.lines == [b"here"]
+    assert one not in launchers()
+
+
+async def test_a_start_that_is_cancelled_before_it_is_begun_leaves_nothing(
+    start: Starter, tmp_path: Path
+) -> None:
+    assert await (await start("/bin/true")).ended() == 0
+    before = len(os.listdir("/proc/self/fd"))
+    with standing_still():
+        begun = asyncio.create_task(start("/bin/sleep", "1000"))
+        await asyncio.sleep(0)
+        begun.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    assert children() == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+SERVER = """
+import sys
+from pathlib import Path
+from bridge.spawn import Start, start_child
+marker, witness, spool = sys.argv[1:]
+start_child(Start(["/bin/true"], {}, "/"))
+print("ready", flush=True)
+sys.stdin.readline()
+argv = ["/bin/sh", "-c", "echo ran >" + witness + "; sleep 1000"]
+start_child(Start(argv, {}, "/", marker=marker), Path(spool) if spool else None)
+"""
+
+
+@pytest.mark.parametrize("spools", [False, True])
+def test_a_server_that_is_killed_in_the_middle_of_a_start_leaves_nothing(
+    tmp_path: Path, spools: bool
+) -> None:
+    marker, witness = uuid.uuid4().hex, tmp_path / "witness"
+    spool = str(tmp_path / "session") if spools else ""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, marker, str(witness), spool],
+        env={"PYTHONPATH": str(CHECKOUT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdin and server.stdout
+    with server.stdin, server.stdout:
+        assert server.stdout.readline() == b"ready\n"
+        (one,) = launchers(server.pid)
+        one.suspend()
+        server.stdin.write(b"\n")
+        server.stdin.flush()
+        waits_for_an_answer(server.pid)
+        server.kill()
+        server.wait(WITHIN)
+        ended = os.pidfd_open(one.pid)
+        one.resume()
+        assert select.select([ended], [], [], WITHIN)[0] == [ended]
+        os.close(ended)
+    assert not marked(marker) and not witness.exists()
+
+
+def waits_for_an_answer(pid: int) -> None:
+    """Nothing tells of what another process does."""
+    deadline = os.times().elapsed + WITHIN
+    while not Path(f"/proc/{pid}/wchan").read_text().startswith(("unix_stream", "sock_")):
+        if Path(f"/proc/{pid}/syscall").read_text().startswith(("45 ", "0 ")):
+            return
+        assert os.times().elapsed < deadline
+        os.sched_yield()
+
+
+# --- where there is none -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", [None, {"profile": "none", "limits": {"nofile": 77}}])
+async def test_without_a_launcher_a_child_is_started_by_its_own_means(
+    monkeypatch: pytest.MonkeyPatch, rules: Any
+) -> None:
+    monkeypatch.setattr(spawn, "LAUNCHES", False)
+    start = Starter(None)
+    child = await start("/bin/sh", "-c", "ulimit -n; umask; read x; exit $x", rules=rules)
+    child.process.write(b"4\n")
+    assert await child.ended() == 4
+    assert child.lines[1] == b"0077" and (child.lines[0] == b"77") is bool(rules)
+    await child.process.stop()
+    with pytest.raises(LaunchError, match="cannot start /nowhere: No such file"):
+        await start("/nowhere")
+    assert children() == []
+
+
+def test_without_stdin_no_pipe_is_made() -> None:
+    child = start_child(Start(["/bin/true"], {}, "/", stdin=False))
+    assert child.pipes and child.pipes[0] is None
+    for fd in child.pipes[1:]:
+        os.close(fd)
+    assert os.waitpid(child.pid, 0)[1] == 0
