@@ -477,8 +477,10 @@ def kill_descendants(spared: Collection[str] = ()) -> None:
 
 
 def _with_descendants(markers: Collection[str]) -> set[int]:
+    """Whoever has one of these markers, what stems from them, and their shims, which have none."""
     roots = {pid for marker in markers for pid in marked(marker)}
-    return roots.union(*(descendants(pid) for pid in roots))
+    shims = {int(fields[1]) for pid in roots if (fields := _stat(pid))}
+    return roots.union(shims, *(descendants(pid) for pid in roots))
 
 
 def reap_orphans() -> None:
