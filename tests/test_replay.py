@@ -98,7 +98,7 @@ def lively(record: Record, count: int, seed: int) -> Iterator[Event]:
             if type(event) not in ENDINGS:
                 break
         yield event
-        yield Text(noise(200, number))
+        yield Text(noise(1500, number))  # in several pieces
         if number % 17 == 0:
             yield Retracted(100)
     yield Failed("x")
