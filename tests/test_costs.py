@@ -142,5 +142,5 @@ async def test_an_update_takes_as_much_memory_however_many_there_are(workspace: 
             sizes.append(kept / count)
     few, many = sizes
     print(f"bytes kept per update: {few:.0f} of {FEW}, {many:.0f} of {MANY}")
-    assert many <= 0.95 * few  # what was sent is kept of the newest alone
-    assert many < 6000
+    assert many <= 0.3 * few  # what was said is not kept: the rest is what any task costs
+    assert many < 300

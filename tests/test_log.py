@@ -222,3 +222,27 @@ async def test_a_change_can_be_waited_for() -> None:
         change()
         await asyncio.wait_for(waiter, SOON)
     await asyncio.wait_for(one.changed(), SOON)  # it is closed: there is nothing to wait for
+
+
+@pytest.mark.parametrize("entries", [True, False])
+async def test_what_is_released_goes_when_its_last_reader_has(entries: bool) -> None:
+    one = log(2)
+    (first, _) = await anext(one.follow(0, NEVER))
+    assert first.rendered is None
+    first.rendered = {"form": b"x"}
+    batches = one.follow(1, NEVER)
+    assert await numbers(batches) == [2]
+    one.close()
+    one.release(entries)
+    assert first.rendered and len(one) == 2
+    assert await rest(batches) == []
+    assert one.last == 2
+    assert len(one) == 0 if entries else first.rendered is None
+
+
+async def test_so_many_of_the_newest_are_kept_at_least() -> None:
+    one: EventLog[Update] = EventLog(keep=10)
+    for _ in range(100):
+        one.append([UPDATE, UPDATE])
+        assert min(one.last, 10) <= len(one) <= 24
+    assert (await numbers(one.follow(0, NEVER)))[-1] == 200

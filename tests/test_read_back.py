@@ -17,7 +17,7 @@ import pytest
 from bridge.a2a import CODECS
 from bridge.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.message import TextPart
-from bridge.store.replay import RECENT
+from bridge.store.replay import RECENT, MemoryRows
 from bridge.store.tasks import (
     ENTRY,
     MOST_BEHIND,
@@ -98,7 +98,7 @@ def lively(record: Record, count: int, seed: int) -> Iterator[Event]:
             if type(event) not in ENDINGS:
                 break
         yield event
-        yield Text(noise(200, number))
+        yield Text(noise(1500, number))  # in several pieces
         if number % 17 == 0:
             yield Retracted(100)
     yield Failed("x")
@@ -249,6 +249,31 @@ async def test_a_reader_who_is_behind_costs_so_much_and_no_more(tasks: TaskStore
     await gone(tasks, record)
 
 
+async def test_a_reader_who_falls_behind_twice_misses_nothing(tasks: TaskStore) -> None:
+    """Once the task goes on, and once it is put away meanwhile."""
+    record = begin(tasks, "t")
+
+    async def go_on() -> None:
+        for number in range(6000):
+            happen(tasks, record, Status(f"{number}"))
+            if number % 100 == 0:
+                await record.log.reached(record.log.last)
+        await durable(tasks)
+
+    await go_on()
+    batches, seen = record.log.follow(0, NEVER), list[int]()
+    async with asyncio.timeout(WITHIN):
+        while len(seen) < 6000:
+            seen += [entry.number for entry in await anext(batches)]
+        await go_on()
+        happen(tasks, record, Done())
+        await durable(tasks)
+        await packed(tasks)
+        seen += [entry.number async for batch in batches for entry in batch]
+    assert seen == list(range(1, 12_002))
+    await gone(tasks, record)
+
+
 async def test_reading_a_long_past_takes_little_memory(tasks: TaskStore) -> None:
     record = await say(tasks, "t", 4_000_000)
     count = 0
@@ -274,6 +299,18 @@ async def test_others_have_their_turn_while_a_task_is_read(tasks: TaskStore) -> 
     await record.whole()
     other.cancel()
     assert turns >= 20
+
+
+async def test_what_is_packed_is_read_from_anywhere() -> None:
+    rows, batches = MemoryRows(), [(n, n * 7, b"[%d]" % n, n * 2) for n in range(1, 20)]
+    rows.begin(1, b"prompt")
+    for batch in batches:
+        rows.add(1, batch)
+    before = [await rows.read(1, after) for after in range(20)]
+    assert before == [batches[after:] for after in range(20)]
+    await rows.pack(1)
+    assert [await rows.read(1, after) for after in range(20)] == before
+    assert await rows.prompt(1) == b"prompt"
 
 
 # --- what has to go -----------------------------------------------------------------------------
