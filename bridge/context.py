@@ -312,7 +312,8 @@ class Context:
 
     def _end(self, record: Record, event: Canceled | Interrupted | TimedOut) -> None:
         session = self._session if record is self._current else None
-        self._apply(record, event)
+        unsaid = session.unsaid() if session and not record.task.state.terminal else ()
+        self._apply(record, *unsaid, event)
         if session:  # first the word, then the deed: else a crash makes a failure of it
             self._store.when_durable(partial(session.begin_stop, interrupt=True))
         self._pool.notify()  # it may have waited for a place

@@ -192,6 +192,10 @@ class Session:
         if self._turn:
             self._turn.pause(waiting)
 
+    def unsaid(self) -> Sequence[AgentEvent]:
+        """What has waited until now lest it becomes a secret: the turn ends here."""
+        return self._redactor.rest()
+
     def pause(self, paused: bool) -> None:
         """Hear nothing more of the CLI for now, or go on."""
         if self._process:

@@ -44,9 +44,7 @@ from bridge.message import DataPart, Message, Part, Role, TextPart
 
 ANSWER_ID = "assistant-response"
 RESULT_ID = "result"
-LOOSE = (
-    256  # pieces of a text that are joined at once: each of them costs more than its few letters
-)
+LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
 MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
 
 

@@ -33,7 +33,7 @@ from bridge.events import (
 from bridge.message import DataPart, TextPart
 from bridge.redaction import MARK, Redactor, Secrets, secrets_of
 from tests.bridge_process import bridge, scripted
-from tests.client import Client, artifact_text, context_id, streamed_text, task_id
+from tests.client import Client, artifact_text, context_id, state, streamed_text, task_id
 from tests.liveness import listening
 from tests.served import serving
 
@@ -252,6 +252,21 @@ async def test_a_server_that_goes_on_with_an_agent_knows_what_has_waited(
                 async for _ in items:
                     pass
             assert artifact_text(await client.get(task["id"])) == f"<{MARK}>"
+
+
+async def test_what_has_waited_is_told_when_the_turn_is_canceled(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "canary-0123456789")
+    async with listening() as live, serving(workspace, agent_env=("MY_API_KEY",)) as server:
+        client = server.client()
+        task = await client.send_now(
+            f'line {{"type":"text","text":"<canary"}}\nwait {live.path} agent'
+        )
+        await live.pid("agent")
+        canceled = await client.cancel(task["id"])
+    assert state(canceled) == "canceled"
+    assert artifact_text(canceled) == "<canary"
 
 
 async def test_a_key_of_the_agent_is_in_nothing_that_a_client_gets(

@@ -59,7 +59,7 @@ class Caller:
     principal: Principal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stream:
     """A task to be told about from update `after` on. `first` is its state at that update; None
     for a client that has seen all up to there.
@@ -95,6 +95,7 @@ class Stream:
             return
         if self.first is not None:
             yield [(self.after, self.first)]
+            self.first = None  # the stream may stay for days
         if self.over:
             return
         async for batch in self._updates(write):
