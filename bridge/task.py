@@ -244,6 +244,13 @@ class Task:
         head.state, head.status_time = self.state, self.status_time
         return head
 
+    def outline(self) -> Task:
+        """The task without its artifacts."""
+        outline = self.head()
+        outline.status_message, outline.metadata = self.status_message, self.metadata
+        outline.history = self.history
+        return outline
+
     def shed(self) -> None:
         """Drop what was said. The updates to come are the same, but for those of Retracted."""
         self.history.clear()

@@ -424,6 +424,13 @@ async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, ver
                 assert await got.json() == task
             listed = await client.call("ListTasks", {"includeArtifacts": True})
             assert listed["tasks"] == [task]
+            del task["artifacts"]
+            assert record.outline  # at once
+            for _ in range(2):  # what is kept for lists, and what is read back for one
+                assert (await client.call("ListTasks", {}))["tasks"] == [task]
+                assert record.outline
+                record.outline = None
+            task = await client.get(name)
             async with client.subscribe(name) as items:
                 with pytest.raises(RpcError):
                     await anext(items)

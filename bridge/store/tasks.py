@@ -20,7 +20,7 @@ from bridge.adapter import SessionStart
 from bridge.events import Event
 from bridge.heap import Heap
 from bridge.log import EventLog
-from bridge.message import Message
+from bridge.message import Message, TextPart
 from bridge.store.journal import Journal, Row
 from bridge.store.replay import JournalRows, MemoryRows, Recent, Rows, replay, retold
 from bridge.store.stored import EVENTS, Told, dump, dump_events, load, micros, moment
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+SHORT = 8 * 1024  # characters of a history that is kept for lists
 NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who come back to it
 MOST_BEHIND = 1024 * 1024  # bytes of them that are kept for a reader who is behind
 ENTRY = 256  # bytes that an update takes, besides what is written down of it
@@ -98,7 +99,7 @@ class Record:
     `place`: among all tasks, in the order in which they came. `size`: bytes in the store.
 
     Of a task that has been put away, `task` is its head alone (see Task.head); `back` reads the
-    rest, for whole().
+    rest, for whole(). `outline` is what lists show of it, unless that is long or was never shown.
     """
 
     task: Task
@@ -109,11 +110,31 @@ class Record:
     batches: int = 0  # of events that were written
     size: int = 0
     back: Callable[[Record], Awaitable[Task]] | None = None
+    outline: Task | None = None
 
     async def whole(self) -> Task:
         """The task with all that was said. Nothing else happens meanwhile where it has not been
         put away; else it has ended, and this raises Unavailable if it cannot be read now."""
         return await self.back(self) if self.back else self.task
+
+    async def listed(self) -> Task:
+        """The task, of which nobody wants the artifacts. As whole()."""
+        if self.back is None:
+            return self.task
+        return self.outline or self.keep_outline(await self.back(self))
+
+    def keep_outline(self, whole: Task) -> Task:
+        outline = whole.outline()
+        if sum(map(_letters, outline.history)) <= SHORT:
+            self.outline = outline
+        return outline
+
+
+def _letters(message: Message) -> int:
+    """About how many there are in it."""
+    return sum(
+        len(part.text) if isinstance(part, TextPart) else len(repr(part)) for part in message.parts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +313,7 @@ class TaskStore:
         record.log.release(entries=large)
         if not large or record.task.id not in self._records:
             return
+        record.keep_outline(record.task)
         record.task, record.back = record.task.head(), self._whole
         if self._journal:
             self._trim(record)

@@ -259,7 +259,8 @@ class Operations:
         records, page = self._tasks.list(asked, caller.principal)
         while away := [r for r in records if r.back and r.task.id not in whole]:
             for record in away:
-                whole[record.task.id] = await record.whole()
+                read = record.whole if asked.include_artifacts else record.listed
+                whole[record.task.id] = await read()
             records, page = self._tasks.list(asked, caller.principal)  # as it is by now
         tasks = [whole.get(record.task.id, record.task) for record in records]
         return await _durable(codec.encode_page(tasks, asked, page), *records)
