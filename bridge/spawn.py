@@ -27,7 +27,6 @@ MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 # Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 CONFINE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))
-_SEARCHED = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}  # to start Python
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
 BY_COMMAND = ("bwrap", "external")  # profiles that are a command, run by CONFINE
 
@@ -166,7 +165,7 @@ class _Launcher:
                 with ours, theirs:
                     child = subprocess.Popen(
                         LAUNCHER,
-                        env=_SEARCHED,
+                        env={},
                         cwd="/",
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
