@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bridge import __version__, cgroup, player, recording, registry, repository, runner
+from bridge import __version__, cgroup, recording, registry, repository
 from bridge.a2a.card import Card, Skill
 from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
 from bridge.app import Service
@@ -33,7 +33,9 @@ from bridge.transports.operation import Operations
 from bridge.warm import Plan
 
 REPLAY = "replay"
-RUNNER = (sys.executable, "-I", str(Path(runner.__file__)))
+# Programs, which are not imported: the server does without what they need.
+RUNNER = (sys.executable, "-I", str(Path(__file__).with_name("runner.py")))
+PLAYER = (sys.executable, "-I", str(Path(__file__).with_name("player.py")))
 SKILLS = (
     Skill(
         "code",
@@ -191,7 +193,7 @@ def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice
     path = os.path.abspath(settings.bridge_replay_file or recording.EXAMPLE)
     dialect = registry.load(recording.dialect(path))
     speed = str(settings.bridge_replay_speed)
-    config = AgentConfig(sys.executable, ("-I", str(Path(player.__file__)), path, speed))
+    config = AgentConfig(PLAYER[0], (*PLAYER[1:], path, speed))
     make = functools.partial(adapter, dialect=dialect)  # type: ignore[call-arg]
     return Choice(agent_id, settings, adapter, make, config, f"{path} ({dialect.title})", notes)
 

@@ -240,8 +240,6 @@ SHELL: dict[str, set[str]] = {
         "context",
         "errors",
         "manager",
-        "player",
-        "runner",
         "push",
         "recording",
         "registry",

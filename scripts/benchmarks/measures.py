@@ -207,11 +207,13 @@ def memory(target: Target, sizes: Sizes) -> Figures:
     with target.serving() as server, Loop(server.address) as loop:
         warm_up(server)
         time.sleep(0.5)
-        idle = server.rss_bytes()
+        idle, helpers = server.rss_bytes(), server.helpers_bytes()
         yield "idle", idle / MIB
+        yield "idle.helpers", helpers / MIB
         for count in sizes.idle:
             _hold(server, loop, count - loop.streaming, sizes.cap)
             yield f"idle.{count}", (server.rss_bytes() - idle) / count / KIB
+            yield f"idle.{count}.helpers", (server.helpers_bytes() - helpers) / count / KIB
 
 
 def _hold(server: Server, loop: Loop, count: int, cap: float) -> float:
@@ -424,10 +426,10 @@ def cancel(target: Target, sizes: Sizes) -> Figures:
 
 
 def _cancel(server: Server, loop: Loop) -> float:
-    before = server.agents()
+    before = server.family()
     request = server.send_request(n=1, hold_ms=600_000)
     (stream,) = loop.crowd([request], 30, "a text")
-    started = server.agents() - before
+    started = server.family() - before
     assert started, "the task has no process"
     began = time.monotonic()
     server.ask("CancelTask", {"id": stream.transcript().task_id()})

@@ -29,6 +29,16 @@ def rss_bytes(pid: int) -> int:
     return int(pages) * PAGE
 
 
+def pss_bytes(pid: int) -> int:
+    """Its memory, with its share of what it has in common with others: of a fork, that is nearly
+    everything. 0 of a process that has ended, or that may not be looked into."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 def with_in_command_line(mark: str) -> set[int]:
     """Processes that were started with `mark` somewhere in their arguments."""
     return {pid for pid in _pids() if mark.encode() in _command_line(pid)}

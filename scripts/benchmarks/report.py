@@ -43,7 +43,7 @@ def _one_task(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield Row("first.frame", "request to first event", "ms")
     yield Row("first.text", "request to first text", "ms")
     yield Row("first.cli", "of that, the CLI's own start, measured alone", "ms")
-    yield Row("first.beyond_frame", "first event beyond the CLI's start", "ms", False, 1, 2)
+    yield Row("first.beyond_frame", "first event beyond the CLI's start", "ms")
     yield Row("first.beyond_text", "first text beyond the CLI's start", "ms")
     yield Row("first.task", "request to first event, adapter `generic`", "ms", False, 1, 2)
     yield Row("warm.0", "first text, CLI starts in 500 ms", "ms")
@@ -69,9 +69,11 @@ def _paces(sizes: Mapping[str, Any]) -> Iterator[Row]:
 
 def _memory(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield Row("idle", "the idle server", "MiB", False, 55, 55)
+    yield Row("idle.helpers", "the process that starts its agents", "MiB")
     for count in sizes["idle"]:
         label = f"{count} silent streaming tasks: memory of each"
         yield Row(f"idle.{count}", label, "KiB", False, 32, 32)
+        yield Row(f"idle.{count}.helpers", f"{label}, outside the server", "KiB")
     live = f"{sizes['live']:,} live streams"
     yield Row("live.seconds", f"{live}: until all stream", "s", False, 3, 5)
     yield Row("live.rss", f"{live}: memory of the server", "MiB", False, 130)

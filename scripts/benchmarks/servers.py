@@ -128,16 +128,25 @@ class Server:
     # --- the process ---------------------------------------------------------------------------
 
     def cpu_seconds(self) -> float:
-        return sum(processes.cpu_seconds(pid) for pid in self._processes())
+        return sum(processes.cpu_seconds(pid) for pid in {self.pid, *self._helpers()})
 
     def rss_bytes(self) -> int:
-        return sum(processes.rss_bytes(pid) for pid in self._processes())
+        return processes.rss_bytes(self.pid)
+
+    def helpers_bytes(self) -> int:
+        """What the other processes take that are the server's: those that start its agents, or
+        wait for their end."""
+        return sum(processes.pss_bytes(pid) for pid in self._helpers())
 
     def agents(self) -> set[int]:
         return processes.with_in_command_line(self.agent.mark)
 
-    def _processes(self) -> set[int]:
-        return {self.pid, *processes.helpers(self.pid, self.agent.mark)}
+    def family(self) -> set[int]:
+        """All that stems from the server."""
+        return {*self.agents(), *self._helpers()}
+
+    def _helpers(self) -> set[int]:
+        return processes.helpers(self.pid, self.agent.mark)
 
 
 def prompt(**knobs: int) -> str:
