@@ -164,18 +164,18 @@ class EventLog(Generic[T]):
     async def _changed(self, reader: _Reader[T], timeout: float | None) -> bool:
         """Whether something has that its tap has not taken, before so many seconds were silent."""
         loop = asyncio.get_running_loop()
+        reader.heard = loop.time()
         reader.woken = loop.create_future()
         self._waiting.add(reader)
         try:
             while timeout is not None:
-                reader.silent = True
                 # asyncio.wait() would do, at twice the price
-                timer = loop.call_later(timeout, reader.wake, False)
+                timer = loop.call_at(reader.heard + timeout, reader.wake, False)
                 try:
                     changed = await reader.woken
                 finally:
                     timer.cancel()
-                if changed or reader.silent:
+                if changed or timer.when() >= reader.heard + timeout:
                     return changed
                 reader.woken = loop.create_future()
             return await reader.woken
@@ -200,7 +200,7 @@ class EventLog(Generic[T]):
         if not taken:
             return False
         reader.after = batch[-1].number
-        reader.silent = False
+        reader.heard = asyncio.get_running_loop().time()
         return True
 
     def _trim(self) -> None:
@@ -234,12 +234,12 @@ class EventLog(Generic[T]):
 class _Reader(Generic[T]):
     """Who has been given all up to number `after`, and waits for more."""
 
-    __slots__ = ("after", "silent", "tap", "woken")
+    __slots__ = ("after", "heard", "tap", "woken")
 
     def __init__(self, after: int = 0, tap: Tap[T] | None = None) -> None:
         self.after = after
         self.tap = tap
-        self.silent = True  # the tap has taken nothing since the clock was set
+        self.heard = 0.0  # when it began to wait, or its tap has taken something
         self.woken: asyncio.Future[bool]
 
     def wake(self, changed: bool) -> None:

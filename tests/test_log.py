@@ -183,6 +183,17 @@ async def test_there_is_no_pause_while_a_tap_takes_everything() -> None:
     assert await reader == []  # the pause, once nothing comes
 
 
+async def test_a_pause_begins_with_what_the_tap_has_taken_last() -> None:
+    one = log(0)
+    reader = asyncio.create_task(numbers(one.follow(0, 1.0, lambda batch: True)))
+    await waiting(reader)
+    one.append([UPDATE])
+    loop = asyncio.get_running_loop()
+    taken = loop.time()
+    assert await reader == []
+    assert 1.0 <= loop.time() - taken < 1.9  # not once more after the first second
+
+
 async def test_a_reader_that_goes_away_leaves_the_others_their_entries() -> None:
     one = log(0)
     gone = asyncio.create_task(numbers(one.follow(0, NEVER)))
