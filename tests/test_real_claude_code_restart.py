@@ -7,6 +7,7 @@ the same state goes on with them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from bridge.spool import shim
 from tests.client import (
     METHODS,
     Json,
@@ -41,7 +43,6 @@ from tests.real_claude_code import (
     ask,
     bash,
     claude_code,
-    command_line,
     reason,
     running_command,
     script,
@@ -188,10 +189,13 @@ async def kill(real: RealClaudeCode, *readers: Reader) -> None:
         assert state(await reader.end()) not in ("completed", "failed", "canceled")
 
 
-def agents(real: RealClaudeCode) -> list[str]:
-    """The command lines of the shells that wait for the CLIs."""
-    lines = [" ".join(command_line(process)) for process in real.processes()]
-    return [line for line in lines if "/state/sessions/" in line]
+def agents(real: RealClaudeCode) -> list[int]:
+    """Who waits for the CLIs."""
+    found = []
+    for folder in real.home.parent.glob("state/sessions/*"):
+        with contextlib.suppress(FileNotFoundError):  # a session that ends just now
+            found.append(shim(folder))
+    return [pid for pid in found if pid]
 
 
 def heard(real: RealClaudeCode) -> int:
@@ -520,7 +524,7 @@ async def test_an_end_that_no_server_heard_is_told_by_the_next_one(
 
 @pytest.mark.parametrize("alone", [True, False], ids=["cli", "group"])
 async def test_a_cli_that_died_without_a_server_fails_its_task(tmp_path: Path, alone: bool) -> None:
-    """Its command is an orphan then, and goes too. `alone`: the shell that writes down the end
+    """Its command is an orphan then, and goes too. `alone`: the shim that writes down the end
     was not killed with it."""
     async with durable(tmp_path, **FORCE) as real, running_command() as command:
         reader = Reader(real, "0.3")
