@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bridge.launcher import SHIM
 from tests.client import artifact_text, context_id, state
-from tests.real_claude_code import command_line, script
+from tests.real_claude_code import script
 from tests.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli, Real, gone, serving
 from tests.test_warm import warm_in
 
@@ -26,13 +27,13 @@ def named(cli: Cli) -> str:
 
 
 def leaders(real: Real) -> set[psutil.Process]:
-    """The CLIs that run: what the shells that write down their ends have started."""
+    """The CLIs that run: what the shims that write down their ends have started."""
     return {
         one
         for one in real.processes()
         if psutil.pid_exists(one.pid)
         for parent in [one.parent()]
-        if parent and command_line(parent)[:1] == ["/bin/sh"]
+        if parent and parent.name() == SHIM.decode()
     }
 
 
