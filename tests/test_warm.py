@@ -250,14 +250,14 @@ async def test_one_that_does_not_wait_is_tried_again_less_and_less(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(warm, "LONGEST_PAUSE", 0.4)
+    monkeypatch.setattr(warm, "LONGEST_PAUSE", 1.0)
     hasty = program(workspace, f"import time\nif os.path.exists('hasty'):\n    {first}")
     (workspace / "hasty").touch()
     async with serving(workspace, program=hasty, bridge_warm_sessions=1) as server:
-        await until(lambda: starts(workspace) == 3)
-        workspaces = server.managers[0]._warm._workspaces
-        assert [one.failures for one in workspaces.values()] in ([2], [3])
+        (place,) = server.managers[0]._warm._workspaces.values()
+        await until(lambda: place.failures == 3)  # the last of them has ended
         (workspace / "hasty").unlink()
+        assert starts(workspace) == 3
         assert state(await server.client().send("text fine")) == "completed"
         await kept(server, 1)
     assert caplog.text.count("no session can be kept warm") == 1
