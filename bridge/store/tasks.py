@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SHORT = 8 * 1024  # characters of a history that is kept for lists
+FEW, SHORT = 32, 8 * 1024  # messages, and their characters, of a history that is kept for lists
 NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who come back to it
 MOST_BEHIND = 1024 * 1024  # bytes of them that are kept for a reader who is behind
 ENTRY = 256  # bytes that an update takes, besides what is written down of it
@@ -125,7 +125,8 @@ class Record:
 
     def keep_outline(self, whole: Task) -> Task:
         outline = whole.outline()
-        if sum(map(_letters, outline.history)) <= SHORT:
+        history = outline.history
+        if len(history) <= FEW and sum(map(_letters, history)) <= SHORT:
             self.outline = outline
         return outline
 
