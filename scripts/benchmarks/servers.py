@@ -223,8 +223,10 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
 
 def _stop(process: subprocess.Popen[bytes], agent: Agent) -> None:
     """By force: an orderly end of 2,000 tasks takes longer than what is measured."""
+    helpers = processes.helpers(process.pid, agent.mark)
     process.kill()
     process.wait()
+    processes.kill(helpers)
     while left := processes.with_in_command_line(agent.mark):
         processes.kill(left)
         processes.gone(left, STOPS_WITHIN)
