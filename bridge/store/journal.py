@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
-GATHER = 0.001  # seconds from the beginning of a commit to that of the next, which has more in it
 MEASURE_EVERY, ROW = 64 * 1024, 100  # bytes that are written, and what a row has at least
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
@@ -81,7 +80,6 @@ class Journal:
         self._database: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._busy = False  # a commit is under way, or will be
-        self._rest_until = 0.0  # time of the loop before which the next one does not begin
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
         self._unmeasured = 0  # bytes that were written since
@@ -149,18 +147,13 @@ class Journal:
     def _soon(self) -> None:
         """Commit what waits once all that happens now has been added to it."""
         self._busy = True
-        pause = self._rest_until - self._loop.time()
-        if pause > 0:
-            self._loop.call_later(pause, self._begin)
-        else:
-            self._loop.call_soon(self._begin)
+        self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         if self._closed:
             return
         group = _Group(self._rows, self._thens, self.waiting)
         self._rows, self._thens = [], []
-        self._rest_until = self._loop.time() + GATHER
         if self.problem:
             self._recover(group)
         elif group.rows:
