@@ -172,11 +172,13 @@ class EventLog(Generic[T]):
                 # asyncio.wait() would do, at twice the price
                 timer = loop.call_at(reader.heard + timeout, reader.wake, False)
                 try:
-                    changed = await reader.woken
+                    await reader.woken
                 finally:
                     timer.cancel()
-                if changed or timer.when() >= reader.heard + timeout:
-                    return changed
+                if reader not in self._waiting:  # also if the time was over in the same moment
+                    return True
+                if timer.when() >= reader.heard + timeout:
+                    return False
                 reader.woken = loop.create_future()
             return await reader.woken
         finally:

@@ -81,6 +81,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._busy = False  # a commit is under way, or will be
         self._recovery: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._closed = False
         self._unmeasured = 0  # bytes that were written since
 
@@ -214,7 +215,9 @@ class Journal:
             log.warning("what happens can be written down again")
             self.problem = None
         else:  # what was there before is done, and nothing new is taken on
-            self._loop.call_later(RETRY_LONGEST, self._look)
+            if self._again:
+                self._again.cancel()
+            self._again = self._loop.call_later(RETRY_LONGEST, self._look)
         self._durable(group)
 
     def _look(self) -> None:
