@@ -82,6 +82,11 @@ class Questions:
         """Forget them: Codex will."""
         self._asked.clear()
 
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._asked.clear()
+        self._may_ask, self._item = lambda: False, lambda id_: {}
+
     def refuse(self) -> None:
         """There is nobody to ask any more."""
         asked, self._asked = self._asked, []

@@ -37,10 +37,17 @@ from ._runs import Runs
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
 
+Handlers = Mapping[str, Callable[[Any, Json], Said]]
+"""Methods of an adapter. They belong to its class: a table of each one's own would be one with it,
+and garbage that only a collector finds."""
+
 
 class Print(Runs):
     """Subclasses have arguments() and a handler for each type of line that matters; what a handler
     cannot make sense of is shown as it is."""
+
+    handlers: ClassVar[Handlers] = {}
+    """By the type of the line."""
 
     variables: ClassVar[Mapping[str, str]] = {}
     """Set for the CLI unless the operator sets them."""
@@ -51,7 +58,6 @@ class Print(Runs):
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
         self.session_id = start.session_id if start.resume else None  # to be resumed
-        self.handlers: dict[str, Callable[[Json], Said]] = {}
         self._begin_turn()
 
     def _begin_turn(self) -> None:
@@ -122,7 +128,7 @@ class Print(Runs):
         handler = self.handlers.get(str(event.get("type")))
         said: list[AgentEvent] = []
         try:
-            said.extend(handler(event) if handler else ())
+            said.extend(handler(self, event) if handler else ())
         except (LookupError, TypeError, ValueError, AttributeError):
             # A known type in an unknown shape, of a newer CLI. If it was the end, the exit says so.
             said.append(output_status(line))

@@ -30,7 +30,16 @@ from urllib.parse import quote, unquote, urlsplit
 
 import orjson
 
-from bridge.adapter import Adapter, AgentConfig, Launch, Prompt, SessionStart, Upkeep, as_text
+from bridge.adapter import (
+    Adapter,
+    AgentConfig,
+    ExitStatus,
+    Launch,
+    Prompt,
+    SessionStart,
+    Upkeep,
+    as_text,
+)
 from bridge.events import (
     SESSION_LOST,
     AgentEvent,
@@ -140,15 +149,6 @@ class Acp(Adapter):
         self._turn: _Turn | None = None
         self._asked: list[_Asked] = []
         self._questions = 0
-        self._updates: dict[str, Callable[[_Turn, Json], Said]] = {
-            "agent_message_chunk": self._message_chunk,
-            "agent_thought_chunk": _thought_chunk,
-            "tool_call": self._tool_update,
-            "tool_call_update": self._tool_update,
-            "plan": lambda turn, update: [_plan(update["entries"])],
-            "usage_update": self._usage_update,
-            "current_mode_update": self._mode_update,
-        }
 
     # --- what the session asks for -------------------------------------------------------------
 
@@ -205,6 +205,10 @@ class Acp(Adapter):
             turn.heard = True
             return [Started(self._session_id, *self._describe()), *said]
         return said
+
+    def receive_exit(self, status: ExitStatus) -> Said:
+        self._peer.close()
+        return super().receive_exit(status)
 
     def _describe(self) -> tuple[str | None, str | None, str | None]:
         info = as_dict((self._agent or {}).get("agentInfo"))
@@ -524,7 +528,7 @@ class Acp(Adapter):
         if foreign or turn is None or not turn.sent:
             return ()
         handler = self._updates.get(str(update.get("sessionUpdate")))
-        return handler(turn, update) if handler else ()
+        return handler(self, turn, update) if handler else ()
 
     def _message_chunk(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
         meta_usage = as_dict(as_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
@@ -697,6 +701,16 @@ class Acp(Adapter):
     def _acknowledge(self, request: Request) -> Said:
         self._peer.answer(request, {})
         return ()
+
+    _updates: ClassVar[Mapping[str, Callable[[Any, _Turn, Json], Said]]] = {
+        "agent_message_chunk": _message_chunk,
+        "agent_thought_chunk": lambda self, turn, update: _thought_chunk(turn, update),
+        "tool_call": _tool_update,
+        "tool_call_update": _tool_update,
+        "plan": lambda self, turn, update: [_plan(update["entries"])],
+        "usage_update": _usage_update,
+        "current_mode_update": _mode_update,
+    }
 
 
 # --- settings of a session -----------------------------------------------------------------------

@@ -128,16 +128,6 @@ class ClaudeCode(Adapter):
         self._requests: dict[str, _Request] = {}
         self._greeting = False  # its answer is awaited, and nobody has given a prompt yet
         self._begin_turn()
-        self._handlers: dict[str, Callable[[Json], Iterable[AgentEvent]]] = {
-            "stream_event": self._stream_event,
-            "assistant": self._assistant,
-            "user": self._user,
-            "system": self._system,
-            "result": self._result,
-            "control_request": self._control_request,
-            "control_response": self._control_response,
-            "control_cancel_request": self._control_cancel_request,
-        }
 
     def _begin_turn(self) -> None:
         self._prompts: set[str] = set()  # the ids of the turn's prompts
@@ -270,7 +260,7 @@ class ClaudeCode(Adapter):
             return ()
         said: list[AgentEvent] = []
         try:
-            said.extend(handler(event))
+            said.extend(handler(self, event))
         except (LookupError, TypeError, ValueError, AttributeError):
             # A known type in an unknown shape, of a newer CLI. The turn can do without it, unless
             # it is its end.
@@ -531,6 +521,17 @@ class ClaudeCode(Adapter):
 
     def _send(self, line: Json) -> None:
         self.send(orjson.dumps(line) + b"\n")
+
+    _handlers: ClassVar[Mapping[str, Callable[[Any, Json], Iterable[AgentEvent]]]] = {
+        "stream_event": _stream_event,
+        "assistant": _assistant,
+        "user": _user,
+        "system": _system,
+        "result": _result,
+        "control_request": _control_request,
+        "control_response": _control_response,
+        "control_cancel_request": _control_cancel_request,
+    }
 
 
 # --- message parts ↔ content blocks ------------------------------------------------------------

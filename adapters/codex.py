@@ -220,6 +220,8 @@ class Codex(Adapter):
         return said
 
     def receive_exit(self, status: ExitStatus) -> Said:
+        self._peer.close()
+        self._questions.close()
         if self._turn and self._turn.interrupted:
             return [INTERRUPTED]
         return super().receive_exit(status)

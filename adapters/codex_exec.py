@@ -33,7 +33,7 @@ from bridge.shapes import as_dict, as_list, as_string, as_word
 
 from . import _project_files as files
 from ._codex_trust import closed
-from ._print import Json, Print, counts
+from ._print import Handlers, Json, Print, counts
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
 MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are no tool calls
@@ -65,15 +65,6 @@ class CodexExec(Print):
         super().__init__(config, start)
         # What the conversation has used so far; not known where it began before.
         self._used: dict[str, int] | None = None if start.resume else {}
-        self.handlers = {
-            "thread.started": self._thread_started,
-            "item.started": self._item,
-            "item.updated": self._item,
-            "item.completed": self._item_completed,
-            "turn.completed": self._turn_completed,
-            "turn.failed": self._turn_failed,
-            "error": self._error,
-        }
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         # It would refuse a folder that is no repository; which one it is was the operator's choice.
@@ -143,6 +134,16 @@ class CodexExec(Print):
         text = as_word(as_dict(event.get("error")).get("message"))
         unknown = Failed(f"{self.title} ended the turn with an error that it does not name.")
         return self.finish(_failed(text) if text else self.problem or unknown)
+
+    handlers: ClassVar[Handlers] = {
+        "thread.started": _thread_started,
+        "item.started": _item,
+        "item.updated": _item,
+        "item.completed": _item_completed,
+        "turn.completed": _turn_completed,
+        "turn.failed": _turn_failed,
+        "error": _error,
+    }
 
 
 def _failed(text: str) -> Failed:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -33,7 +33,7 @@ from bridge.shapes import as_dict, as_list, as_string
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Json, Print, counts, unified
+from ._print import Handlers, Json, Print, counts, unified
 
 PRESET = next(one for one in PRESETS if one.name == "copilot")
 
@@ -53,22 +53,6 @@ class CopilotPrint(Print):
         PRESET.login,
         flags=("--output-format", "--allow-all", "--no-ask-user", "--session-id", "--resume"),
     )
-
-    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
-        super().__init__(config, start)
-        self.handlers = {
-            "user.message": self._user_message,
-            "assistant.message_start": self._message_start,
-            "assistant.message_delta": self._delta,
-            "assistant.message": self._message,
-            "assistant.turn_retry": self._retry,
-            "assistant.reasoning_delta": self._reasoning,
-            "tool.execution_start": self._tool_start,
-            "tool.execution_complete": self._tool_complete,
-            "session.info": self._info,
-            "session.error": self._error,
-            "result": self._result,
-        }
 
     def begin_turn(self) -> None:
         self._streamed = ""  # of the message that is not confirmed yet
@@ -164,6 +148,20 @@ class CopilotPrint(Print):
         problem = Failed(f"{self.title} ended the turn with the exit code {code}.")
         failed = self.problem or (problem if code != 0 else None)
         yield from self.finish(failed or Done(), usage)
+
+    handlers: ClassVar[Handlers] = {
+        "user.message": _user_message,
+        "assistant.message_start": _message_start,
+        "assistant.message_delta": _delta,
+        "assistant.message": _message,
+        "assistant.turn_retry": _retry,
+        "assistant.reasoning_delta": _reasoning,
+        "tool.execution_start": _tool_start,
+        "tool.execution_complete": _tool_complete,
+        "session.info": _info,
+        "session.error": _error,
+        "result": _result,
+    }
 
 
 def _change(edit: Json, diff: Any) -> FileChange:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -38,7 +38,7 @@ from bridge.shapes import as_dict, as_string, as_word
 from . import _project_files as files
 from ._acp_presets import Preset
 from ._plain import plain
-from ._print import Json, Print, Said, count, counts, plan_entry, unified
+from ._print import Handlers, Json, Print, Said, count, counts, plan_entry, unified
 from .acp import named
 
 PRESET = Preset(
@@ -83,18 +83,6 @@ class Cursor(Print):
         PRESET.login,
         flags=("--print", "--output-format", "--stream-partial-output", "--force", "--trust"),
     )
-
-    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
-        super().__init__(config, start)
-        self.handlers = {
-            "system": self._system,
-            "thinking": self._thinking,
-            "assistant": self._assistant,
-            "tool_call": self._tool_call,
-            "interaction_query": self._interaction_query,
-            "error": self._error,
-            "result": self._result,
-        }
 
     @classmethod
     def suited(cls, config: AgentConfig) -> type[Adapter]:
@@ -199,6 +187,16 @@ class Cursor(Print):
 
     def _failed(self, text: str) -> Failed:
         return Failed(text, "auth" if LOGIN.search(text) else "agent-error")
+
+    handlers: ClassVar[Handlers] = {
+        "system": _system,
+        "thinking": _thinking,
+        "assistant": _assistant,
+        "tool_call": _tool_call,
+        "interaction_query": _interaction_query,
+        "error": _error,
+        "result": _result,
+    }
 
 
 # --- tools ---------------------------------------------------------------------------------------

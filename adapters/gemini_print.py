@@ -26,7 +26,7 @@ from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Json, Print, Said, count, counts
+from ._print import Handlers, Json, Print, Said, count, counts
 
 PRESET = next(one for one in PRESETS if one.name == "gemini")
 WRITES = ("write_file", "replace")
@@ -60,14 +60,6 @@ class GeminiPrint(Print):
         self._facts: tuple[str, str | None] | None = (
             None  # of a conversation that has nothing in it yet
         )
-        self.handlers = {
-            "init": self._init,
-            "message": self._message,
-            "tool_use": self._tool_use,
-            "tool_result": self._tool_result,
-            "error": self._error,
-            "result": self._result,
-        }
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         flags = ["--output-format=stream-json"]
@@ -145,6 +137,15 @@ class GeminiPrint(Print):
         )
         unknown = Failed(f"{self.title} ended the turn with an error that it does not name.")
         yield from self.finish(problem or self.problem or unknown, usage)
+
+    handlers: ClassVar[Handlers] = {
+        "init": _init,
+        "message": _message,
+        "tool_use": _tool_use,
+        "tool_result": _tool_result,
+        "error": _error,
+        "result": _result,
+    }
 
 
 _TOKENS = ("input", "output", "total")

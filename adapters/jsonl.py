@@ -52,21 +52,6 @@ class Jsonl(Adapter):
         self._first = True  # nothing has been said in this turn yet
         self._names: dict[str, str] = {}  # of the turn's tool calls
         self._nameless = 0  # artifacts of the turn that have neither id nor name
-        self._handlers: dict[str, Callable[[Json], Iterable[AgentEvent]]] = {
-            "text": lambda line: [Text(_text(line))],
-            "thought": lambda line: [Thought(_text(line))],
-            "status": lambda line: [Status(_text(line))],
-            "tool_call": self._tool_call,
-            "tool_result": self._tool_result,
-            "artifact": self._artifact,
-            "question": self._question,
-            "auth_required": lambda line: [_auth(line)],
-            "usage": lambda line: [_usage(line)],
-            "done": lambda line: [Done(_text(line) or None)],
-            "failed": lambda line: [Failed(_text(line) or "The agent failed.")],
-            "rejected": lambda line: [Rejected(_text(line) or "The agent rejected the task.")],
-            "message": self._message,
-        }
 
     def launch(self) -> Launch:
         return Launch((self.config.binary, *self.config.args))
@@ -110,7 +95,7 @@ class Jsonl(Adapter):
             return
         handler = self._handlers.get(str(said.get("type")))
         if handler:
-            yield from handler(said)
+            yield from handler(self, said)
             self._first = False
 
     def _tool_call(self, line: Json) -> Iterator[AgentEvent]:
@@ -170,6 +155,22 @@ class Jsonl(Adapter):
 
     def _send(self, **line: Any) -> None:
         self.send(orjson.dumps(line) + b"\n")
+
+    _handlers: ClassVar[Mapping[str, Callable[[Any, Json], Iterable[AgentEvent]]]] = {
+        "text": lambda self, line: [Text(_text(line))],
+        "thought": lambda self, line: [Thought(_text(line))],
+        "status": lambda self, line: [Status(_text(line))],
+        "tool_call": _tool_call,
+        "tool_result": _tool_result,
+        "artifact": _artifact,
+        "question": _question,
+        "auth_required": lambda self, line: [_auth(line)],
+        "usage": lambda self, line: [_usage(line)],
+        "done": lambda self, line: [Done(_text(line) or None)],
+        "failed": lambda self, line: [Failed(_text(line) or "The agent failed.")],
+        "rejected": lambda self, line: [Rejected(_text(line) or "The agent rejected the task.")],
+        "message": _message,
+    }
 
 
 def _carried(message: Message | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, AgentConfig, ExitStatus, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, ExitStatus, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -32,7 +32,7 @@ from bridge.message import UrlPart
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
-from ._print import Json, Print, Said, count, plan_entry, unified
+from ._print import Handlers, Json, Print, Said, count, plan_entry, unified
 
 PRESET = next(one for one in PRESETS if one.name == "opencode")
 REJECTED = "The user rejected permission"
@@ -63,17 +63,6 @@ class OpencodeRun(Print):
         help=("run", "--help"),
         flags=("--format", "--thinking", "--session", "--model", "--agent", "--file", "--auto"),
     )
-
-    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
-        super().__init__(config, start)
-        self.handlers = {
-            "step_start": self._step_start,
-            "text": self._text,
-            "reasoning": self._reasoning,
-            "tool_use": self._tool_use,
-            "step_finish": self._step_finish,
-            "error": self._error,
-        }
 
     def begin_turn(self) -> None:
         self._steps = 0
@@ -160,6 +149,15 @@ class OpencodeRun(Print):
             text = f"{self.title} needs a permission ({self.denied[-1]}) that nobody can give here."
             return Failed(f"{text} AGENT_FORCE would allow all.", "denied")
         return Done()
+
+    handlers: ClassVar[Handlers] = {
+        "step_start": _step_start,
+        "text": _text,
+        "reasoning": _reasoning,
+        "tool_use": _tool_use,
+        "step_finish": _step_finish,
+        "error": _error,
+    }
 
 
 def _files(prompt: Prompt) -> Iterator[str]:

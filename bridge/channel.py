@@ -18,6 +18,8 @@ class Channel(ABC):
 
     def __init__(self) -> None:
         self.stderr = bytearray()
+        self._on_output: Callable[[bytes], None] = _unheard
+        self._on_end: Callable[[], None] = _unheard
 
     @abstractmethod
     def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
@@ -37,11 +39,16 @@ class Channel(ABC):
         """The child has ended: tell of what it has left to be read, and then call `then`."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Tell nobody of anything any more."""
+        self._on_output = self._on_end = _unheard
 
     def keep_stderr(self, data: bytes) -> None:
         self.stderr += data
         del self.stderr[:-STDERR_TAIL]
+
+
+def _unheard(data: bytes = b"") -> None: ...
 
 
 class Pipes(Channel):
@@ -78,6 +85,7 @@ class Pipes(Channel):
         then()
 
     def close(self) -> None:
+        super().close()
         for fd in (self._stdout, self._stderr):
             self._loop.remove_reader(fd)
         if self._stdin:

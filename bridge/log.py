@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
+LOTS = 16  # that make up what is kept; one goes as a whole
 BATCH = 512  # entries that a reader is given at once, so that a long backlog is sent in pieces
 
 
@@ -48,7 +49,7 @@ class EventLog(Generic[T]):
         self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._added: list[list[int]] = []  # at once: the last number, and what they weigh
+        self._added: list[list[int]] = []  # lots: the last number of each, and its weight
         self._weight = 0
         self._readers: set[_Reader[T]] = set()
         self._released = self._leaves = False
@@ -88,10 +89,17 @@ class EventLog(Generic[T]):
         for update in updates:
             entries.append(Entry(first + len(entries), update))
         if self._keep is not None:
-            weight = self._each * (len(entries) - before)
-            self._added.append([self.last, weight])
-            self._weight += weight
+            self._lot(self._each * (len(entries) - before))
         return self.last
+
+    def _lot(self, weight: int) -> None:
+        """What is new weighs so much. It joins the last lot while that is small."""
+        self._weight += weight
+        if self._added and self._added[-1][1] < (self._keep or 0) // LOTS:
+            self._added[-1][0] = self.last
+            self._added[-1][1] += weight
+        else:
+            self._added.append([self.last, weight])
 
     def weigh(self, weight: int) -> None:
         """What was added last weighs so much more."""

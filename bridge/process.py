@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -283,6 +283,7 @@ class AgentProcess:
         self._channel.close()
         self._exited.set()
         self._hooks.on_exit(code)
+        self._hooks = Hooks()  # who hears it has it, too: neither need wait for a collector
 
     def detach(self) -> None:
         """Leave it alone: it lives on, and another server may attach to it."""
@@ -382,6 +383,7 @@ async def to_the_end(work: asyncio.Future[T]) -> T:
 # --- the process table -------------------------------------------------------------------------
 
 
+@cache  # once will do, and each CDLL is types of its own
 def become_subreaper() -> None:
     """Make orphaned descendants our children, so that they can be found and reaped (Linux)."""
     if sys.platform == "linux":

@@ -107,6 +107,11 @@ class Peer(Generic[T]):
     def _write(self, **members: Any) -> None:
         self._send(orjson.dumps({**self._tag, **members}) + b"\n")
 
+    def close(self) -> None:
+        """Nothing is heard or said any more, and nobody kept for that."""
+        self.requests, self.notifications, self._waiting = {}, {}, {}
+        self._send = lambda data: None
+
     # --- what we hear --------------------------------------------------------------------------
 
     def receive(self, line: bytes) -> list[T] | None:

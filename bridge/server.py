@@ -20,6 +20,7 @@ from bridge import __version__, cgroup
 from bridge.app import Http, Identify, Service, Watched, make_app
 from bridge.choice import Choice, choose_all, make_root, make_sandbox, make_service
 from bridge.errors import ConfigurationError, LaunchError
+from bridge.heap import collect_seldom
 from bridge.identity import identify_by, needs_token
 from bridge.monitor import Monitor
 from bridge.pool import SessionPool
@@ -99,14 +100,14 @@ async def serve(loaded: Loaded) -> int:
         sites = [runner.site(one) for one in sockets]
         for site in sites:
             await site.start()
+        collect_seldom()
         text = banner(settings, choices, versions, _address(runner), state.folder, sandboxes)
         print(text, file=sys.stderr, flush=True)
         await stop.wait()
         log.info("stopping")
         for site in sites:
             await site.stop()
-        drain, keep = settings.bridge_drain_ms / 1000, settings.bridge_on_stop == "keep"
-        await asyncio.gather(*(service.manager.close(drain, keep) for service in services))
+        await _end_tasks(settings, services)
         monitor.close()
         return 0
     finally:
@@ -116,6 +117,12 @@ async def serve(loaded: Loaded) -> int:
         watchdog.close()
         _end_the_rest(services, state)
         await asyncio.to_thread(_close, sandboxes)
+
+
+async def _end_tasks(settings: Settings, services: list[Service]) -> None:
+    """As the settings say, or leave them to the next server."""
+    drain, keep = settings.bridge_drain_ms / 1000, settings.bridge_on_stop == "keep"
+    await asyncio.gather(*(service.manager.close(drain, keep) for service in services))
 
 
 def _end_the_rest(services: list[Service], state: State) -> None:

@@ -236,7 +236,8 @@ class Session:
     def _receive_end(self) -> None:
         """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
         self._broken = True
-        asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
+        if self._turn:
+            asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
 
     def _mute(self) -> None:
         if self._process and self._process.exit_code is None:

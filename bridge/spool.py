@@ -89,6 +89,7 @@ class Spool(Channel):
         self._read()
 
     def close(self) -> None:
+        super().close()
         if self._watch:
             self._watch.close()
             self._watch = None

@@ -3,9 +3,11 @@ without being named. And how adapters are found."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import typing
+import weakref
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -166,6 +168,24 @@ def test_an_exit_in_the_middle_of_a_turn_ends_it_once(name: str) -> None:
     assert "signal 9" in events[-1].text
     assert "words" in events[-1].text
     check(events)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_adapter_whose_process_has_ended_is_no_garbage(name: str) -> None:
+    """It goes at once, with all that it remembers, rather than when a collector comes by, which
+    it seldom does (bridge/heap.py)."""
+    gc.collect()
+    gc.disable()
+    try:
+        adapter = make(name)
+        begin(adapter)
+        list(adapter.receive_line(b'{"type": "text", "text": "one"}'))
+        list(adapter.receive_exit(ExitStatus(-9, "")))
+        gone = weakref.ref(adapter)
+        del adapter
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -256,6 +256,7 @@ SHELL: dict[str, set[str]] = {
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra
     "server": {
+        "heap",
         "spawn",
         "sandbox",
         "app",

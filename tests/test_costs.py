@@ -4,6 +4,7 @@ with the task, or work that is done for each subscriber, fails here on any machi
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import tracemalloc
 from collections import Counter
@@ -144,3 +145,21 @@ async def test_an_update_takes_as_much_memory_however_many_there_are(workspace: 
     print(f"bytes kept per update: {few:.0f} of {FEW}, {many:.0f} of {MANY}")
     assert many <= 0.3 * few  # what was said is not kept: the rest is what any task costs
     assert many < 300
+
+
+async def test_a_task_leaves_nothing_for_the_collector(workspace: Path) -> None:
+    """Which is why it seldom looks (bridge/heap.py)."""
+    async with serving(workspace, bridge_max_sessions=1) as server:
+        await burst(server, FEW)  # what is done once
+        left = []
+        gc.collect()
+        gc.disable()
+        try:
+            for tasks in (1, 6):
+                for _ in range(tasks):
+                    await burst(server, FEW)
+                left.append(gc.collect())
+        finally:
+            gc.enable()
+    print(f"objects left by 1 task: {left[0]}, by 6: {left[1]}")
+    assert left[1] < 6 * 30  # the test has 22 of its own for each

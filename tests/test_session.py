@@ -210,9 +210,8 @@ async def test_what_may_begin_a_secret_is_told_at_the_end_however_the_turn_ends(
     start: Sessions,
 ) -> None:
     secrets = Secrets(["late-for-supper"])
-    program = (
-        "read a; echo done 1; echo text late; echo done late; echo text late; read b; echo done 2"
-    )
+    between = r"done 1\ntext late\ndone late\ntext late\n"  # at once: all of it is there
+    program = f"read a; printf '{between}'; read b; echo done 2"
     session = await start("/bin/sh", "-c", program, secrets=secrets)
     await run(session, "one").ended()
     async with asyncio.timeout(WITHIN):
