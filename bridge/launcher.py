@@ -4,12 +4,13 @@
 
 A program of its own, with nothing but the standard library and bridge/confine.py. Its stdin is a
 SOCK_SEQPACKET socket; it ends when the other side is closed. Each packet has descriptors: 0, 1 and
-2 of a program, perhaps a file for its exit status and, as the last, a stream socket. From that the
-process that is to become the program reads its order, one line of JSON, so that nobody but itself
-has what it is told in confidence:
+2 of a program, perhaps a file for its exit status (the packet has the letter `s`), perhaps the
+folder of its control group (`g`) and, as the last, a stream socket. From that the process that is
+to become the program reads its order, one line of JSON, so that nobody but itself has what it is
+told in confidence:
 
     argv, env, cwd   what to run, with nothing else; `cwd` is a real path, without symbolic links
-    group            the cgroup.procs of the control group to enter before anything else, or ""
+    group            the cgroup.procs of its control group, or ""; it enters before anything else
     rules            of bridge/confine.py for a profile without a command of its own, or null
 
 The child is one of whoever started the launcher, and leads a session of its own. With a file for
@@ -34,6 +35,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import sys
 from typing import Any
 
@@ -41,13 +43,14 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from bridge import confine
 
-STREAMS, MOST = 3, 5  # descriptors in a packet, without those that are not the program's
+STREAMS, MOST = 3, 6  # descriptors in a packet, without those that are not the program's
 SHIM = b"agent-shim"  # what it is called in lists of processes
 FAILED = 127  # the exit status of a process that has answered why it is no program
 _SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
 _MACHINE = os.uname().machine
-_CLONE_PARENT, _SIGCHLD = 0x8000, 17
+_CLONE3 = 435
+_CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
 _SET_DUMPABLE, _SET_NAME = 4, 15
 
 
@@ -60,40 +63,55 @@ def serve(control: socket.socket) -> None:
     gc.freeze()
     space = socket.CMSG_SPACE(MOST * array.array("i").itemsize)
     while True:
-        data, messages, _, _ = control.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
-        if not data:
+        letters, messages, _, _ = control.recvmsg(8, space, socket.MSG_CMSG_CLOEXEC)
+        if not letters:
             return
         fds = array.array("i")
         for _, _, descriptors in messages:
             fds.frombytes(descriptors)
-        _launch(list(fds))
+        _launch(list(fds), b"s" in letters, b"g" in letters)
         for fd in fds:
             os.close(fd)
 
 
-def _launch(fds: list[int]) -> None:
+def _launch(fds: list[int], shim: bool, grouped: bool) -> None:
     """One child for one packet."""
-    if fork(_CLONE_PARENT) == 0:
+    server = fds.pop()  # no socket object: what is touched first is copied, page by page
+    group = fds.pop() if grouped else -1
+    pid, inside = fork(_CLONE_PARENT, -1 if shim else group)
+    if pid == 0:
         try:
-            _become_program(fds)
+            os.setsid()
+            leader = os.getpid()
+            if shim:
+                inside = _stay_behind(fds.pop(), group)
+            _become_program(fds, server, leader, inside)
         finally:
             os._exit(FAILED)
 
 
-def fork(flags: int) -> int:
+def fork(flags: int, group: int = -1) -> tuple[int, bool]:
     """As os.fork(), with flags of clone(2), but nothing else is called in the child: this process
-    has only one thread. With CLONE_PARENT, the child's parent is this process's own."""
+    has only one thread. With CLONE_PARENT, the child's parent is this process's own.
+
+    `group`: the folder of a control group. The second result is whether the child is in there from
+    its first moment: Linux 5.7 can do that. To move it later has the kernel wait for all
+    processors, 13 ms at a time of quiet."""
+    if group >= 0:
+        signalled = 0 if flags & _CLONE_PARENT else _SIGCHLD  # like its siblings: else EINVAL
+        words = (flags | _CLONE_INTO_CGROUP, 0, 0, 0, signalled, 0, 0, 0, 0, 0, group)
+        arguments = struct.pack("11Q", *words)
+        size = ctypes.c_size_t(len(arguments))
+        pid = int(_SYSCALL(ctypes.c_long(_CLONE3), arguments, size))
+        if pid >= 0:
+            return pid, True
     number = ctypes.c_long(_CLONE[_MACHINE])
     zero = ctypes.c_ulong(0)
-    return int(_SYSCALL(number, ctypes.c_ulong(flags | _SIGCHLD), zero, zero, zero, zero))
+    return int(_SYSCALL(number, ctypes.c_ulong(flags | _SIGCHLD), zero, zero, zero, zero)), False
 
 
-def _become_program(fds: list[int]) -> None:
-    server = fds.pop()  # no socket object: what is touched first is copied, page by page
-    os.setsid()
-    leader = os.getpid()
-    if len(fds) > STREAMS:
-        _stay_behind(fds.pop())
+def _become_program(fds: list[int], server: int, leader: int, inside: bool) -> None:
+    """`inside`: in its control group, if there is to be one."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(server, 2**20)
@@ -103,6 +121,9 @@ def _become_program(fds: list[int]) -> None:
     os.write(server, b"%d\n" % leader)
     try:
         order = json.loads(line)
+        if order["group"] and not inside:
+            with open(order["group"], "wb", buffering=0) as procs:
+                procs.write(b"0")
         _prepare(order, fds, server)
         if order["rules"] is None:
             _exec(order, server)
@@ -116,15 +137,16 @@ def _become_program(fds: list[int]) -> None:
         os._exit(confine.REFUSED)
 
 
-def _stay_behind(status: int) -> None:
-    """Fork; the child goes on, and this process is its shim. It knows nothing of the order."""
+def _stay_behind(status: int, group: int) -> bool:
+    """Fork; the child goes on, and this process is its shim. It knows nothing of the order. Returns
+    whether the child is in the group."""
     fcntl.lockf(status, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    pid = fork(0)
+    pid, inside = fork(0, group)
     if pid < 0:
         os._exit(FAILED)
     if pid == 0:
         os.close(status)
-        return
+        return inside
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # to the group, they are meant for the program
     name = ctypes.create_string_buffer(SHIM)
@@ -139,9 +161,6 @@ def _stay_behind(status: int) -> None:
 
 
 def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
-    if order["group"]:
-        with open(order["group"], "wb", buffering=0) as procs:
-            procs.write(b"0")
     os.chdir(order["cwd"])
     if os.getcwd() != order["cwd"]:  # agents that work above it can do that
         text = "it is not the directory any more that it was"

@@ -28,6 +28,7 @@ MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 CONFINE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
+STREAMS = 3
 BY_COMMAND = ("bwrap", "external")  # profiles that are a command, run by CONFINE
 
 
@@ -77,7 +78,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "group": group.make() if LAUNCHES else "",
                 "rules": rules,
             }
-            pid = _launcher.start(order, theirs) if LAUNCHES else _start_here(order, theirs)
+            pid = _launch(order, theirs) if LAUNCHES else _start_here(order, theirs)
         except BaseException:
             group.remove()
             raise
@@ -118,6 +119,16 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return ends
 
 
+def _launch(order: Mapping[str, Any], fds: Sequence[int]) -> int:
+    letters, more = b"." if len(fds) == STREAMS else b".s", list(fds)
+    with ExitStack() as opened:
+        if order["group"]:
+            folder = os.open(os.path.dirname(order["group"]), os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+            letters, more = letters + b"g", [*fds, folder]
+        return _launcher.start(order, letters, more)
+
+
 def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
     cwd = order["cwd"]
     if os.path.realpath(cwd) != cwd:
@@ -144,12 +155,12 @@ class _Launcher:
         self._lock = threading.Lock()
         self._control = -1  # the descriptor of the socket
 
-    def start(self, order: Mapping[str, Any], fds: Sequence[int]) -> int:
+    def start(self, order: Mapping[str, Any], letters: bytes, fds: Sequence[int]) -> int:
         line = json.dumps(order).encode() + b"\n"
         for _ in range(2):
             known, control = self._connect()
             with control, contextlib.suppress(ConnectionError):  # then nothing was started
-                return _ordered(control, line, fds)
+                return _ordered(control, line, letters, fds)
             with self._lock:
                 if self._control == known:
                     os.close(known)
@@ -179,12 +190,12 @@ class _Launcher:
 _launcher = _Launcher()
 
 
-def _ordered(control: socket.socket, line: bytes, fds: Sequence[int]) -> int:
+def _ordered(control: socket.socket, line: bytes, letters: bytes, fds: Sequence[int]) -> int:
     """The pid of what an order has become. Raises ConnectionError if nothing has."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            socket.send_fds(control, [b"\0"], [*fds, theirs.fileno()])
+            socket.send_fds(control, [letters], [*fds, theirs.fileno()])
         ours.sendall(line)
         with ours.makefile("rb") as answer:
             pid, problem = answer.readline(), answer.read()

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from bridge import spawn
+from bridge.cgroup import Cgroup, home
 from bridge.confine import NOT_STARTED, REFUSED, landlock_abi
 from bridge.errors import LaunchError
 from bridge.process import AgentProcess, Hooks, LongLine, marked, reap_orphans
@@ -126,6 +127,38 @@ async def test_a_child_is_our_own_and_nobody_else_is_there(start: Starter, rules
     for pid in pids if start.spools else ():
         (held,) = os.listdir(f"/proc/{pid}/fd")
         assert os.readlink(f"/proc/{pid}/fd/{held}").endswith("/exit")
+
+
+# --- their control group -------------------------------------------------------------------------
+
+
+def launched(group: str, spool: Path | None = None) -> int:
+    """The exit status of a program that begins in the group of this file."""
+    order: dict[str, Any] = {"argv": ["/bin/true"], "env": {}, "cwd": "/", "rules": None}
+    streams = spawn._files(spool, False) if spool else spawn._pipes(False)
+    with streams as (ours, theirs):
+        pid = spawn._launch({**order, "group": group}, theirs)
+    for fd in ours[1:] if ours else ():
+        os.close(fd)
+    return os.waitpid(pid, 0)[1]
+
+
+@pytest.mark.skipif(home() is None, reason="no control groups here")
+@pytest.mark.parametrize("spools", [False, True])
+def test_a_child_is_born_in_its_control_group(tmp_path: Path, spools: bool) -> None:
+    """To be moved there, it would need the file, which is not there."""
+    group = Cgroup(uuid.uuid4().hex)
+    file = group.make().replace("procs", "none")
+    assert launched(file, tmp_path / "session" if spools else None) == 0
+    group.remove()
+
+
+def test_a_group_that_nobody_can_be_born_in_is_entered(tmp_path: Path) -> None:
+    """As before Linux 5.7."""
+    procs = tmp_path / "cgroup.procs"
+    procs.touch()
+    assert launched(str(procs)) == 0
+    assert procs.read_text() == "0"
 
 
 async def test_a_shim_is_found_by_the_file_that_it_will_write_to(start: Starter) -> None:
