@@ -346,6 +346,7 @@ async def test_none_is_begun_while_somebody_waits_for_a_place(workspace: Path) -
     }
     async with serving(workspace, program=begins, **settings) as server, listening() as live:
         await kept(server, 1)
+        await until(lambda: starts(workspace) == 1)  # or it could be ended before it had begun
         other = {"metadata": {"bridge": {"model": "other"}}}
         for name in "abc":
             await server.client().send_now(f"wait {live.path} {name}", **other)
