@@ -223,6 +223,7 @@ def _inside(path: str, folder: str) -> bool:
 # --- Landlock ------------------------------------------------------------------------------------
 
 
+@cache
 def landlock_abi() -> int:
     """The version of Landlock that the running kernel has; 0: none, or it is switched off."""
     if sys.platform != "linux":
@@ -251,8 +252,9 @@ class _Ruleset:
             made = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), attributes, size, 0)
             self._fd = _done("no rules of Landlock", made)
 
-    def allow_path(self, path: str, rights: int) -> None:
-        """Allow it for what is there, and for what is below. Not being there is no error."""
+    def allow_path(self, path: str, rights: int, folder: bool | None = None) -> None:
+        """Allow it for what is there, and for what is below. Not being there is no error. `folder`:
+        whether it is one, where that is known."""
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -261,7 +263,7 @@ class _Ruleset:
             if rights & _WRITE:
                 raise
             return  # whoever may not reach it now will not be able to read it
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        if not (stat.S_ISDIR(os.fstat(fd).st_mode) if folder is None else folder):
             rights &= _OF_FILES
         self._add(1, struct.pack("=Qi", rights & self._handled, fd), path)
         os.close(fd)
@@ -296,21 +298,22 @@ def _ruleset(rules: Rules) -> _Ruleset:
             ruleset.allow_path(path, ~(_MAKE_DEVICES | terminals))
         hidden = [os.path.realpath(path) for path in rules["hide"]]
         for path in ["/"] if rules["read"] is None else rules["read"]:
-            for part, rights in _beside(os.path.realpath(path), hidden):
-                ruleset.allow_path(part, rights)
+            for part, rights, folder in _beside(os.path.realpath(path), hidden):
+                ruleset.allow_path(part, rights, folder)
     return ruleset
 
 
-def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int, bool | None]]:
     """What can be allowed of `path` so that the hidden is not: where nothing of it is hidden, the
-    whole; otherwise its parts. Names may be listed there, also those of what is hidden."""
+    whole; otherwise its parts. Names may be listed there, also those of what is hidden. The third
+    of each is whether it is a folder, if that is known."""
     if any(_inside(path, one) for one in hidden):
         return
     below = [one for one in hidden if _inside(one, path)]
     if not below:
-        yield path, _LOOK
+        yield path, _LOOK, None
         return
-    yield path, _LIST
+    yield path, _LIST, True
     leads = {one[len(path.rstrip("/")) + 1 :].partition("/")[0] for one in below}
     try:
         entries = list(os.scandir(path))
@@ -322,14 +325,14 @@ def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
         if entry.name in leads:
             yield from _beside(entry.path, below)
         else:
-            yield entry.path, _LOOK
+            yield entry.path, _LOOK, entry.is_dir(follow_symlinks=False)
 
 
 # --- the filter for system calls -----------------------------------------------------------------
 
 
 @cache
-def _filter() -> bytes:
+def syscall_filter() -> bytes:
     """A program of seccomp: EPERM for what is denied, terminals cannot be typed into, and sockets
     are those that Landlock knows. Multipath TCP, SCTP and the like pass by its ports."""
     arch, socket, ioctl, denied = _MACHINES[os.uname().machine]
@@ -463,7 +466,7 @@ def enforce(rules: Rules) -> None:
         if rules["profile"] == "landlock":  # bwrap needs them, where it has them, and drops them
             _drop_capabilities(rules["capabilities"])
         ruleset.enforce()
-        code = _filter()
+        code = syscall_filter()
         lines = ctypes.create_string_buffer(code, len(code))
         program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(lines))
         prctl(_SET_SECCOMP, _FILTER, program)

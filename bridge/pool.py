@@ -35,6 +35,7 @@ class SessionPool:
         self.quotas = quotas or Quotas()
         self._limit = limit
         self._holders: dict[Holder, bool] = {}  # who holds a place, and whether it works
+        self._working: Counter[str] = Counter()  # how many of them do, by owner
         self._spares: dict[Holder, None] = {}  # hold one each as long as nobody else needs it
         self._queue: dict[object, Holder] = {}  # by ticket, in the order in which they came
         self._turn: object | None = None  # whose turn it is, as long as nothing has changed
@@ -60,7 +61,7 @@ class SessionPool:
             ):
                 await self.changed()
             if wanted():
-                self._holders[holder] = True
+                self._hold(holder, True)
         finally:
             del self._queue[ticket]
             self.notify()
@@ -68,7 +69,7 @@ class SessionPool:
     def _next(self) -> object | None:
         """Whose turn it is; None where all who wait have as many at work as they may."""
         if self._turn is None:
-            working = Counter(one.owner for one, works in self._holders.items() if works)
+            working = self._working
             waiting = [
                 (working[one.owner], number, ticket)
                 for number, (ticket, one) in enumerate(self._queue.items())
@@ -79,7 +80,7 @@ class SessionPool:
 
     def claim(self, holder: Holder) -> None:
         """Its session is alive already, and works."""
-        self._holders[holder] = True
+        self._hold(holder, True)
         self._turn = None
 
     async def vacate(self) -> bool:
@@ -96,16 +97,27 @@ class SessionPool:
         self._spares[spare] = None
 
     def leave(self, holder: Holder) -> None:
-        self._holders.pop(holder, None)
+        self._let_go(holder)
         self._spares.pop(holder, None)
         self.notify()
 
     def rest(self, holder: Holder) -> None:
         """Its session has nothing to do: it is now the last to be given up."""
         if holder in self._holders:
-            del self._holders[holder]
-            self._holders[holder] = False
+            self._hold(holder, False)
         self.notify()
+
+    def _hold(self, holder: Holder, works: bool) -> None:
+        self._let_go(holder)
+        self._holders[holder] = works
+        if works:
+            self._working[holder.owner] += 1
+
+    def _let_go(self, holder: Holder) -> None:
+        if self._holders.pop(holder, False):
+            self._working[holder.owner] -= 1
+            if not self._working[holder.owner]:
+                del self._working[holder.owner]
 
     def notify(self) -> None:
         """Those who wait shall look again."""

@@ -40,7 +40,7 @@ PURE: dict[str, set[str]] = {
     "redaction": {"events", "message"},
 }
 ASYNCIO: dict[str, set[str]] = {
-    "spawn": {"cgroup", "spool"},
+    "spawn": {"cgroup", "confine", "spool"},
     "process": {"cgroup", "channel", "errors", "spawn", "spool"},
     "session": {
         "sandbox",
