@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -126,7 +125,7 @@ class Redactor:
         self._held: dict[_Key, tuple[str, _Growing]] = {}
         self._length = 0  # of the answer, as the CLI has said it
         self._marks: list[tuple[int, int]] = []  # in it: where each secret ended, its length
-        self._end: deque[str] = deque()  # of the answer, as it was told
+        self._end: list[str] = []  # of the answer, as it was told
         self._end_length = 0
 
     def clean(self, events: Iterable[AgentEvent]) -> list[AgentEvent]:
@@ -214,11 +213,11 @@ class Redactor:
     def _add_to_end(self, text: str) -> None:
         self._end.append(text)
         self._end_length += len(text)
-        while self._end_length - len(self._end[0]) > RETRACTABLE:
-            self._end_length -= len(self._end.popleft())
+        if self._end_length > 2 * RETRACTABLE:
+            self._keep_end("".join(self._end)[-RETRACTABLE:])
 
     def _keep_end(self, text: str) -> None:
-        self._end = deque([text])
+        self._end = [text]
         self._end_length = len(text)
 
 

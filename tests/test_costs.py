@@ -88,19 +88,44 @@ async def burst(server: Server, count: int, subscribers: int = 1) -> list[list[J
 ENCODERS = [codec.encode_update for codec in CODECS]
 
 
+SAYS_WHEN_TOLD = """
+import json, socket, sys
+prompt = json.loads(sys.stdin.readline())
+test = socket.socket(socket.AF_UNIX)
+test.connect(prompt["text"])
+while test.recv(1):
+    print('{"type": "status", "text": "step"}', flush=True)
+print('{"type": "done"}', flush=True)
+"""
+
+
 async def test_an_event_costs_the_same_however_many_came_before(workspace: Path) -> None:
+    """Each is waited for, so that none comes together with another."""
+    program, path = workspace / "program.py", workspace / "socket"
+    program.write_text(SAYS_WHEN_TOLD)
+    connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     per_event = []
-    async with serving(workspace) as server:
-        await burst(server, FEW)  # what is done once
-        for count in (FEW, MANY):
+    async with (
+        asyncio.timeout(WITHIN),
+        serving(workspace, program=str(program)) as server,
+        await asyncio.start_unix_server(lambda _, writer: connected.set_result(writer), path),
+        server.client().stream(str(path)) as items,
+    ):
+        agent = await connected
+        for _ in range(4):
             with counted() as calls:
-                (told,) = await burst(server, count)
-            assert len(told) > count
-            per_event.append(calls.ours / count)
-    few, many = per_event
-    print(f"calls of ours per event: {few:.1f} of {FEW}, {many:.1f} of {MANY}")
-    assert many <= few  # where some are done once for each task, and none for each event before
-    assert many < 60
+                for _ in range(FEW):
+                    agent.write(b".")
+                    while "step" not in str(await anext(items)):
+                        pass
+            per_event.append(calls.ours / FEW)
+        agent.close()
+        await agent.wait_closed()
+        assert [state(item) async for item in items][-1] == "completed"
+    _, second, _, fourth = per_event  # what is done once for each task is in the first
+    print(f"calls of ours per event: {second:.1f} up to {2 * FEW}, {fourth:.1f} up to {4 * FEW}")
+    assert fourth <= second + 1
+    assert fourth < 120
 
 
 async def test_an_update_is_rendered_once_for_all_subscribers(workspace: Path) -> None:

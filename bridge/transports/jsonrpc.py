@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -22,7 +21,7 @@ from bridge.transports.negotiation import (
     read_json,
     retry_after,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations
+from bridge.transports.operation import STREAMING, Caller, Operations, Stream
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +33,6 @@ STATUS: Mapping[type[Exception], int] = {
     errors.TooManyRequests: 429,
 }
 MAX_ID = 256  # characters; it is said again in every item of a stream
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request that is well formed: what it asks for, in which version."""
-
-    id: RequestId
-    codec: Codec
-    operation: Operation
-    params: Mapping[str, Any]
 
 
 class JsonRpc:
@@ -68,8 +57,13 @@ class JsonRpc:
             request_id = envelope.get("id")
             method, codec = _method(envelope, request)
             check_extension(request, self._extension_required)
-            call = Call(request_id, codec, codec.methods[method], _params(envelope))
-            return await self._answer(request, call)
+            result = await self._result(request, codec, codec.methods[method], _params(envelope))
+            del envelope  # a stream may stay for days
+            if isinstance(result, Stream):
+                before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request_id) + b',"result":'
+                return await sse.respond(request, result, before, b"}")
+            body = {"jsonrpc": "2.0", "id": request_id, "result": result}
+            return _respond(body, headers=activated_extensions(request))
         except errors.InvalidRequest as error:
             return await _respond_error(request, codec, None, error)
         except errors.RequestError as error:
@@ -78,18 +72,15 @@ class JsonRpc:
             log.exception("request failed")
             return await _respond_error(request, codec, request_id, error)
 
-    async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def _result(
+        self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
+    ) -> Any:
+        """A Stream, or JSON."""
         caller = self._caller(request)
-        if call.operation in STREAMING:
+        if operation in STREAMING:
             seen = sse.last_event_id(request)
-            stream = await self._operations.stream(
-                call.codec, call.operation, call.params, caller, seen
-            )
-            before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(call.id) + b',"result":'
-            return await sse.respond(request, stream, before, b"}")
-        result = await self._operations.call(call.codec, call.operation, call.params, caller)
-        body = {"jsonrpc": "2.0", "id": call.id, "result": result}
-        return _respond(body, headers=activated_extensions(request))
+            return await self._operations.stream(codec, operation, params, caller, seen)
+        return await self._operations.call(codec, operation, params, caller)
 
 
 def _envelope(envelope: Any) -> dict[str, Any]:

@@ -114,24 +114,44 @@ def decode_json(body: bytes) -> Any:
     for integers of more than 64 bits, which not everybody reads as the same number; an `id` at the
     top, which is only said again, may be one and keeps its digits."""
     _check_shape(body)
-    large: list[str] = []
-
-    def note(digits: str) -> None:
-        if len(digits) > 18 and (len(digits) > 20 or not -(2**63) <= int(digits) < 2**64):
-            large.append(digits)
-
     try:
         decoded = orjson.loads(body)  # it does not tell of members twice, nor of long integers
-        json.loads(body.decode(), object_pairs_hook=_check_members, parse_int=note)
+        _CHECK.decode(body.decode())
+    except _Large:
+        decoded["id"] = orjson.Fragment(_large_id(body.decode()))
     except ValueError as error:
         raise errors.ParseError(f"The body is not JSON: {error}") from None
-    if large:
-        exact = json.loads(body.decode(), parse_int=_Digits)
-        named = exact.get("id") if isinstance(exact, dict) else None
-        if large != [named] or not isinstance(named, _Digits):
-            raise errors.ParseError("The body has an integer of more than 64 bits.")
-        decoded["id"] = orjson.Fragment(str(named))
     return decoded
+
+
+class _Large(Exception):
+    """There is an integer of more than 64 bits."""
+
+
+def _is_large(digits: str) -> bool:
+    return len(digits) > 18 and (len(digits) > 20 or not -(2**63) <= int(digits) < 2**64)
+
+
+def _check_size(digits: str) -> None:
+    if _is_large(digits):
+        raise _Large
+
+
+def _large_id(body: str) -> str:
+    """The digits of the `id` at the top. Raises ParseError if another integer is large, too."""
+    large: list[str] = []
+
+    def note(digits: str) -> _Digits:
+        if _is_large(digits):
+            large.append(digits)
+        return _Digits(digits)
+
+    json.loads(body, object_pairs_hook=_check_members, parse_int=note)
+    exact = json.loads(body, parse_int=_Digits)
+    named = exact.get("id") if isinstance(exact, dict) else None
+    if large != [named] or not isinstance(named, _Digits):
+        raise errors.ParseError("The body has an integer of more than 64 bits.")
+    return str(named)
 
 
 class _Digits(str):
@@ -142,6 +162,9 @@ def _check_members(members: list[tuple[str, Any]]) -> None:
     if len(dict(members)) < len(members):
         (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
         raise errors.ParseError(f"The body has an object with two members {twice[:100]!r}.")
+
+
+_CHECK = json.JSONDecoder(object_pairs_hook=_check_members, parse_int=_check_size)
 
 
 def _check_shape(body: bytes) -> None:

@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -82,38 +83,36 @@ class Stream:
 
         What happens while nobody waits for the next one is offered to `write` first: what that
         takes at once costs no turn of the event loop, and does not come here."""
-        with self.counted():
-            async for batch in self._items(write):
-                yield batch
 
-    async def _items(self, write: Write) -> AsyncIterator[Batch | None]:
-        if self.beginning:
-            async for _ in self.beginning:
-                yield None
-        if self.record.task.reply and not self.record.shown:
-            yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
-            return
-        if self.first is not None:
-            yield [(self.after, self.first)]
-            self.first = None  # the stream may stay for days
-        if self.over:
-            return
-        async for batch in self._updates(write):
-            yield batch
-
-    async def _updates(self, write: Write) -> AsyncIterator[Batch | None]:
         def tap(batch: Sequence[Entry[Update]]) -> bool:
             rendered, over = self._rendered(batch)
             return not over and write(rendered)
 
-        async for batch in self.record.log.follow(self.after, HEARTBEAT, tap):
-            if not batch:
-                yield None
-                continue
-            rendered, over = self._rendered(batch)
-            yield rendered
-            if over:
+        with self.counted():
+            if self.beginning:
+                async for _ in self.beginning:
+                    yield None
+            for opening in self._opening():
+                yield opening
+            if self.over:
                 return
+            async for batch in self.record.log.follow(self.after, HEARTBEAT, tap):
+                if not batch:
+                    yield None
+                    continue
+                rendered, over = self._rendered(batch)
+                yield rendered
+                if over:
+                    return
+
+    def _opening(self) -> Iterator[Batch]:
+        """What there is before the task's updates."""
+        if self.record.task.reply and not self.record.shown:
+            self.over = True
+            yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
+        elif self.first is not None:
+            yield [(self.after, self.first)]
+            self.first = None  # the stream may stay for days
 
     def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
         """The batch, up to the entry that ends the stream; whether there was one."""
