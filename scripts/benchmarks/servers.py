@@ -227,6 +227,7 @@ def _stop(process: subprocess.Popen[bytes], agent: Agent) -> None:
     process.kill()
     process.wait()
     processes.kill(helpers)
-    while left := processes.with_in_command_line(agent.mark):
-        processes.kill(left)
-        processes.gone(left, STOPS_WITHIN)
+    deadline = time.monotonic() + STOPS_WITHIN
+    while (left := processes.with_in_command_line(agent.mark)) and time.monotonic() < deadline:
+        processes.kill(left)  # they may be zombies for seconds, which whoever has them now reaps
+        time.sleep(0.002)
