@@ -41,6 +41,7 @@ class Spool(Channel):
     def __init__(self, folder: Path, start: int = 0) -> None:
         super().__init__()
         self.folder = folder
+        self._err = str(folder / "err")
         self._loop = asyncio.get_running_loop()
         self._out = os.open(folder / "out", os.O_RDONLY | os.O_CLOEXEC)
         self._at = start
@@ -106,13 +107,13 @@ class Spool(Channel):
 
     def _stderr_size(self) -> int:
         try:
-            return os.path.getsize(self.folder / "err")
+            return os.stat(self._err).st_size
         except OSError:  # somebody removed it
             return 0
 
     def _take_stderr(self) -> None:
         """Keep the end, and begin the file anew: the child appends to it."""
-        with contextlib.suppress(OSError), open(self.folder / "err", "rb+") as err:
+        with contextlib.suppress(OSError), open(self._err, "rb+") as err:
             size = os.fstat(err.fileno()).st_size
             err.seek(max(0, size - STDERR_TAIL))
             self.keep_stderr(err.read(STDERR_TAIL))
@@ -130,7 +131,7 @@ class Spool(Channel):
         size = os.fstat(self._out).st_size
         if size < self._at:
             self._at = size
-        elif size == self._at and not self._told_of_end and _nobody_writes(self.folder / "out"):
+        elif size == self._at and not self._told_of_end and _nobody_writes(self._out):
             self._told_of_end = True
             self._on_end()
 
@@ -236,15 +237,13 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _nobody_writes(path: Path) -> bool:
+def _nobody_writes(fd: int) -> bool:
     """Whether no process has the file open for writing: only then a read lease is granted."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.fcntl(fd, _F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
         return False
-    finally:
-        os.close(fd)  # which gives the lease back
+    fcntl.fcntl(fd, _F_SETLEASE, fcntl.F_UNLCK)
     return True
 
 
