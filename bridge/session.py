@@ -86,6 +86,7 @@ class Session:
         self._process: AgentProcess | None = None
         self._turn: _Turn | None = None
         self._stopping: asyncio.Task[str] | None = None
+        self._muted: asyncio.TimerHandle | None = None  # stdout has ended, and it may yet exit
         self._broken = False  # what it says cannot be trusted any more
         self.greeted = False  # the handshake was begun before there was a prompt
 
@@ -236,8 +237,7 @@ class Session:
     def _receive_end(self) -> None:
         """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
         self._broken = True
-        if self._turn:
-            asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
+        self._muted = asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
 
     def _mute(self) -> None:
         if self._process and self._process.exit_code is None:
@@ -245,6 +245,8 @@ class Session:
             self._deliver([Failed(text, "output-closed")])
 
     def _receive_exit(self, code: int) -> None:
+        if self._muted:
+            self._muted.cancel()
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
         problem = refusal(code, stderr) if self._rules else None

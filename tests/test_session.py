@@ -376,6 +376,18 @@ async def test_a_cli_that_closes_its_output_but_lives_on_fails_its_turn(
     assert not session.healthy
 
 
+async def test_a_cli_that_closed_its_output_before_it_was_asked_anything_fails_its_turn(
+    start: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "EXIT_GRACE", 0.2)
+    session = await start("/bin/sh", "-c", "exec >&-; sleep 1000")
+    async with asyncio.timeout(WITHIN):
+        while session.healthy:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0)
+    (failed,) = await run(session, "go").ended()
+    assert isinstance(failed, Failed) and failed.reason == "output-closed"
+
+
 # --- broken adapters ---------------------------------------------------------------------------
 
 
