@@ -252,9 +252,8 @@ class _Ruleset:
             made = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), attributes, size, 0)
             self._fd = _done("no rules of Landlock", made)
 
-    def allow_path(self, path: str, rights: int, folder: bool | None = None) -> None:
-        """Allow it for what is there, and for what is below. Not being there is no error. `folder`:
-        whether it is one, where that is known."""
+    def allow_path(self, path: str, rights: int) -> None:
+        """Allow it for what is there, and for what is below. Not being there is no error."""
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -263,7 +262,7 @@ class _Ruleset:
             if rights & _WRITE:
                 raise
             return  # whoever may not reach it now will not be able to read it
-        if not (stat.S_ISDIR(os.fstat(fd).st_mode) if folder is None else folder):
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _OF_FILES
         self._add(1, struct.pack("=Qi", rights & self._handled, fd), path)
         os.close(fd)
@@ -298,22 +297,21 @@ def _ruleset(rules: Rules) -> _Ruleset:
             ruleset.allow_path(path, ~(_MAKE_DEVICES | terminals))
         hidden = [os.path.realpath(path) for path in rules["hide"]]
         for path in ["/"] if rules["read"] is None else rules["read"]:
-            for part, rights, folder in _beside(os.path.realpath(path), hidden):
-                ruleset.allow_path(part, rights, folder)
+            for part, rights in _beside(os.path.realpath(path), hidden):
+                ruleset.allow_path(part, rights)
     return ruleset
 
 
-def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int, bool | None]]:
+def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
     """What can be allowed of `path` so that the hidden is not: where nothing of it is hidden, the
-    whole; otherwise its parts. Names may be listed there, also those of what is hidden. The third
-    of each is whether it is a folder, if that is known."""
+    whole; otherwise its parts. Names may be listed there, also those of what is hidden."""
     if any(_inside(path, one) for one in hidden):
         return
     below = [one for one in hidden if _inside(one, path)]
     if not below:
-        yield path, _LOOK, None
+        yield path, _LOOK
         return
-    yield path, _LIST, True
+    yield path, _LIST
     leads = {one[len(path.rstrip("/")) + 1 :].partition("/")[0] for one in below}
     try:
         entries = list(os.scandir(path))
@@ -325,7 +323,7 @@ def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int, bool |
         if entry.name in leads:
             yield from _beside(entry.path, below)
         else:
-            yield entry.path, _LOOK, entry.is_dir(follow_symlinks=False)
+            yield entry.path, _LOOK
 
 
 # --- the filter for system calls -----------------------------------------------------------------

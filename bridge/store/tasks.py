@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 FEW, SHORT = 32, 8 * 1024  # messages, and their characters, of a history that is kept for lists
 NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who come back to it
-MOST_BEHIND = 448 * 1024  # bytes of them that are kept for a reader who is behind
+MOST_BEHIND = 448 * 1024  # the same for a reader who is behind: in memory it is about twice that
 ENTRY = 256  # bytes that an update takes, besides what is written down of it
 SMALL = 16 * 1024  # bytes of a finished task that stays in memory as it is
 LARGE = 1024 * 1024  # bytes of one that leaves much memory behind
