@@ -19,7 +19,7 @@ import pytest
 
 from bridge import spool as spooling
 from bridge.inotify import Watch
-from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
+from bridge.process import AgentProcess, Hooks, LongLine, leader, reap_orphans
 from bridge.spawn import MARKER, Start
 from bridge.spool import Spool, Uncertain, exit_code, prepare
 from tests import children as started
@@ -377,6 +377,9 @@ async def test_a_child_of_an_earlier_version_is_gone_on_with(children: Children)
         shim = subprocess.Popen(  # noqa: ASYNC220
             argv, stdin=stdin, env=env, start_new_session=True
         )
+    async with asyncio.timeout(WITHIN):
+        while leader(marker, folder) is None:  # noqa: ASYNC110 - Popen returns before the end of
+            await asyncio.sleep(0)  # its execve(), which then gives it its environment
     process, reader = children.attach(folder)
     assert process.pid == shim.pid
     await reader.until(lambda: reader.lines)
