@@ -150,7 +150,8 @@ async def logged(server: BridgeProcess, text: str) -> None:
     """Until the server has written `text` to its log."""
     async with asyncio.timeout(WITHIN):
         while text not in server.log:
-            assert not (await asyncio.wait([server._reader], timeout=0.02))[0], server.log
+            ended, _ = await asyncio.wait([server._reader], timeout=0.02)
+            assert not ended or text in server.log, server.log
 
 
 # --- which agent is served ---------------------------------------------------------------------
