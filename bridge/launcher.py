@@ -44,7 +44,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from bridge import confine
 
-STREAMS, MOST = 3, 6  # descriptors in a packet, without those that are not the program's
+STREAMS, MOST = 3, 6  # descriptors: of a program, and in a packet at most
 SHIM = b"agent-shim"  # what it is called in lists of processes
 FAILED = 127  # the exit status of a process that has answered why it is no program
 _SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has

@@ -29,7 +29,6 @@ MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 CONFINE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
-STREAMS = 3
 BY_COMMAND = ("bwrap", "external")  # profiles that are a command, run by CONFINE
 
 
@@ -83,7 +82,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "rules": rules,
                 "checked": checked,
             }
-            pid = _launch(order, theirs) if LAUNCHES else _start_here(order, theirs)
+            pid = _launch(order, theirs, bool(spool)) if LAUNCHES else _start_here(order, theirs)
         except BaseException:
             group.remove()
             raise
@@ -124,8 +123,9 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _launch(order: Mapping[str, Any], fds: Sequence[int]) -> int:
-    letters, more = b"." if len(fds) == STREAMS else b".s", list(fds)
+def _launch(order: Mapping[str, Any], fds: Sequence[int], shim: bool) -> int:
+    """`shim`: the last of `fds` is for the exit status."""
+    letters, more = b".s" if shim else b".", list(fds)
     with ExitStack() as opened:
         if order["group"]:
             folder = os.open(os.path.dirname(order["group"]), os.O_DIRECTORY | os.O_CLOEXEC)

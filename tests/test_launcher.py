@@ -137,7 +137,7 @@ def launched(group: str, spool: Path | None = None) -> int:
     order: dict[str, Any] = {"argv": ["/bin/true"], "env": {}, "cwd": "/", "rules": None}
     streams = spawn._files(spool, False) if spool else spawn._pipes(False)
     with streams as (ours, theirs):
-        pid = spawn._launch({**order, "group": group}, theirs)
+        pid = spawn._launch({**order, "group": group}, theirs, bool(spool))
     for fd in ours[1:] if ours else ():
         os.close(fd)
     return os.waitpid(pid, 0)[1]
