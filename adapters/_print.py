@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
+from bridge.adapter import AgentConfig, ExitStatus, Handlers, Prompt, SessionStart, explain_exit
 from bridge.events import (
     SESSION_LOST,
     AgentEvent,
@@ -36,10 +36,6 @@ from ._runs import Runs
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
-
-Handlers = Mapping[str, Callable[[Any, Json], Said]]
-"""Methods of an adapter. They belong to its class: a table of each one's own would be one with it,
-and garbage that only a collector finds."""
 
 
 class Print(Runs):

@@ -16,7 +16,7 @@ What decides the code (all measured):
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -26,6 +26,7 @@ from bridge.adapter import (
     Adapter,
     AgentConfig,
     ExitStatus,
+    Handlers,
     Launch,
     Prompt,
     SessionStart,
@@ -522,7 +523,7 @@ class ClaudeCode(Adapter):
     def _send(self, line: Json) -> None:
         self.send(orjson.dumps(line) + b"\n")
 
-    _handlers: ClassVar[Mapping[str, Callable[[Any, Json], Iterable[AgentEvent]]]] = {
+    _handlers: ClassVar[Handlers] = {
         "stream_event": _stream_event,
         "assistant": _assistant,
         "user": _user,

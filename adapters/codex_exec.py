@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, AgentConfig, Handlers, Prompt, SessionStart, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -33,7 +33,7 @@ from bridge.shapes import as_dict, as_list, as_string, as_word
 
 from . import _project_files as files
 from ._codex_trust import closed
-from ._print import Handlers, Json, Print, counts
+from ._print import Json, Print, counts
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
 MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are no tool calls

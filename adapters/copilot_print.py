@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Prompt, Upkeep
+from bridge.adapter import Ability, Handlers, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -33,7 +33,7 @@ from bridge.shapes import as_dict, as_list, as_string
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Handlers, Json, Print, counts, unified
+from ._print import Json, Print, counts, unified
 
 PRESET = next(one for one in PRESETS if one.name == "copilot")
 

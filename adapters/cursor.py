@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Prompt, Upkeep
+from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Handlers, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -38,7 +38,7 @@ from bridge.shapes import as_dict, as_string, as_word
 from . import _project_files as files
 from ._acp_presets import Preset
 from ._plain import plain
-from ._print import Handlers, Json, Print, Said, count, counts, plan_entry, unified
+from ._print import Json, Print, Said, count, counts, plan_entry, unified
 from .acp import named
 
 PRESET = Preset(

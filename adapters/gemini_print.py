@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from bridge.adapter import Ability, AgentConfig, ExitStatus, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, AgentConfig, ExitStatus, Handlers, Prompt, SessionStart, Upkeep
 from bridge.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Handlers, Json, Print, Said, count, counts
+from ._print import Json, Print, Said, count, counts
 
 PRESET = next(one for one in PRESETS if one.name == "gemini")
 WRITES = ("write_file", "replace")

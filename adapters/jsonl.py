@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import orjson
 
 from bridge.a2a.v1_0 import V1_0
-from bridge.adapter import Ability, Adapter, AgentConfig, Launch, Prompt, SessionStart
+from bridge.adapter import Ability, Adapter, AgentConfig, Handlers, Launch, Prompt, SessionStart
 from bridge.errors import InvalidParams
 from bridge.events import (
     AgentEvent,
@@ -156,7 +156,7 @@ class Jsonl(Adapter):
     def _send(self, **line: Any) -> None:
         self.send(orjson.dumps(line) + b"\n")
 
-    _handlers: ClassVar[Mapping[str, Callable[[Any, Json], Iterable[AgentEvent]]]] = {
+    _handlers: ClassVar[Handlers] = {
         "text": lambda self, line: [Text(_text(line))],
         "thought": lambda self, line: [Thought(_text(line))],
         "status": lambda self, line: [Status(_text(line))],

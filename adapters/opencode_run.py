@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, ExitStatus, Prompt, Upkeep
+from bridge.adapter import Ability, ExitStatus, Handlers, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -32,7 +32,7 @@ from bridge.message import UrlPart
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
-from ._print import Handlers, Json, Print, Said, count, plan_entry, unified
+from ._print import Json, Print, Said, count, plan_entry, unified
 
 PRESET = next(one for one in PRESETS if one.name == "opencode")
 REJECTED = "The user rejected permission"

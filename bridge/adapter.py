@@ -24,7 +24,7 @@ clock, and draws no random ids.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Literal
@@ -34,6 +34,10 @@ import orjson
 
 from bridge.events import AgentEvent, Answer, Failed, Question
 from bridge.message import DataPart, Message, Part, RawPart, TextPart, UrlPart
+
+Handlers = Mapping[str, Callable[[Any, Mapping[str, Any]], Iterable[AgentEvent]]]
+"""Methods of an adapter by the type of line that they read. They are a table of its class: one of
+each adapter's own would be one with it, and garbage that only a collector finds."""
 
 
 class Stdin(Enum):
