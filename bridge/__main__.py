@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge import __version__, registry
-from bridge.doctor.adapters import adapters
-from bridge.doctor.command import doctor
 from bridge.errors import ConfigurationError
 from bridge.identity import new_token
-from bridge.recording import record
 from bridge.server import serve
 from bridge.settings import Loaded, load
 
@@ -52,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
         if options.command == "adapters":
-            return adapters(options.json)
+            return int(registry.optional("doctor.adapters").adapters(options.json))
         if options.command == "doctor":
-            work = doctor(_loaded(options), options.agent, options.live, options.json)
-            return asyncio.run(work)
+            return _doctor(options)
         return asyncio.run(serve(_loaded(options)))
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
@@ -74,6 +70,12 @@ def _loaded(options: argparse.Namespace) -> Loaded:
     return load(flags, options.env_file)
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    doctor = registry.optional("doctor.command").doctor
+    work = doctor(_loaded(options), options.agent, options.live, options.json)
+    return int(asyncio.run(work))
+
+
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
     signature = registry.optional("signature")
     if options.action == "verify":
@@ -87,7 +89,7 @@ def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
 def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     if not argv:
         raise ConfigurationError("record needs a command: record FILE -- claude -p …")
-    return record(options.file, argv, options.adapter)
+    return int(registry.optional("recording").record(options.file, argv, options.adapter))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 from aiohttp import web
 
-from bridge import __version__
+from bridge import __version__, registry
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.access import OPERATOR, Principal
@@ -23,7 +23,6 @@ from bridge.manager import TaskManager
 from bridge.monitor import Monitor
 from bridge.rate import Seldom
 from bridge.store.tasks import TaskStore
-from bridge.transports import openapi
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import retry_after
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
@@ -128,6 +127,7 @@ def _add_agent(
 
     @lru_cache(ADDRESSES)
     def description(base: str) -> Document:
+        openapi = registry.optional("transports.openapi")
         return Document.of(openapi.document(service.card(base)))
 
     async def card(request: web.Request) -> web.StreamResponse:

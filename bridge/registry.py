@@ -46,8 +46,8 @@ def load(name: str) -> type[Adapter]:
 
 
 def optional(name: str) -> ModuleType:
-    """The part of the bridge called `name`, which needs libraries that only an extra installs.
-    Raises ConfigurationError that says which one."""
+    """The part of the bridge called `name`, which few servers need, or which needs libraries that
+    only an extra installs. Raises ConfigurationError that says which one."""
     return importlib.import_module(f"bridge.{name}")
 
 
