@@ -8,7 +8,9 @@ import errno
 import json
 import os
 import platform
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +32,9 @@ LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64
 CONFINE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
 BY_COMMAND = ("bwrap", "external")  # profiles that are a command, run by CONFINE
+LIBRARIES = "LD_LIBRARY_PATH"  # without which some interpreters do not start
+STARTS_WITHIN = 30.0  # seconds; what takes longer hangs, as on a file system that is out of reach
+KILLED_WITHIN = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ class Child:
 def start_child(start: Start, spool: Path | None = None) -> Child:
     """A child in a session of its own, with its streams on pipes, or a shim that has them in the
     folder `spool`, which must not exist. Blocks until it runs, for milliseconds. Raises OSError,
-    whose filename is the directory where that is to blame, and ValueError."""
+    whose filename is the directory where that is to blame, TimeoutError after STARTS_WITHIN, and
+    ValueError."""
     argv, rules, checked = start.argv, start.rules, False
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
@@ -181,7 +187,7 @@ class _Launcher:
                 with ours, theirs:
                     child = subprocess.Popen(
                         LAUNCHER,
-                        env={},
+                        env={LIBRARIES: os.environ.get(LIBRARIES, "")},  # empty is as none
                         cwd="/",
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
@@ -196,16 +202,20 @@ _launcher = _Launcher()
 
 
 def _ordered(control: socket.socket, line: bytes, letters: bytes, fds: Sequence[int]) -> int:
-    """The pid of what an order has become. Raises ConnectionError if nothing has."""
+    """The pid of what an order has become. Raises ConnectionError if nothing has, and never will:
+    it only becomes the program while this side is open."""
     ours, theirs = socket.socketpair()
+    ours.settimeout(STARTS_WITHIN)
     with ours:
         with theirs:
             socket.send_fds(control, [letters], [*fds, theirs.fileno()])
         ours.sendall(line)
-        with ours.makefile("rb") as answer:
-            pid, problem = answer.readline(), answer.read()
+        pid, problem = _answered(ours)
     if not pid:
         raise ConnectionResetError
+    if problem is None:
+        _kill(int(pid))
+        raise TimeoutError(errno.ETIMEDOUT, f"it was no program after {STARTS_WITHIN:.0f} s")
     if pid.strip().isdigit():
         if not problem:
             return int(pid)
@@ -213,3 +223,25 @@ def _ordered(control: socket.socket, line: bytes, letters: bytes, fds: Sequence[
             os.waitpid(int(pid), 0)
     told = json.loads(problem or pid)
     raise OSError(*told) if isinstance(told, list) else ValueError(told)
+
+
+def _answered(ours: socket.socket) -> tuple[bytes, bytes | None]:
+    """The first line, and the rest of the answer; None: it does not come."""
+    first = b""
+    with ours.makefile("rb") as answer:
+        try:
+            first = answer.readline()
+            return first, answer.read()
+        except TimeoutError:
+            return first, None
+
+
+def _kill(leader: int) -> None:
+    """End what hangs before it is a program. What not even that ends is an orphan, once it can."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    ended = os.pidfd_open(leader)
+    select.select([ended], [], [], KILLED_WITHIN)
+    os.close(ended)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(leader, os.WNOHANG)

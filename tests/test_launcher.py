@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from tests.bridge_process import CHECKOUT
 from tests.children import children, launchers
 
 WITHIN = 20.0
+POLLS = {"x86_64": "7 ", "aarch64": "73 "}.get(platform.machine(), "?")  # poll, ppoll
+HANGS = 0.3  # seconds: in this, what does not hang has long been started
 AT_ONCE = 12
 pytestmark = pytest.mark.skipif(not LAUNCHES, reason="there is no launcher here")
 RULES: list[Any] = [
@@ -161,6 +164,19 @@ def test_a_group_that_nobody_can_be_born_in_is_entered(tmp_path: Path) -> None:
     assert procs.read_text() == "0"
 
 
+@pytest.mark.parametrize("spools", [False, True])
+def test_a_start_that_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spools: bool
+) -> None:
+    """Here at a file that nobody reads from, for which it waits as for a disk out of reach."""
+    monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
+    os.mkfifo(tmp_path / "cgroup.procs")
+    with pytest.raises(TimeoutError, match="no program"):
+        launched(str(tmp_path / "cgroup.procs"), tmp_path / "session" if spools else None)
+    psutil.wait_procs(children(), WITHIN)  # with its shim killed, it is an orphan of ours
+    assert children() == [] and len(launchers()) == 1  # as which it is still known
+
+
 async def test_a_shim_is_found_by_the_file_that_it_will_write_to(start: Starter) -> None:
     if not start.spools:
         return
@@ -250,6 +266,39 @@ async def test_a_launcher_that_has_ended_is_replaced(start: Starter, meanwhile: 
     assert one not in launchers()
 
 
+async def test_a_launcher_that_hangs_is_replaced_and_what_it_does_late_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, start: Starter, tmp_path: Path
+) -> None:
+    assert await (await start("/bin/true")).ended() == 0
+    monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
+    with standing_still() as one:
+        child = await start("/bin/sh", "-c", f"echo here; echo x >>{tmp_path}/witness")
+        assert await child.ended() == 0
+    assert child.lines == [b"here"]
+    ended = os.pidfd_open(one.pid)
+    assert select.select([ended], [], [], WITHIN)[0] == [ended]
+    os.close(ended)
+    late = [other for other in children() if other.pid != one.pid]
+    psutil.wait_procs(late, WITHIN)
+    reap_orphans()
+    assert (tmp_path / "witness").read_text() == "x\n"
+
+
+async def test_an_interpreter_that_needs_its_libraries_finds_them(
+    monkeypatch: pytest.MonkeyPatch, start: Starter, tmp_path: Path
+) -> None:
+    """No other variable of the server's is handed to what starts its programs, nor that to them."""
+    for one in launchers():
+        one.kill()
+        one.wait(WITHIN)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    child = await start("/usr/bin/env")
+    assert await child.ended() == 0
+    assert not any(b"LD_LIBRARY_PATH" in line for line in child.lines if isinstance(line, bytes))
+    (one,) = launchers()
+    assert one.environ() == {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
 async def test_a_start_that_is_cancelled_before_it_is_begun_leaves_nothing(
     start: Starter, tmp_path: Path
 ) -> None:
@@ -311,8 +360,8 @@ def test_a_server_that_is_killed_in_the_middle_of_a_start_leaves_nothing(
 def waits_for_an_answer(pid: int) -> None:
     """Nothing tells of what another process does."""
     deadline = os.times().elapsed + WITHIN
-    while not Path(f"/proc/{pid}/wchan").read_text().startswith(("unix_stream", "sock_")):
-        if Path(f"/proc/{pid}/syscall").read_text().startswith(("45 ", "0 ")):
+    while not Path(f"/proc/{pid}/wchan").read_text().startswith(("poll_schedule", "do_poll")):
+        if Path(f"/proc/{pid}/syscall").read_text().startswith(POLLS):
             return
         assert os.times().elapsed < deadline
         os.sched_yield()
