@@ -223,7 +223,7 @@ async def test_turns_of_a_context_are_one_process_and_one_conversation(real: Rea
     own = set(real.processes())
     second = await client.send(script("another", "answer two"), contextId=context_id(first))
     assert [artifact_text(task) for task in (first, second)] == ["answer one", "answer two"]
-    assert set(real.processes()) == own
+    assert (after := set(real.processes())) and after <= own  # one that helped may have ended
     assert session_id(first) == session_id(second)
     seen = json.dumps(real.requests("the first turn")[-1])
     assert "answer one" in seen
