@@ -123,18 +123,18 @@ def _add_agent(
     @lru_cache(ADDRESSES)
     def encoded_card(base: str) -> Document:
         body = encode_card(service.card(base), service.card_versions)
-        return Document.of(service.sign(body) if service.sign else body)
+        return Document.of(service.sign(body) if service.sign else body, started)
 
     @lru_cache(ADDRESSES)
     def description(base: str) -> Document:
         openapi = registry.optional("transports.openapi")
-        return Document.of(openapi.document(service.card(base)))
+        return Document.of(openapi.document(service.card(base)), started, scope="private")
 
     async def card(request: web.Request) -> web.StreamResponse:
-        return _cached(request, encoded_card(address(request)), started)
+        return _cached(request, encoded_card(address(request)))
 
     async def describe(request: web.Request) -> web.StreamResponse:
-        return _cached(request, description(address(request)), started, scope="private")
+        return _cached(request, description(address(request)))
 
     jsonrpc = JsonRpc(service.operations, caller, service.extension_required)
     for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):
@@ -179,44 +179,44 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """JSON that stays as it is as long as the server runs; `tag` tells it from another."""
+    """JSON that stays as it is as long as the server runs; `tag` tells it from another. `headers`
+    are what a cache needs (§8.6), `changed` is in seconds since 1970."""
 
     data: bytes
     tag: str
+    changed: float
+    headers: Mapping[str, str]
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Document:
+    def of(cls, body: Mapping[str, Any], changed: float, scope: str = "public") -> Document:
+        """`scope`: who may keep it."""
         data = orjson.dumps(body)
-        return cls(data, hashlib.sha256(data).hexdigest()[:32])
+        tag = hashlib.sha256(data).hexdigest()[:32]
+        headers = {
+            "ETag": f'"{tag}"',
+            "Last-Modified": formatdate(changed, usegmt=True),
+            "Cache-Control": f"{scope}, max-age={CARD_MAX_AGE}",
+            "Vary": "Host",
+        }
+        return cls(data, tag, changed, headers)
 
 
-def _cached(
-    request: web.Request, document: Document, changed: float, scope: str = "public"
-) -> web.Response:
-    """`document` with what a cache needs (§8.6), or 304 where the client's copy is still good.
-    `scope`: who may keep it."""
-    headers = {
-        "ETag": f'"{document.tag}"',
-        "Last-Modified": _http_date(changed),
-        "Cache-Control": f"{scope}, max-age={CARD_MAX_AGE}",
-        "Vary": "Host",
-    }
-    if _still_good(request, document.tag, changed):
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=document.data, headers=headers, content_type="application/json")
+def _cached(request: web.Request, document: Document) -> web.Response:
+    """`document`, or 304 where the client's copy is still good."""
+    if _still_good(request, document):
+        return web.Response(status=304, headers=document.headers)
+    return web.Response(
+        body=document.data, headers=document.headers, content_type="application/json"
+    )
 
 
-@lru_cache(1)
-def _http_date(seconds: float) -> str:
-    return formatdate(seconds, usegmt=True)
-
-
-def _still_good(request: web.Request, tag: str, changed: float) -> bool:
+def _still_good(request: web.Request, document: Document) -> bool:
     if request.if_none_match is not None:  # it alone counts where both are sent (RFC 9110 §13.2.2)
-        return any(given.value in (tag, "*") for given in request.if_none_match)
+        return any(given.value in (document.tag, "*") for given in request.if_none_match)
     since = request.headers.get("If-Modified-Since")
     try:
-        return since is not None and parsedate_to_datetime(since).timestamp() >= int(changed)
+        changed = int(document.changed)
+        return since is not None and parsedate_to_datetime(since).timestamp() >= changed
     except (ValueError, OverflowError):  # no date
         return False
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -133,7 +135,7 @@ class Gate:
                 return _FOREIGN
         elif headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return _FOREIGN  # a browser says no more than this where a page loads, say, an image
-        if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEADERS:
+        if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADERS:
             return _TOO_LONG
         return None
 
@@ -157,7 +159,12 @@ def _host(request: web.Request) -> str | None:
     # A whole URL as the target would count instead of Host, if anybody looked at it.
     if len(given) != 1 or not request.raw_path.startswith(("/", "*")):
         return None
-    found = _HOST.fullmatch(given[0])
+    return _name_in(given[0])
+
+
+@lru_cache(16)  # clients know a server by few names
+def _name_in(host: str) -> str | None:
+    found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower().removesuffix(".") if found else None
 
 

@@ -100,6 +100,16 @@ def test_a_measure_has_figures_and_each_figure_a_row(server: servers.Server, nam
         assert figures == {"late.lost": 0, "late.doubled": 0, "late.disordered": 0}
 
 
+def test_aiohttp_alone_is_measured_by_what_it_can_do(tmp_path: Path) -> None:
+    """Without the SDK, whose server not every machine has."""
+    found = bench.measure_all(tmp_path, ["rate", "calls", "late"], ["alone"], 1, TINY)
+    (run,) = found["runs"]
+    assert run["notes"] == {"alone": []}
+    figures = run["figures"]["alone"]
+    assert set(figures) >= {"rate.100", "flatness", "card.cpu", "get.per_core"}
+    assert not any(name.startswith("late") for name in figures)
+
+
 def test_what_is_not_done_in_time_is_said(server: servers.Server) -> None:
     with pytest.raises(TooSlow, match="2 texts"):
         measures.one_stream(server, 0.2, n=2, gap_us=10_000_000)
@@ -215,14 +225,15 @@ def test_the_page_explains_every_measure() -> None:
 
 
 def test_a_row_compares_with_the_target_and_with_the_sdk_of_the_same_run() -> None:
+    others = {"durable": {"x": 4.0}, "alone": {"x": 0.5}}
     runs = [
-        {"figures": {"memory": {"x": ours}, "durable": {"x": 4.0}, "sdk": {"x": theirs}}}
+        {"figures": {**others, "memory": {"x": ours}, "sdk": {"x": theirs}}}
         for ours, theirs in ((1.0, 10.0), (2.0, 40.0), (3.0, 30.0))
     ]
     row = report.Row("x", "label", "ms", memory=2.0, durable=3.0)
     assert report._line(row, runs) == (
         *("label", "ms", "2 / 3"),
-        *("1 / **2** / 3", "yes", "4", "no", "10 / **30** / 40", "10 / 7.5"),
+        *("1 / **2** / 3", "yes", "4", "no", "10 / **30** / 40", "10 / 7.5", "0.5"),
     )
     assert report._line(report.Row("y", "", ""), runs) is None
 

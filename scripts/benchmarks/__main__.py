@@ -1,4 +1,5 @@
-"""Measure the bridge, with both of its stores, beside a server on the official Python SDK."""
+"""Measure the bridge, with both of its stores, beside a server on the official Python SDK, and
+beside aiohttp alone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from scripts.benchmarks import machine, report
 from scripts.benchmarks.client import TooSlow
-from scripts.benchmarks.measures import MEASURES, Faulty, Sizes
+from scripts.benchmarks.measures import ALONE, MEASURES, Faulty, Sizes
 from scripts.benchmarks.servers import Target, has_sdk, make_agent
 from scripts.benchmarks.transcript import Refused
 
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ours(notes: dict[str, list[Any]]) -> list[Any]:
-    return [note for target, given in notes.items() if target != "sdk" for note in given]
+    return [note for target, given in notes.items() if target in report.OURS for note in given]
 
 
 def measure_all(
@@ -89,15 +90,17 @@ def measure_all(
     agent = make_agent(folder)
     sizes = replace(sizes, live=machine.raise_open_files(sizes.live))
     sizes_of = {name: for_sdk(sizes) if name == "sdk" else sizes for name in servers}
-    stores = {"memory": "memory", "durable": "durable", "sdk": None}
-    targets = [Target(name, agent, folder, stores[name]) for name in servers]
+    targets = [
+        Target(name, agent, folder, name if name in report.OURS else None) for name in servers
+    ]
     facts = machine.facts(folder, agent)
     found: list[dict[str, Any]] = [{"figures": {}, "notes": {}} for _ in range(runs)]
     for name in only:
         for number, run in enumerate(found):
             turn = number % len(targets)
             for target in targets[turn:] + targets[:turn]:
-                _measure(name, target, sizes_of[target.name], run)
+                if target.name != "alone" or name in ALONE:
+                    _measure(name, target, sizes_of[target.name], run)
     sizes_of_both = {"bridge": asdict(sizes), "sdk": asdict(for_sdk(sizes))}
     return {"format": 1, **facts, "sizes": sizes_of_both, "runs": found}
 
@@ -128,7 +131,7 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    servers = report.TARGETS if has_sdk() else report.TARGETS[:2]
+    servers = [name for name in report.TARGETS if name != "sdk" or has_sdk()]
     parser.add_argument("--quick", action="store_true", help="small sizes, once")
     parser.add_argument(
         "--only",

@@ -440,6 +440,8 @@ def _cancel(server: Server, loop: Loop) -> float:
     return (time.monotonic() - began) * 1000
 
 
+ALONE = ("rate", "pace", "many", "first", "memory", "live", "calls", "beside")
+"""What aiohttp alone can be measured by: there are no tasks beyond their streams."""
 Measure = Callable[[Target, Sizes], Figures]
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure

@@ -7,8 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
-TARGETS = ("memory", "durable", "sdk")
-HEAD = ("measure", "unit", "target", "memory", "met", "durable", "met", "SDK", "times as good")
+OURS = ("memory", "durable")
+TARGETS = (*OURS, "sdk", "alone")
+HEAD = (
+    *("measure", "unit", "target", "memory", "met", "durable", "met", "SDK", "times as good"),
+    "aiohttp alone",
+)
 
 Result = Mapping[str, Any]
 """What scripts/bench --json writes: see docs/performance.md."""
@@ -132,14 +136,15 @@ def _line(row: Row, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None
     figures = {target: _figures(runs, target, row.figure) for target in TARGETS}
     if not any(figures.values()):
         return None
-    memory, durable, sdk = (_spread(list(figures[target].values())) for target in TARGETS)
+    memory, durable, sdk, alone = (_spread(list(figures[one].values())) for one in TARGETS)
     met = [
         _met(row, target, figures[store])
         for store, target in (("memory", row.memory), ("durable", row.durable))
     ]
-    ratios = " / ".join(_ratio(row, figures[store], figures["sdk"]) for store in TARGETS[:2])
+    ratios = " / ".join(_ratio(row, figures[store], figures["sdk"]) for store in OURS)
     ratios = "" if ratios == " / " else ratios
-    return row.label, row.unit, _targets(row), memory, met[0], durable, met[1], sdk, ratios
+    ours = (memory, met[0], durable, met[1])
+    return row.label, row.unit, _targets(row), *ours, sdk, ratios, alone
 
 
 def _figures(runs: Sequence[Mapping[str, Any]], target: str, figure: str) -> dict[int, float]:

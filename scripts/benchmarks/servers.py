@@ -25,6 +25,11 @@ HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
 SDK = CHECKOUT / ".venvs/bench-sdk"
 SDK_PYTHON = SDK / "bin/python"
+OTHERS = {
+    "sdk": (str(SDK_PYTHON), str(HERE / "sdk_server.py")),
+    "alone": (sys.executable, str(HERE / "alone.py")),
+}
+"""What the bridge is compared with: the official SDK, and aiohttp alone."""
 RPC, CARD = "/a2a/jsonrpc", "/.well-known/agent-card.json"
 STARTS_WITHIN = 30.0
 STOPS_WITHIN = 30.0
@@ -167,7 +172,7 @@ def has_sdk() -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of server: the bridge with one of its stores, or the one on the SDK."""
+    """A kind of server: the bridge with one of its stores, or what OTHERS calls `name`."""
 
     name: str
     agent: Agent
@@ -198,7 +203,7 @@ class Target:
         environment = {"PATH": os.environ["PATH"], "HOME": str(run)}
         if not self.store:
             agent = shlex.join([self.agent.command[0], *arguments])
-            return [str(SDK_PYTHON), str(HERE / "sdk_server.py")], {**environment, "AGENT": agent}
+            return list(OTHERS[self.name]), {**environment, "AGENT": agent}
         settings = {
             **BRIDGE_SETTINGS,
             **self.settings,
