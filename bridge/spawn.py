@@ -238,10 +238,13 @@ def _answered(ours: socket.socket) -> tuple[bytes, bytes | None]:
 
 def _kill(leader: int) -> None:
     """End what hangs before it is a program. What not even that ends is an orphan, once it can."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
-    ended = os.pidfd_open(leader)
-    select.select([ended], [], [], KILLED_WITHIN)
-    os.close(ended)
-    with contextlib.suppress(ChildProcessError):
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        ended = os.pidfd_open(leader)
+        try:
+            os.killpg(leader, signal.SIGKILL)
+            poll = select.poll()
+            poll.register(ended, select.POLLIN)
+            poll.poll(KILLED_WITHIN * 1000)
+        finally:
+            os.close(ended)
         os.waitpid(leader, os.WNOHANG)
