@@ -209,8 +209,7 @@ def _ordered(control: socket.socket, line: bytes, letters: bytes, fds: Sequence[
     with ours:
         with theirs:
             socket.send_fds(control, [letters], [*fds, theirs.fileno()])
-        ours.sendall(line)
-        pid, problem = _answered(ours)
+        pid, problem = _answered(ours, line)
     if not pid:
         raise ConnectionResetError
     if problem is None:
@@ -225,11 +224,12 @@ def _ordered(control: socket.socket, line: bytes, letters: bytes, fds: Sequence[
     raise OSError(*told) if isinstance(told, list) else ValueError(told)
 
 
-def _answered(ours: socket.socket) -> tuple[bytes, bytes | None]:
-    """The first line, and the rest of the answer; None: it does not come."""
+def _answered(ours: socket.socket, line: bytes) -> tuple[bytes, bytes | None]:
+    """Hand over the order. The first line, and the rest of the answer; None: it does not come."""
     first = b""
     with ours.makefile("rb") as answer:
         try:
+            ours.sendall(line)
             first = answer.readline()
             return first, answer.read()
         except TimeoutError:
