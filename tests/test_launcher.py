@@ -266,13 +266,15 @@ async def test_a_launcher_that_has_ended_is_replaced(start: Starter, meanwhile: 
     assert one not in launchers()
 
 
+@pytest.mark.parametrize("variables", [0, 20], ids=["small", "more than the socket takes"])
 async def test_a_launcher_that_hangs_is_replaced_and_what_it_does_late_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, start: Starter, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, start: Starter, tmp_path: Path, variables: int
 ) -> None:
+    large = {f"V{number}": "x" * 60_000 for number in range(variables)}
     assert await (await start("/bin/true")).ended() == 0
     monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
     with standing_still() as one:
-        child = await start("/bin/sh", "-c", f"echo here; echo x >>{tmp_path}/witness")
+        child = await start("/bin/sh", "-c", f"echo here; echo x >>{tmp_path}/witness", **large)
         assert await child.ended() == 0
         (other,) = set(launchers()) - {one}
     assert child.lines == [b"here"]
