@@ -274,7 +274,8 @@ async def test_a_launcher_that_hangs_is_replaced_and_what_it_does_late_is_not_ru
     assert await (await start("/bin/true")).ended() == 0
     monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
     with standing_still() as one:
-        child = await start("/bin/sh", "-c", f"echo here; echo x >>{tmp_path}/witness", **large)
+        program = ("/bin/sh", "-c", f"echo here; echo x >>{tmp_path}/witness")
+        child = await start(*program, rules=None, **large)
         assert await child.ended() == 0
         (other,) = set(launchers()) - {one}
     assert child.lines == [b"here"]
