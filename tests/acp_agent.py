@@ -255,11 +255,17 @@ def connect(path: str, name: str) -> socket.socket:
 
 
 def spawn(path: str, name: str) -> None:
+    """Returns when the process has told: before that, a test that ends it would wait in vain."""
+    told, telling = os.pipe()
     if os.fork() == 0:
         os.setsid()
         connect(path, name)
+        os.close(telling)
         while True:
             time.sleep(1000)
+    os.close(telling)
+    os.read(told, 1)  # its end
+    os.close(told)
 
 
 if __name__ == "__main__":

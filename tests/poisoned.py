@@ -66,9 +66,10 @@ def variables(*names: str) -> str:
 def of_claude() -> Iterator[Vector]:
     claude = ("claude-code", "claude-agent-acp")
     settings, local = ".claude/settings.json", ".claude/settings.local.json"
-    events = ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SessionEnd")
-    for event in events:
+    for event in ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"):
         yield Vector(f"claude-{event}", {settings: hook(event)}, claude)
+    # Over ACP, the agent ends without waiting for its Claude Code, which may or may not get there.
+    yield Vector("claude-SessionEnd", {settings: hook("SessionEnd")}, claude[:1])
     yield Vector("claude-local-hook", {local: hook("SessionStart")}, claude)
     yield Vector("claude-api-key-helper", {settings: {"apiKeyHelper": "CANARY"}}, claude)
     line = {"statusLine": {"type": "command", "command": "CANARY"}}
