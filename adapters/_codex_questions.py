@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import orjson
 
-from bridge.events import AgentEvent, Answer, Option, Question, QuestionWithdrawn, Status
+from bridge.events import AgentEvent, Answer, Option, Question, Status
 from bridge.question import is_word
 from bridge.rpc import Peer, Request
 from bridge.shapes import as_dict, as_list, as_string, as_word
 
+from ._asking import Asking
 from ._codex_items import changes_of
-from ._forms import ACCEPT, DECLINE, form, member_question, visited
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -25,19 +24,7 @@ ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_alway
 DENY = Option("decline", "Deny", "reject_once")
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A request of Codex until all of its questions are answered. `reply` makes the result of the
-    answers by question id, `refused` is the result if there will be none."""
-
-    request: Request
-    questions: dict[str, Question]
-    reply: Callable[[Mapping[str, Answer]], Json]
-    refused: Json
-    answers: dict[str, Answer] = field(default_factory=dict)
-
-
-class Questions:
+class Questions(Asking):
     """The requests that are open. `may_ask` says whether there is somebody to ask, `item` is the
     thread item with an id, empty where there is none; `cwd` goes without saying. With `force`
     nobody is asked for permission.
@@ -51,6 +38,7 @@ class Questions:
         may_ask: Callable[[], bool],
         item: Callable[[str], Json],
     ) -> None:
+        super().__init__(peer, may_ask)
         peer.requests |= {
             "item/commandExecution/requestApproval": self._command_approval,
             "item/fileChange/requestApproval": self._change_approval,
@@ -59,54 +47,13 @@ class Questions:
             "mcpServer/elicitation/request": self._elicitation,
         }
         peer.notifications["serverRequest/resolved"] = self._resolved
-        self._peer = peer
         self._force = force
         self._cwd = cwd
-        self._may_ask = may_ask
         self._item = item
-        self._asked: list[_Asked] = []
-        self._numbers = 0
-
-    def answer(self, question: Question, answer: Answer) -> str:
-        """Give Codex the answer. Returns the words of a refusal: a decision has no room for any."""
-        asked = next((one for one in self._asked if question.id in one.questions), None)
-        if asked is None:
-            return ""  # withdrawn meanwhile
-        asked.answers[question.id] = answer
-        if len(asked.answers) == len(asked.questions):
-            self._asked.remove(asked)
-            self._peer.answer(asked.request, asked.reply(asked.answers))
-        return _own_words(question, answer)
-
-    def drop(self) -> None:
-        """Forget them: Codex will."""
-        self._asked.clear()
 
     def close(self) -> None:
-        """Nobody asks any more."""
-        self._asked.clear()
-        self._may_ask, self._item = lambda: False, lambda id_: {}
-
-    def refuse(self) -> None:
-        """There is nobody to ask any more."""
-        asked, self._asked = self._asked, []
-        for one in asked:
-            self._peer.answer(one.request, one.refused)
-
-    def _ask(
-        self,
-        request: Request,
-        questions: Sequence[Question],
-        reply: Callable[[Mapping[str, Answer]], Json],
-        refused: Json,
-    ) -> Said:
-        """Ask the client. Nobody can be asked between turns, or after a cancel."""
-        if not questions or not self._may_ask():
-            self._peer.answer(request, refused)
-            return ()
-        by_id = {question.id: question for question in questions}
-        self._asked.append(_Asked(request, by_id, reply, refused))
-        return questions
+        super().close()
+        self._item = lambda id_: {}
 
     def _ask_permission(
         self,
@@ -123,21 +70,14 @@ class Questions:
         reason = as_word(request.params.get("reason"))
         text += f"\n({reason})" if reason else ""
         subject = {"toolCallId": as_word(request.params.get("itemId")), **subject}
-        question = Question(self._next_id(), "permission", text, options, subject)
+        question = Question(self.next_id(), "permission", text, options, subject)
         reply = lambda answers: result(_chosen(answers))  # noqa: E731
-        return self._ask(request, [question], reply, result(DENY.id))
+        return self.ask(request, [question], reply, result(DENY.id))
 
-    def _next_id(self) -> str:
-        self._numbers += 1
-        return f"question-{self._numbers}"
-
-    def _resolved(self, params: Json) -> Iterator[AgentEvent]:
+    def _resolved(self, params: Json) -> Said:
         """The request is settled. If we did not do that, nobody needs to any more."""
-        for one in [one for one in self._asked if one.request.id == params["requestId"]]:
-            self._asked.remove(one)
-            yield from (
-                QuestionWithdrawn(name) for name in one.questions if name not in one.answers
-            )
+        asked = self.take(params["requestId"])
+        return asked.withdrawn() if asked else ()
 
     def _command_approval(self, request: Request) -> Said:
         params = request.params
@@ -169,30 +109,21 @@ class Questions:
         return self._ask_permission(request, text, subject, partial(_grant, wanted))
 
     def _user_input(self, request: Request) -> Said:
-        asked = {self._next_id(): as_dict(one) for one in request.params["questions"]}
+        asked = {self.next_id(): as_dict(one) for one in request.params["questions"]}
         questions = [_choice(question_id, one) for question_id, one in asked.items()]
-        return self._ask(request, questions, partial(_answers, asked), {"answers": {}})
+        return self.ask(request, questions, partial(_answers, asked), {"answers": {}})
 
     def _elicitation(self, request: Request) -> Said:
-        """Of an MCP server: a form has a question per member, an address is to be visited. An
-        empty form asks for permission, to run a tool if `_meta` says so."""
+        """Of an MCP server. An empty form asks for permission, to run a tool if `_meta` says so."""
         params = request.params
         message = as_word(params.get("message")) or ""
         match params.get("mode"):
             case "url":
-                text = f"{message}\n{as_string(params['url'])}".strip()
-                question = Question(self._next_id(), "auth", text, (ACCEPT, DECLINE))
-                return self._ask(request, [question], visited, {"action": "cancel"})
+                return self.visit(request, message)
             case "form":
-                members = as_dict(as_dict(params["requestedSchema"]).get("properties"))
-                if not members:
-                    return self._mcp_permission(request, message)
-                asked = {self._next_id(): (name, as_dict(one)) for name, one in members.items()}
-                questions = [
-                    member_question(question_id, name, schema, message, members)
-                    for question_id, (name, schema) in asked.items()
-                ]
-                return self._ask(request, questions, partial(form, asked), {"action": "cancel"})
+                if as_dict(params["requestedSchema"]).get("properties"):
+                    return self.fill_in(request, message)
+                return self._mcp_permission(request, message)
         self._peer.answer(request, {"action": "decline"})
         text = f"The bridge cannot show what {params.get('serverName')} asks for: {message}"
         return [Status(text, {"type": "declined", "mode": as_word(params.get("mode"))})]
@@ -215,8 +146,8 @@ def _chosen(answers: Mapping[str, Answer]) -> str:
     return answer.option.id if answer.option else DENY.id
 
 
-def _own_words(question: Question, answer: Answer) -> str:
-    """What the client said besides no."""
+def own_words(question: Question, answer: Answer) -> str:
+    """What the client said besides no: a decision of Codex has no room for it."""
     option = answer.option
     if question.kind != "permission" or option is None or option.kind != "reject_once":
         return ""

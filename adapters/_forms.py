@@ -20,16 +20,25 @@ def visited(answers: Mapping[str, Answer]) -> Json:
     return {"action": "accept" if answer.option in (None, ACCEPT) else "decline"}
 
 
+def asked_members(members: Json) -> Iterator[tuple[str, Json]]:
+    """Name and schema of those that are asked for: not `X_custom`, where own words for a choice X
+    go (claude-agent-acp)."""
+    for name, schema in members.items():
+        chosen = name.removesuffix("_custom")
+        if chosen == name or not _choices_of(as_dict(members.get(chosen))):
+            yield name, as_dict(schema)
+
+
 def member_question(
     question_id: str, name: str, schema: Json, message: str, members: Json
 ) -> Question:
-    """The question for one member of a form; `X_custom` is where own words for X go."""
+    """The question for one of asked_members()."""
     multiple = schema.get("type") == "array"
     options = tuple(_choices(as_dict(schema.get("items")) if multiple else schema))
     if schema.get("type") == "boolean":
         options = (YES, NO)
     label = str(schema.get("description") or schema.get("title") or name)
-    alone = sum(not one.endswith("_custom") for one in members) == 1
+    alone = len(list(asked_members(members))) == 1
     text = message if alone and message else f"{message}\n{label}".strip()
     own_words = not options or f"{name}_custom" in members
     kind: Literal["choice", "text"] = "choice" if options else "text"

@@ -23,9 +23,8 @@ and qwen 0.15.10 (tests/test_real_acp.py). What decides the code (all measured):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeGuard
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -47,13 +46,7 @@ from bridge.events import (
     ArtifactChunk,
     Done,
     Failed,
-    Option,
-    OptionKind,
-    Plan,
-    PlanEntry,
-    PlanStatus,
     Question,
-    QuestionWithdrawn,
     Started,
     Status,
     Text,
@@ -61,13 +54,14 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import Part, RawPart, TextPart, UrlPart, media_type
-from bridge.rpc import METHOD_NOT_FOUND, Peer, Reply, Request, RpcError
+from bridge.message import Part, RawPart, UrlPart, media_type
+from bridge.rpc import METHOD_NOT_FOUND, Peer, Reply, RpcError
 from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
 from ._acp_presets import PRESETS, Preset
-from ._acp_tools import Tool, announce, merged, output, subject, wish
-from ._forms import ACCEPT, DECLINE, form, member_question, visited
+from ._acp_questions import Questions
+from ._acp_tools import announce, merged, output
+from ._acp_turn import Turn, counts, is_count, part, plan, usage_of
 from ._plain import plain
 
 Json = Mapping[str, Any]
@@ -76,39 +70,8 @@ Said = Iterable[AgentEvent]
 PROTOCOL = 1
 AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
-REQUEST_CANCELLED = -32800
-CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 END = "(End of the message.)"  # in which nothing can be read but that
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-
-
-@dataclass(slots=True)
-class _Turn:
-    prompt: Prompt
-    sent: bool = False
-    heard: bool = False  # something was said since it was sent
-    interrupted: bool = False
-    refused: bool = False  # the client said no to a permission
-    tools: dict[str, Tool] = field(default_factory=dict)
-    message: str | None = None  # id of the message whose text is being streamed
-    new_block: bool = True
-    block: list[str] = field(default_factory=list)  # the text of the last block
-    artifacts: int = 0
-    usage: dict[str, Any] = field(default_factory=dict)
-    cost: float | None = None
-    changed: dict[str, None] = field(default_factory=dict)  # paths, in order
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A request of the agent until all of its questions are answered. `reply` makes the result of
-    the answers by question id, `cancelled` is the result if there will be none."""
-
-    request: Request
-    questions: dict[str, Question]
-    reply: Callable[[Mapping[str, Answer]], Json]
-    cancelled: Json
-    answers: dict[str, Answer] = field(default_factory=dict)
 
 
 class Acp(Adapter):
@@ -124,20 +87,10 @@ class Acp(Adapter):
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
         self._peer: Peer[AgentEvent] = Peer(self.send)
-        self._peer.requests = {
-            "session/request_permission": self._permission,
-            "elicitation/create": self._elicitation,
-            "cursor/ask_question": self._cursor_question,
-            "cursor/create_plan": self._cursor_plan,
-            "cursor/update_todos": self._cursor_todos,
-            "cursor/task": self._acknowledge,
-            "cursor/generate_image": self._acknowledge,
-        }
-        self._peer.notifications = {
-            "session/update": self._update,
-            "$/cancel_request": self._withdraw,
-            "cursor/update_todos": _cursor_plan_of,
-        }
+        self._peer.notifications["session/update"] = self._update
+        self._questions = Questions(
+            self._peer, self.preset, config.force, self._may_ask, lambda: self._turn
+        )
         self._agent: Json | None = None  # what it said of itself
         self._session_id: str | None = None
         self._facts: dict[str, str | None] = {}  # model and mode of the session
@@ -146,9 +99,7 @@ class Acp(Adapter):
         self._ready = False
         self._tried_login = False
         self._cost: float | None = None if start.resume else 0.0  # of the session so far
-        self._turn: _Turn | None = None
-        self._asked: list[_Asked] = []
-        self._questions = 0
+        self._turn: Turn | None = None
 
     # --- what the session asks for -------------------------------------------------------------
 
@@ -169,7 +120,7 @@ class Acp(Adapter):
 
     def prompt(self, prompt: Prompt) -> None:
         """Said at once, or when the handshake is done, which the first prompt begins."""
-        self._turn = _Turn(prompt)
+        self._turn = Turn(prompt)
         self._greeting = False
         if self._ready:
             self._send_prompt(self._turn)
@@ -177,13 +128,7 @@ class Acp(Adapter):
             self._begin()
 
     def answer(self, question: Question, answer: Answer) -> None:
-        asked = next((one for one in self._asked if question.id in one.questions), None)
-        if asked is None:
-            return  # withdrawn meanwhile
-        asked.answers[question.id] = answer
-        if len(asked.answers) == len(asked.questions):
-            self._asked.remove(asked)
-            self._peer.answer(asked.request, asked.reply(asked.answers))
+        self._questions.answer(question, answer)
 
     def interrupt(self) -> bool:
         """The agent must then end the turn as `cancelled` (ACP v1, Prompt Turn: Cancellation)."""
@@ -193,7 +138,7 @@ class Acp(Adapter):
             return False
         turn.interrupted = True
         self._peer.notify("session/cancel", {"sessionId": self._session_id})
-        self._cancel_questions()
+        self._questions.cancel()
         return True
 
     def receive_line(self, line: bytes) -> Said:
@@ -208,7 +153,11 @@ class Acp(Adapter):
 
     def receive_exit(self, status: ExitStatus) -> Said:
         self._peer.close()
+        self._questions.close()
         return super().receive_exit(status)
+
+    def _may_ask(self) -> bool:
+        return self._turn is not None and not self._turn.interrupted
 
     def _describe(self) -> tuple[str | None, str | None, str | None]:
         info = as_dict((self._agent or {}).get("agentInfo"))
@@ -420,7 +369,7 @@ class Acp(Adapter):
     def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
         """The turn is over, if there is one."""
         turn, self._turn = self._turn, None
-        self._cancel_questions()
+        self._questions.cancel()
         if turn:
             used = self._usage(turn)
             if used:
@@ -430,7 +379,7 @@ class Acp(Adapter):
 
     # --- the turn ------------------------------------------------------------------------------
 
-    def _send_prompt(self, turn: _Turn) -> None:
+    def _send_prompt(self, turn: Turn) -> None:
         turn.sent = True
         blocks = [self._block(part) for part in turn.prompt.parts]
         if self.preset.reads_along and b"@" in orjson.dumps(blocks[-1]):
@@ -459,27 +408,27 @@ class Acp(Adapter):
             return {**link, "mimeType": part.media_type} if part.media_type else link
         return {"type": "text", "text": plain(as_text(part))}
 
-    def _prompted(self, turn: _Turn, reply: Reply) -> Said:
+    def _prompted(self, turn: Turn, reply: Reply) -> Said:
         if reply.error:
             return self._end(self._failure(turn, reply.error))
-        turn.usage |= _usage_of(reply.members)
+        turn.usage |= usage_of(reply.members)
         return self._end(self._outcome(turn, reply.members.get("stopReason")))
 
-    def _failure(self, turn: _Turn, error: RpcError) -> Failed:
+    def _failure(self, turn: Turn, error: RpcError) -> Failed:
         if turn.interrupted:
             return Failed("The turn was interrupted.", "interrupted")
         if error.code in (AUTH_REQUIRED, 401, 403):  # gemini's codes are those of HTTP
             return self._not_logged_in(error)
         return Failed(_reason(error), "agent-error", {"code": error.code})
 
-    def _outcome(self, turn: _Turn, reason: Any) -> Done | Failed:
+    def _outcome(self, turn: Turn, reason: Any) -> Done | Failed:
         """What a stop reason means (ACP v1, Prompt Turn: Stop Reasons)."""
         match reason:
             case "end_turn" | None:
-                if self.preset.silent_failures and _came_to_nothing(turn):
+                if self.preset.silent_failures and turn.came_to_nothing():
                     text = f"{self.title} ended the turn, but the model's answer was broken off."
                     return Failed(text, "empty-answer")
-                if self.preset.errors_are_words and _ended_in_an_error(turn):
+                if self.preset.errors_are_words and turn.ended_in_an_error():
                     reason = "auth" if "uthenticat" in turn.block[-1] else "agent-error"
                     return Failed(turn.block[-1].removeprefix("Error: "), reason)
                 return self._done(turn, "end_turn")
@@ -500,13 +449,13 @@ class Acp(Adapter):
         text = f"{self.title} ended the turn for a reason that the bridge does not know: {reason}"
         return Failed(text, "stopped", {"stopReason": reason})
 
-    def _done(self, turn: _Turn, reason: str) -> Done:
+    def _done(self, turn: Turn, reason: str) -> Done:
         details: dict[str, Any] = {"stopReason": reason}
         if turn.changed:
             details["changedFiles"] = list(turn.changed)
         return Done(summary="".join(turn.block), details=details)
 
-    def _usage(self, turn: _Turn) -> Usage | None:
+    def _usage(self, turn: Turn) -> Usage | None:
         used = dict(turn.usage)
         cost = None
         if turn.cost is not None:
@@ -530,9 +479,9 @@ class Acp(Adapter):
         handler = self._updates.get(str(update.get("sessionUpdate")))
         return handler(self, turn, update) if handler else ()
 
-    def _message_chunk(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+    def _message_chunk(self, turn: Turn, update: Json) -> Iterator[AgentEvent]:
         meta_usage = as_dict(as_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
-        for name, count in _counts(meta_usage).items():
+        for name, count in counts(meta_usage).items():
             turn.usage[name] = turn.usage.get(name, 0) + count
         content = update["content"]
         if content.get("type") != "text":
@@ -549,13 +498,19 @@ class Acp(Adapter):
         turn.block.append(text)
         yield Text(text, new_block)
 
-    def _handed_over(self, turn: _Turn, content: Json) -> Iterator[AgentEvent]:
-        part = _part(content)
-        if part:
-            turn.artifacts += 1
-            yield ArtifactChunk(f"content-{turn.artifacts}", (part,), part.filename)
+    def _thought_chunk(self, turn: Turn, update: Json) -> Iterator[AgentEvent]:
+        turn.new_block = True
+        text = as_string(update["content"].get("text") or "")
+        if text:
+            yield Thought(text)
 
-    def _tool_update(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+    def _handed_over(self, turn: Turn, content: Json) -> Iterator[AgentEvent]:
+        given = part(content)
+        if given:
+            turn.artifacts += 1
+            yield ArtifactChunk(f"content-{turn.artifacts}", (given,), given.filename)
+
+    def _tool_update(self, turn: Turn, update: Json) -> Iterator[AgentEvent]:
         turn.new_block = True
         tool = merged(turn.tools, update)
         # An input that has nothing but a folder (opencode) is going to be filled.
@@ -569,145 +524,28 @@ class Acp(Adapter):
             turn.changed |= dict.fromkeys(change.path for change in changes)
             yield ToolResult(tool.id, output(tool), failed, tool.announced, None, changes)
 
-    def _usage_update(self, turn: _Turn, update: Json) -> Said:
+    def _usage_update(self, turn: Turn, update: Json) -> Said:
         for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
-            if _is_count(update.get(name)):
+            if is_count(update.get(name)):
                 turn.usage[ours] = update[name]
         cost = as_dict(update.get("cost"))
         amount = cost.get("amount")
-        if cost.get("currency") == "USD" and (_is_count(amount) or isinstance(amount, float)):
+        if cost.get("currency") == "USD" and (is_count(amount) or isinstance(amount, float)):
             turn.cost = float(amount)  # of the whole session
         return ()
 
-    def _mode_update(self, turn: _Turn, update: Json) -> Iterator[AgentEvent]:
+    def _mode_update(self, turn: Turn, update: Json) -> Iterator[AgentEvent]:
         mode = as_string(update["currentModeId"])
         if mode != self._facts.get("mode"):
             self._facts["mode"] = mode
             yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
 
-    # --- questions -----------------------------------------------------------------------------
-
-    def _ask(
-        self,
-        request: Request,
-        questions: Sequence[Question],
-        reply: Callable[[Mapping[str, Answer]], Json],
-        cancelled: Json,
-    ) -> Said:
-        """Ask the client. Nobody can be asked between turns, or after a cancel."""
-        turn = self._turn
-        if turn is None or turn.interrupted or not questions:
-            self._peer.answer(request, cancelled)
-            return ()
-        by_id = {question.id: question for question in questions}
-        self._asked.append(_Asked(request, by_id, reply, cancelled))
-        return questions
-
-    def _next_id(self) -> str:
-        self._questions += 1
-        return f"question-{self._questions}"
-
-    def _cancel_questions(self) -> None:
-        asked, self._asked = self._asked, []
-        for one in asked:
-            self._peer.answer(one.request, one.cancelled)
-
-    def _withdraw(self, params: Json) -> Iterator[AgentEvent]:
-        """The agent does not want to know any more (ACP v1, Cancellation)."""
-        for one in [one for one in self._asked if one.request.id == params["requestId"]]:
-            self._asked.remove(one)
-            self._peer.refuse(one.request, REQUEST_CANCELLED, "Request cancelled")
-            for question_id in one.questions.keys() - one.answers.keys():
-                yield QuestionWithdrawn(question_id)
-
-    def _permission(self, request: Request) -> Iterator[AgentEvent]:
-        """ACP v1, Tool Calls: Requesting Permission."""
-        params = request.params
-        tool = merged(self._turn.tools if self._turn else {}, params["toolCall"])
-        options = [_option(one) for one in params["options"]]
-        options = [one for one in options if one.id not in self.preset.lasting]
-        allowed = _of_kind(options, "allow_once", "allow_always") if self.config.force else None
-        yield from announce(tool)
-        if allowed and self._turn and not self._turn.interrupted:
-            self._peer.answer(request, _selected(allowed))
-            return
-        question = Question(
-            self._next_id(), "permission", wish(self.title, tool), tuple(options), subject(tool)
-        )
-        yield from self._ask(request, [question] if options else [], self._decision, CANCELLED)
-
-    def _decision(self, answers: Mapping[str, Answer]) -> Json:
-        (answer,) = answers.values()
-        if answer.option is None:
-            return CANCELLED
-        if self._turn and answer.option.kind.startswith("reject"):
-            self._turn.refused = True
-        return _selected(answer.option)
-
-    def _elicitation(self, request: Request) -> Said:
-        """ACP v1, Elicitation: a form has a question per member, an address is to be visited."""
-        params = request.params
-        cancelled: Json = {"action": "cancel"}
-        message = str(params.get("message") or "")
-        if params.get("mode") == "url":
-            text = f"{message}\n{as_string(params['url'])}".strip()
-            question = Question(self._next_id(), "auth", text, (ACCEPT, DECLINE))
-            return self._ask(request, [question], visited, cancelled)
-        members = as_dict(params["requestedSchema"].get("properties"))
-        asked = {
-            self._next_id(): (name, as_dict(schema))
-            for name, schema in members.items()
-            if name.removesuffix("_custom") == name or name.removesuffix("_custom") not in members
-        }
-        questions = [
-            member_question(question_id, name, schema, message, members)
-            for question_id, (name, schema) in asked.items()
-        ]
-        return self._ask(request, questions, partial(form, asked), cancelled)
-
-    def _cursor_question(self, request: Request) -> Said:
-        """Cursor's own: {questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
-        asked = {self._next_id(): as_dict(one) for one in request.params["questions"]}
-        questions = [
-            Question(
-                question_id,
-                "choice",
-                str(one.get("prompt") or request.params.get("title") or ""),
-                tuple(
-                    Option(as_string(o["id"]), str(o.get("label") or o["id"]))
-                    for o in one["options"]
-                ),
-                multiple=one.get("allowMultiple") is True,
-            )
-            for question_id, one in asked.items()
-        ]
-        return self._ask(request, questions, partial(_cursor_answers, asked), CANCELLED)
-
-    def _cursor_plan(self, request: Request) -> Said:
-        """Cursor's own: {name, overview, plan}."""
-        plan = str(request.params.get("plan") or request.params.get("overview") or "")
-        text = f"{self.title} has a plan and asks to begin:\n\n{plan}"
-        options = (
-            Option("accepted", "Approve the plan", "allow_once"),
-            Option("rejected", "Send the plan back", "reject_once"),
-        )
-        question = Question(self._next_id(), "plan", text, options)
-        return self._ask(request, [question], _cursor_verdict, CANCELLED)
-
-    def _cursor_todos(self, request: Request) -> Said:
-        self._peer.answer(request, {})
-        return _cursor_plan_of(request.params)
-
-    def _acknowledge(self, request: Request) -> Said:
-        self._peer.answer(request, {})
-        return ()
-
-    _updates: ClassVar[Mapping[str, Callable[[Any, _Turn, Json], Said]]] = {
+    _updates: ClassVar[Mapping[str, Callable[[Any, Turn, Json], Said]]] = {
         "agent_message_chunk": _message_chunk,
-        "agent_thought_chunk": lambda self, turn, update: _thought_chunk(turn, update),
+        "agent_thought_chunk": _thought_chunk,
         "tool_call": _tool_update,
         "tool_call_update": _tool_update,
-        "plan": lambda self, turn, update: [_plan(update["entries"])],
+        "plan": lambda self, turn, update: [plan(update["entries"])],
         "usage_update": _usage_update,
         "current_mode_update": _mode_update,
     }
@@ -749,99 +587,6 @@ def _means_lost(error: RpcError) -> bool:
     return error.code in (NOT_FOUND, -32602, METHOD_NOT_FOUND) or any(one in words for one in known)
 
 
-# --- permissions and Cursor's own questions ------------------------------------------------------
-
-
-def _option(one: Json) -> Option:
-    kinds = ("allow_once", "allow_always", "reject_once", "reject_always")
-    kind, option_id = one.get("kind"), as_string(one["optionId"])
-    return Option(option_id, str(one.get("name") or option_id), kind if kind in kinds else "choice")
-
-
-def _of_kind(options: Sequence[Option], *kinds: OptionKind) -> Option | None:
-    return next((one for kind in kinds for one in options if one.kind == kind), None)
-
-
-def _selected(option: Option) -> Json:
-    return {"outcome": {"outcome": "selected", "optionId": option.id}}
-
-
-def _cursor_answers(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
-    chosen = [
-        {"questionId": asked[one].get("id"), "selectedOptionIds": [o.id for o in answer.options]}
-        for one, answer in answers.items()
-    ]
-    return {"outcome": {"outcome": "answered", "answers": chosen}}
-
-
-def _cursor_verdict(answers: Mapping[str, Answer]) -> Json:
-    (answer,) = answers.values()
-    return {"outcome": {"outcome": answer.option.id if answer.option else "rejected"}}
-
-
-def _cursor_plan_of(params: Json) -> Said:
-    return [_plan(params["todos"])]
-
-
-# --- content, plans and usage --------------------------------------------------------------------
-
-
-def _thought_chunk(turn: _Turn, update: Json) -> Iterator[AgentEvent]:
-    turn.new_block = True
-    text = as_string(update["content"].get("text") or "")
-    if text:
-        yield Thought(text)
-
-
-def _part(content: Json) -> RawPart | UrlPart | TextPart | None:
-    """What an agent hands over in a ContentBlock that is no text."""
-    kind = as_word(content.get("mimeType"))
-    match content.get("type"):
-        case "image" | "audio":
-            return RawPart(as_string(content["data"]), kind)
-        case "resource_link":
-            return UrlPart(as_string(content["uri"]), kind, as_word(content.get("name")))
-        case "resource":
-            inner = as_dict(content["resource"])
-            name, kind = as_word(inner.get("uri")), as_word(inner.get("mimeType"))
-            if isinstance(inner.get("blob"), str):
-                return RawPart(inner["blob"], kind, name)
-            return TextPart(as_string(inner["text"]), kind, name)
-    return None
-
-
-def _plan(entries: Any) -> Plan:
-    return Plan(tuple(_plan_entry(as_dict(entry)) for entry in entries))
-
-
-def _plan_entry(entry: Json) -> PlanEntry:
-    known: dict[Any, PlanStatus] = {"in_progress": "in_progress", "completed": "completed"}
-    return PlanEntry(str(entry.get("content") or ""), known.get(entry.get("status"), "pending"))
-
-
-def _usage_of(result: Json) -> dict[str, int]:
-    """The tokens of a turn; gemini says them in a place and in words of its own."""
-    quota = as_dict(as_dict(as_dict(result.get("_meta")).get("quota")).get("token_count"))
-    words = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
-    own = {ours: quota.get(theirs) for ours, theirs in words.items()}
-    return _counts({**own, **as_dict(result.get("usage"))})
-
-
-def _came_to_nothing(turn: _Turn) -> bool:
-    """Whether the model has said nothing, or what it said was never counted."""
-    counted = [turn.usage.get(f"{name}Tokens") for name in ("input", "output")]
-    return not (turn.block or turn.tools) or counted == [0, 0]
-
-
-def _ended_in_an_error(turn: _Turn) -> bool:
-    counted = any(turn.usage.get(f"{name}Tokens") for name in ("input", "output"))
-    return bool(turn.block) and turn.block[-1].startswith("Error: ") and not counted
-
-
-def _counts(values: Json) -> dict[str, int]:
-    return {name: one for name, one in values.items() if _is_count(one)}
-
-
 # --- members of a line, whose types are the agent's affair ----------------------------------------
 
 
@@ -858,10 +603,6 @@ def _reason(error: RpcError) -> str:
     if details and not isinstance(details, str):
         return f"{error.message}: {orjson.dumps(details).decode()}"
     return error.message
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # --- the adapters --------------------------------------------------------------------------------

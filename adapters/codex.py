@@ -70,7 +70,7 @@ from ._codex_items import (
     tool_of,
     usage_of,
 )
-from ._codex_questions import Questions
+from ._codex_questions import Questions, own_words
 from ._codex_trust import closed
 
 Json = Mapping[str, Any]
@@ -196,7 +196,8 @@ class Codex(Adapter):
             self._speak(self._turn)
 
     def answer(self, question: Question, answer: Answer) -> None:
-        words = self._questions.answer(question, answer)
+        wanted = self._questions.answer(question, answer)
+        words = own_words(question, answer) if wanted else ""
         if words and self._turn:
             self._turn.unsaid.append([{"type": "text", "text": f"The user said no. {words}"}])
             self._speak(self._turn)
@@ -390,7 +391,7 @@ class Codex(Adapter):
     def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
         """The turn is over, if there is one. Nobody can be asked any more."""
         turn, self._turn = self._turn, None
-        self._questions.refuse()
+        self._questions.cancel()
         if turn is None:
             if isinstance(event, Failed):
                 yield event  # of a handshake that was made ahead

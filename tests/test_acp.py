@@ -861,8 +861,10 @@ def test_an_operator_who_forces_allows_once(options: Sequence[Json], chosen: str
     assert [line["result"]["outcome"]["optionId"] for line in lines] == ([chosen] if chosen else [])
 
 
-def test_between_turns_nobody_can_be_asked() -> None:
-    talk = Talk().begun()
+@pytest.mark.parametrize("force", [False, True])
+def test_between_turns_nobody_can_be_asked(force: bool) -> None:
+    """And what was not asked of anybody is not allowed either."""
+    talk = Talk(force=force).begun()
     talk.end(stopReason="end_turn")
     assert not any(isinstance(event, Question) for event in talk.permission())
     assert talk.written()[0]["result"] == {"outcome": {"outcome": "cancelled"}}
@@ -1058,6 +1060,19 @@ def test_claude_s_question_is_a_choice_with_room_for_own_words(said: str, conten
     assert (question.kind, question.text, question.free_text) == ("choice", "Which colour?", True)
     assert question.options == (Option("Red", "Red — r"), Option("Blue", "Blue — b"))
     talk.answer(question, said)
+    assert talk.written()[0]["result"] == {"action": "accept", "content": content}
+
+
+def test_a_member_is_asked_for_that_is_only_called_as_own_words_are() -> None:
+    talk = Talk().begun()
+    asked = form(talk, size={"type": "string"}, size_custom={"type": "string"})
+    assert [question.text for question in asked] == [
+        "Which colour?\nsize",
+        "Which colour?\nsize_custom",
+    ]
+    for question, said in zip(asked, "ab", strict=True):
+        talk.answer(question, said)
+    content = {"size": "a", "size_custom": "b"}
     assert talk.written()[0]["result"] == {"action": "accept", "content": content}
 
 

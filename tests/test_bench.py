@@ -86,7 +86,9 @@ def test_it_measures_a_server_of_its_own(result: dict[str, Any]) -> None:
     (run,) = result["runs"]
     assert run["notes"] == {"durable": []}
     figures = run["figures"]["durable"]
-    assert set(figures) == {"rate.100", "rate.1000", "flatness"}
+    machine = {"machine.median", "machine.slowest"}
+    assert set(figures) == {"rate.100", "rate.1000", "flatness", *machine}
+    assert figures["machine.median"] == run["machine"]["durable"]["rate"] > 0
     assert figures["rate.1000"] > 1_000
 
 
@@ -246,7 +248,7 @@ def check_shape(result: dict[str, Any]) -> None:
     assert result["agent"] in ("C", "Python")
     assert set(result["sizes"]) == {"bridge", "sdk"}
     for run in result["runs"]:
-        assert set(run) == {"figures", "notes"}
+        assert set(run) == {"figures", "notes", "machine"}
         for target, figures in run["figures"].items():
             assert target in report.TARGETS
             assert all(type(value) is float for value in figures.values())

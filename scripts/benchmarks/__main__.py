@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -94,13 +95,17 @@ def measure_all(
         Target(name, agent, folder, name if name in report.OURS else None) for name in servers
     ]
     facts = machine.facts(folder, agent)
-    found: list[dict[str, Any]] = [{"figures": {}, "notes": {}} for _ in range(runs)]
+    found: list[dict[str, Any]] = [{"figures": {}, "notes": {}, "machine": {}} for _ in range(runs)]
     for name in only:
         for number, run in enumerate(found):
             turn = number % len(targets)
             for target in targets[turn:] + targets[:turn]:
                 if target.name != "alone" or name in ALONE:
                     _measure(name, target, sizes_of[target.name], run)
+    for run in found:
+        for target, spins in run["machine"].items():
+            run["figures"][target]["machine.median"] = statistics.median(spins.values())
+            run["figures"][target]["machine.slowest"] = max(spins.values())
     sizes_of_both = {"bridge": asdict(sizes), "sdk": asdict(for_sdk(sizes))}
     return {"format": 1, **facts, "sizes": sizes_of_both, "runs": found}
 
@@ -109,6 +114,7 @@ def _measure(name: str, target: Target, sizes: Sizes, run: dict[str, Any]) -> No
     """Add the target's figures to `run`, and why there are no more of them."""
     figures = run["figures"].setdefault(target.name, {})
     notes = run["notes"].setdefault(target.name, [])
+    run["machine"].setdefault(target.name, {})[name] = machine.spin()
     began = time.monotonic()
     try:
         for figure, value in MEASURES[name](target, sizes):

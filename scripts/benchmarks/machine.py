@@ -8,6 +8,7 @@ import platform
 import resource
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from scripts.benchmarks.servers import BRIDGE_SETTINGS, CHECKOUT, SDK_PYTHON, Ag
 
 OURS = ("aiohttp", "orjson", "pydantic")
 THEIRS = ("a2a-sdk", "uvicorn", "uvloop", "httptools", "starlette", "sse-starlette", "protobuf")
+ADDITIONS = 300_000
 FILES_PER_STREAM = 5  # the server has these open for each live task
 _VERSIONS = (
     "import importlib.metadata as m, json, sys; "
@@ -54,6 +56,16 @@ def raise_open_files(live: int) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return live if most < 0 else min(live, (most - 500) // FILES_PER_STREAM)
+
+
+def spin() -> float:
+    """Milliseconds that ADDITIONS take in Python: how fast this machine is just now, which may
+    share its processors with others that it does not see."""
+    began = time.perf_counter()
+    total = 0
+    for number in range(ADDITIONS):
+        total += number
+    return (time.perf_counter() - began) * 1000
 
 
 def _field(file: str, name: str) -> str:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scripts.benchmarks.machine import ADDITIONS
+
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
 OURS = ("memory", "durable")
 TARGETS = (*OURS, "sdk", "alone")
@@ -35,6 +37,9 @@ def rows(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield from _memory(sizes)
     yield from _calls(sizes)
     yield from _several(sizes)
+    spin = f"this machine: {ADDITIONS:,} additions in Python, before each measure"
+    yield Row("machine.median", f"{spin}: median", "ms")
+    yield Row("machine.slowest", f"{spin}: slowest", "ms")
 
 
 def _one_task(sizes: Mapping[str, Any]) -> Iterator[Row]:

@@ -1,0 +1,168 @@
+"""What an ACP agent asks, from the request to its answer; Cursor has methods of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from bridge.events import AgentEvent, Answer, Option, OptionKind, Question
+from bridge.rpc import Peer, Request
+from bridge.shapes import as_dict, as_string
+
+from ._acp_presets import Preset
+from ._acp_tools import announce, merged, subject, wish
+from ._acp_turn import Turn, plan
+from ._asking import Asking
+
+Json = Mapping[str, Any]
+Said = Iterable[AgentEvent]
+
+REQUEST_CANCELLED = -32800
+CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
+
+
+class Questions(Asking):
+    """The requests that are open. `turn` is the one that runs, if any. With `force` nobody is asked
+    for permission."""
+
+    def __init__(
+        self,
+        peer: Peer[AgentEvent],
+        preset: Preset,
+        force: bool,
+        may_ask: Callable[[], bool],
+        turn: Callable[[], Turn | None],
+    ) -> None:
+        super().__init__(peer, may_ask)
+        peer.requests |= {
+            "session/request_permission": self._permission,
+            "elicitation/create": self._elicitation,
+            "cursor/ask_question": self._cursor_question,
+            "cursor/create_plan": self._cursor_plan,
+            "cursor/update_todos": self._cursor_todos,
+            "cursor/task": self._acknowledge,
+            "cursor/generate_image": self._acknowledge,
+        }
+        peer.notifications |= {
+            "$/cancel_request": self._withdraw,
+            "cursor/update_todos": _plan_of,
+        }
+        self._preset = preset
+        self._force = force
+        self._turn = turn
+
+    def close(self) -> None:
+        super().close()
+        self._turn = lambda: None
+
+    def _withdraw(self, params: Json) -> Said:
+        """The agent does not want to know any more (ACP v1, Cancellation)."""
+        asked = self.take(params["requestId"])
+        if asked is None:
+            return ()
+        self._peer.refuse(asked.request, REQUEST_CANCELLED, "Request cancelled")
+        return asked.withdrawn()
+
+    def _permission(self, request: Request) -> Iterator[AgentEvent]:
+        """ACP v1, Tool Calls: Requesting Permission."""
+        params, turn = request.params, self._turn()
+        tool = merged(turn.tools if turn else {}, params["toolCall"])
+        options = [_option(one) for one in params["options"]]
+        options = [one for one in options if one.id not in self._preset.lasting]
+        allowed = _of_kind(options, "allow_once", "allow_always") if self._force else None
+        yield from announce(tool)
+        if allowed and self._may_ask():
+            self._peer.answer(request, _selected(allowed))
+            return
+        text = wish(self._preset.title, tool)
+        question = Question(self.next_id(), "permission", text, tuple(options), subject(tool))
+        yield from self.ask(request, [question] if options else [], self._decision, CANCELLED)
+
+    def _decision(self, answers: Mapping[str, Answer]) -> Json:
+        (answer,) = answers.values()
+        if answer.option is None:
+            return CANCELLED
+        turn = self._turn()
+        if turn and answer.option.kind.startswith("reject"):
+            turn.refused = True
+        return _selected(answer.option)
+
+    def _elicitation(self, request: Request) -> Said:
+        """ACP v1, Elicitation."""
+        message = str(request.params.get("message") or "")
+        if request.params.get("mode") == "url":
+            return self.visit(request, message)
+        return self.fill_in(request, message)
+
+    def _cursor_question(self, request: Request) -> Said:
+        """{questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
+        title = request.params.get("title")
+        asked = {self.next_id(): as_dict(one) for one in request.params["questions"]}
+        questions = [_choice(question_id, one, title) for question_id, one in asked.items()]
+        return self.ask(request, questions, partial(_chosen, asked), CANCELLED)
+
+    def _cursor_plan(self, request: Request) -> Said:
+        """{name, overview, plan}."""
+        shown = str(request.params.get("plan") or request.params.get("overview") or "")
+        text = f"{self._preset.title} has a plan and asks to begin:\n\n{shown}"
+        options = (
+            Option("accepted", "Approve the plan", "allow_once"),
+            Option("rejected", "Send the plan back", "reject_once"),
+        )
+        question = Question(self.next_id(), "plan", text, options)
+        return self.ask(request, [question], _verdict, CANCELLED)
+
+    def _cursor_todos(self, request: Request) -> Said:
+        self._peer.answer(request, {})
+        return _plan_of(request.params)
+
+    def _acknowledge(self, request: Request) -> Said:
+        self._peer.answer(request, {})
+        return ()
+
+
+# --- permissions ---------------------------------------------------------------------------------
+
+
+def _option(one: Json) -> Option:
+    kinds = ("allow_once", "allow_always", "reject_once", "reject_always")
+    kind, option_id = one.get("kind"), as_string(one["optionId"])
+    return Option(option_id, str(one.get("name") or option_id), kind if kind in kinds else "choice")
+
+
+def _of_kind(options: Sequence[Option], *kinds: OptionKind) -> Option | None:
+    return next((one for kind in kinds for one in options if one.kind == kind), None)
+
+
+def _selected(option: Option) -> Json:
+    return {"outcome": {"outcome": "selected", "optionId": option.id}}
+
+
+# --- of Cursor -----------------------------------------------------------------------------------
+
+
+def _choice(question_id: str, asked: Json, title: Any) -> Question:
+    options = tuple(
+        Option(as_string(one["id"]), str(one.get("label") or one["id"])) for one in asked["options"]
+    )
+    text = str(asked.get("prompt") or title or "")
+    several = asked.get("allowMultiple") is True
+    return Question(question_id, "choice", text, options, multiple=several)
+
+
+def _chosen(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
+    chosen = [
+        {"questionId": asked[one].get("id"), "selectedOptionIds": [o.id for o in answer.options]}
+        for one, answer in answers.items()
+    ]
+    return {"outcome": {"outcome": "answered", "answers": chosen}}
+
+
+def _verdict(answers: Mapping[str, Answer]) -> Json:
+    (answer,) = answers.values()
+    return {"outcome": {"outcome": answer.option.id if answer.option else "rejected"}}
+
+
+def _plan_of(params: Json) -> Said:
+    return [plan(params["todos"])]

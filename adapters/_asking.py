@@ -1,0 +1,113 @@
+"""What an agent asks of its client over JSON-RPC: requests that are answered when the client has
+answered all the questions that each of them comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from bridge.events import AgentEvent, Answer, Question, QuestionWithdrawn
+from bridge.rpc import Id, Peer, Request
+from bridge.shapes import as_dict, as_string
+
+from ._forms import ACCEPT, DECLINE, Json, asked_members, form, member_question, visited
+
+CANCEL: Json = {"action": "cancel"}
+"""The result of an elicitation that nobody answers."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request until all of its questions are answered. `reply` makes the result of the answers
+    by question id, `cancelled` is the result if there will be none."""
+
+    request: Request
+    questions: dict[str, Question]
+    reply: Callable[[Mapping[str, Answer]], Json]
+    cancelled: Json
+    answers: dict[str, Answer] = field(default_factory=dict)
+
+    def withdrawn(self) -> Iterator[QuestionWithdrawn]:
+        """For its questions that nobody need answer any more."""
+        return (QuestionWithdrawn(name) for name in self.questions if name not in self.answers)
+
+
+class Asking:
+    """The requests of `peer` that are open. `may_ask` says whether there is somebody to ask: there
+    is nobody between turns, or after a cancel."""
+
+    def __init__(self, peer: Peer[AgentEvent], may_ask: Callable[[], bool]) -> None:
+        self._peer = peer
+        self._may_ask = may_ask
+        self._open: list[Asked] = []
+        self._numbers = 0
+
+    def next_id(self) -> str:
+        """For a question."""
+        self._numbers += 1
+        return f"question-{self._numbers}"
+
+    def ask(
+        self,
+        request: Request,
+        questions: Sequence[Question],
+        reply: Callable[[Mapping[str, Answer]], Json],
+        cancelled: Json,
+    ) -> Sequence[Question]:
+        """The questions, if they can be asked; else the request is `cancelled`."""
+        if not questions or not self._may_ask():
+            self._peer.answer(request, cancelled)
+            return ()
+        by_id = {question.id: question for question in questions}
+        self._open.append(Asked(request, by_id, reply, cancelled))
+        return questions
+
+    def visit(self, request: Request, message: str) -> Sequence[Question]:
+        """Elicitation (ACP, MCP) of mode `url`: whether the client has been at an address."""
+        text = f"{message}\n{as_string(request.params['url'])}".strip()
+        question = Question(self.next_id(), "auth", text, (ACCEPT, DECLINE))
+        return self.ask(request, [question], visited, CANCEL)
+
+    def fill_in(self, request: Request, message: str) -> Sequence[Question]:
+        """Elicitation of mode `form`: a question for each member."""
+        members = as_dict(as_dict(request.params["requestedSchema"]).get("properties"))
+        asked = {self.next_id(): (name, one) for name, one in asked_members(members)}
+        questions = [
+            member_question(question_id, name, schema, message, members)
+            for question_id, (name, schema) in asked.items()
+        ]
+        return self.ask(request, questions, partial(form, asked), CANCEL)
+
+    def answer(self, question: Question, answer: Answer) -> bool:
+        """Whether anybody still wants to know."""
+        asked = next((one for one in self._open if question.id in one.questions), None)
+        if asked is None:
+            return False  # withdrawn meanwhile
+        asked.answers[question.id] = answer
+        if len(asked.answers) == len(asked.questions):
+            self._open.remove(asked)
+            self._peer.answer(asked.request, asked.reply(asked.answers))
+        return True
+
+    def take(self, request_id: Id) -> Asked | None:
+        """The request, which is not open any more, and still to be answered if that is due."""
+        asked = next((one for one in self._open if one.request.id == request_id), None)
+        if asked:
+            self._open.remove(asked)
+        return asked
+
+    def cancel(self) -> None:
+        """There is nobody to ask any more."""
+        asked, self._open = self._open, []
+        for one in asked:
+            self._peer.answer(one.request, one.cancelled)
+
+    def drop(self) -> None:
+        """Forget them: the agent will."""
+        self._open.clear()
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self.drop()
+        self._may_ask = lambda: False
