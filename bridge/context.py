@@ -316,7 +316,7 @@ class Context:
         self._apply(record, *unsaid, event)
         if session:  # first the word, then the deed: else a crash makes a failure of it
             self._store.when_durable(partial(session.begin_stop, interrupt=True))
-        self._pool.notify()  # it may have waited for a place
+        self._pool.recheck(self)
 
     # --- the worker ----------------------------------------------------------------------------
 
@@ -578,11 +578,13 @@ class Context:
             self._session = None
 
     async def close(self) -> None:
-        """Give up the session, if there is one; wait until its processes are gone."""
+        """Give up the session, if there is one, and the place; wait until its processes are
+        gone."""
         self._begin_close()
-        while self._closing:
+        if self._closing is None:
+            self._pool.leave(self)
+        while self._closing:  # whoever waits with us may have a place again before we go on
             await asyncio.shield(self._closing)
-        self._pool.leave(self)
 
     async def _close(self, session: Session) -> None:
         if self._idle_timer:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, count
 from typing import Protocol
 
 from bridge.quotas import Quotas
@@ -26,10 +26,30 @@ class Holder(Protocol):
         """Give up the session, and the place."""
 
 
+class _Waiter:
+    """Who waits for a place. `number` tells who came first."""
+
+    __slots__ = ("_called", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._called = asyncio.Event()
+
+    def call(self) -> None:
+        """It shall look again."""
+        self._called.set()
+
+    async def wait(self) -> None:
+        """Until it is called, or not at all if that has happened since the last time."""
+        await self._called.wait()
+        self._called.clear()
+
+
 class SessionPool:
     """The places for live sessions, and what else principals share. Whoever has none waits its
     turn for one; a warm but idle session gives up its place to whoever waits, a spare one first.
-    The turn is that of the principal for whom the fewest work."""
+    The turn is that of the principal for whom the fewest work. Only whose turn it is is woken: a
+    change costs the same however many wait."""
 
     def __init__(self, limit: int, quotas: Quotas | None = None) -> None:
         self.quotas = quotas or Quotas()
@@ -37,8 +57,8 @@ class SessionPool:
         self._holders: dict[Holder, bool] = {}  # who holds a place, and whether it works
         self._working: Counter[str] = Counter()  # how many of them do, by owner
         self._spares: dict[Holder, None] = {}  # hold one each as long as nobody else needs it
-        self._queue: dict[object, Holder] = {}  # by ticket, in the order in which they came
-        self._turn: object | None = None  # whose turn it is, as long as nothing has changed
+        self._queues: dict[str, OrderedDict[Holder, _Waiter]] = {}  # by owner; the first one first
+        self._numbers = count()
         self._changed: asyncio.Future[None] | None = None
         self.starting = asyncio.Lock()  # held while a spare session is started: one at a time
 
@@ -48,40 +68,55 @@ class SessionPool:
         wanted: Callable[[], bool],
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait for a place; come back without one when it is `wanted` no more (see notify). Where
+        """Wait for a place; come back without one when it is `wanted` no more (see recheck). Where
         there is a `spare` session for it, its place will do: it must be taken at once."""
         if self._holders.get(holder):
             return
-        ticket = object()
-        self._queue[ticket] = holder
-        self._turn = None
+        if holder in self._holders and self._may_work(holder.owner) and wanted():
+            # No turn: who has it may be waiting for a place that is given up, which this one is not
+            # as long as it waits.
+            self._hold(holder, True)
+            return
+        waiter = _Waiter(next(self._numbers))
+        queue = self._queues.setdefault(holder.owner, OrderedDict())
+        queue[holder] = waiter
         try:
-            while wanted() and not (
-                self._next() is ticket and await self._make_room(holder, spare)
-            ):
-                await self.changed()
+            while wanted():
+                if self._next() is waiter and await self._make_room(holder, spare):
+                    if self._may_work(holder.owner):
+                        break
+                    self.notify()  # the room is somebody else's
+                await waiter.wait()
             if wanted():
                 self._hold(holder, True)
         finally:
-            del self._queue[ticket]
+            del queue[holder]
+            if not queue:
+                del self._queues[holder.owner]
             self.notify()
 
-    def _next(self) -> object | None:
+    def recheck(self, holder: Holder) -> None:
+        """If it waits, it may want a place no more."""
+        queue = self._queues.get(holder.owner)
+        if queue and holder in queue:
+            queue[holder].call()
+
+    def _next(self) -> _Waiter | None:
         """Whose turn it is; None where all who wait have as many at work as they may."""
-        if self._turn is None:
-            working = self._working
-            waiting = [
-                (working[one.owner], number, ticket)
-                for number, (ticket, one) in enumerate(self._queue.items())
-                if working[one.owner] < (self.quotas.of(one.owner).running or math.inf)
-            ]
-            self._turn = min(waiting)[2] if waiting else None
-        return self._turn
+        waiting = [
+            (self._working[owner], first.number, first)
+            for owner, queue in self._queues.items()
+            for first in [next(iter(queue.values()))]
+            if self._may_work(owner)
+        ]
+        return min(waiting)[2] if waiting else None
+
+    def _may_work(self, owner: str) -> bool:
+        return self._working[owner] < (self.quotas.of(owner).running or math.inf)
 
     def claim(self, holder: Holder) -> None:
         """Its session is alive already, and works."""
         self._hold(holder, True)
-        self._turn = None
 
     async def vacate(self) -> bool:
         """Whether there is a place that nobody waits for; if need be the one of who has been idle
@@ -120,8 +155,10 @@ class SessionPool:
                 del self._working[holder.owner]
 
     def notify(self) -> None:
-        """Those who wait shall look again."""
-        self._turn = None
+        """There may be a place, or another's turn."""
+        following = self._next()
+        if following:
+            following.call()
         if self._changed and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None

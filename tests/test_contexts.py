@@ -54,9 +54,9 @@ class Bridge:
         idle = settings.pop("idle", 600.0)
         agent = Agent(adapter, config, {}, limits, idle, attachments)
         store = TaskStore(Retention(settings.pop("keep", 1000)))
-        pool = SessionPool(settings.pop("sessions", 4))
+        self.pool = SessionPool(settings.pop("sessions", 4))
         assert not settings
-        self.manager = TaskManager(agent, adapter, workspaces, store, pool)
+        self.manager = TaskManager(agent, adapter, workspaces, store, self.pool)
 
     def send(
         self,
@@ -75,6 +75,12 @@ class Bridge:
 
     async def run(self, text: str, context: str | None = None, **more: Any) -> Record:
         return await ended(self.send(text, context, **more))
+
+    async def rested(self) -> None:
+        """Until no context works."""
+        async with asyncio.timeout(WITHIN):
+            while any(self.pool._holders.values()):
+                await self.pool.changed()
 
 
 async def ended(record: Record) -> Record:
@@ -269,6 +275,15 @@ async def test_a_session_is_not_given_up_while_it_works(make: Make, live: Livene
     assert live.alive("agent")
     await live.release("agent")
     assert answer(await ended(record)) == "2"
+
+
+async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(make: Make) -> None:
+    bridge = make(sessions=1)
+    await bridge.run("turn", "a")
+    await bridge.rested()
+    other = bridge.send("turn", "b")  # whose turn it is first, and which needs the place of "a"
+    again = bridge.send("turn", "a")  # which has something to do before it could be given up
+    assert [answer(await ended(one)) for one in (other, again)] == ["1", "2"]
 
 
 async def test_a_message_at_the_moment_when_a_session_expires_is_served_by_it(make: Make) -> None:

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from bridge.a2a import CODECS
 from bridge.log import BATCH
+from bridge.pool import SessionPool
 from tests.client import Json, state, task_id
 from tests.liveness import listening
 from tests.served import Server, serving
@@ -188,3 +189,35 @@ async def test_a_task_leaves_nothing_for_the_collector(workspace: Path) -> None:
             gc.enable()
     print(f"objects left by 1 task: {left[0]}, by 6: {left[1]}")
     assert left[1] < 6 * 30  # the test has 22 of its own for each
+
+
+class Waiting:
+    """Who waits for a place, and counts how often it looks whether it still wants one."""
+
+    idle = False
+
+    def __init__(self, number: int) -> None:
+        self.owner = f"owner-{number % 10}"
+        self.looks = 0
+
+    async def close(self) -> None: ...
+
+    async def work(self, pool: SessionPool) -> None:
+        await pool.enter(self, self.wants)
+        await asyncio.sleep(0)
+        pool.leave(self)
+
+    def wants(self) -> bool:
+        self.looks += 1
+        return True
+
+
+async def test_a_place_wakes_one_of_those_who_wait_for_it() -> None:
+    async def looks(number: int) -> float:
+        pool, all_of_them = SessionPool(8), [Waiting(one) for one in range(number)]
+        await asyncio.gather(*(one.work(pool) for one in all_of_them))
+        return sum(one.looks for one in all_of_them) / number
+
+    few, many = await looks(50), await looks(500)
+    print(f"looks of each: {few:.1f} of 50, {many:.1f} of 500")
+    assert many <= 1.2 * few < 10
