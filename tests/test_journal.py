@@ -65,7 +65,7 @@ def durable(path: Path, scratch: str = "copy") -> list[int]:
     folder = path.parent.parent / scratch
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for file in path.parent.iterdir():
+    for file in path.parent.glob(f"{path.name}*"):
         with contextlib.suppress(FileNotFoundError):  # it has just been made part of the database
             shutil.copy(file, folder / file.name)
     with contextlib.closing(sqlite3.connect(folder / path.name)) as database:
