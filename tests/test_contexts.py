@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -77,9 +78,9 @@ class Bridge:
         return await ended(self.send(text, context, **more))
 
     async def rested(self) -> None:
-        """Until no context works."""
+        """Until no context works, or waits for a place."""
         async with asyncio.timeout(WITHIN):
-            while any(self.pool._holders.values()):
+            while any(self.pool._holders.values()) or self.pool._queues:
                 await self.pool.changed()
 
 
@@ -284,6 +285,35 @@ async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(ma
     other = bridge.send("turn", "b")  # whose turn it is first, and which needs the place of "a"
     again = bridge.send("turn", "a")  # which has something to do before it could be given up
     assert [answer(await ended(one)) for one in (other, again)] == ["1", "2"]
+
+
+SCRIPTS = ("turn", "turn", "ask q Which?\nturn", "exit 3", "fail no")
+
+
+async def ends(bridge: Bridge, context: str, record: Record, chance: random.Random) -> None:
+    """Answered, canceled or left alone."""
+    if chance.random() < 0.2:
+        for _ in range(chance.randrange(200)):
+            await asyncio.sleep(0)
+        if not record.task.state.terminal:
+            await cancel(bridge, record)
+    while not record.log.closed:
+        if record.task.question:
+            bridge.send("yes", context, task=record.task.id)
+        await record.log.changed()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_conversations_that_share_a_few_places_all_go_on(make: Make, seed: int) -> None:
+    chance = random.Random(seed)
+    bridge = make(sessions=chance.randint(1, 3))
+    async with asyncio.timeout(3 * WITHIN):
+        for _ in range(10):
+            some = chance.sample("abcde", chance.randint(1, 5))
+            begun = [(one, bridge.send(chance.choice(SCRIPTS), one)) for one in some]
+            await asyncio.gather(*(ends(bridge, *pair, chance) for pair in begun))
+            await bridge.rested()
+    assert len(processes()) <= 3
 
 
 async def test_a_message_at_the_moment_when_a_session_expires_is_served_by_it(make: Make) -> None:
