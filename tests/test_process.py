@@ -196,7 +196,7 @@ async def test_a_grandchild_that_holds_stdout_delays_neither_the_exit_nor_any_li
     child = await spawn("/bin/sh", "-c", f"sleep 1000 & {program}")
     assert await child.ended() == 5
     assert child.lines == [b"line %d" % n for n in range(6000)]
-    assert [p.name() for p in children()] == ["sleep"]
+    assert len(children()) == 1  # sleep, or the shell that is about to become it
     assert await child.stop() == "exited"
     assert children() == []
 
