@@ -48,8 +48,8 @@ class _Waiter:
 class SessionPool:
     """The places for live sessions, and what else principals share. Whoever has none waits its
     turn for one; a warm but idle session gives up its place to whoever waits, a spare one first.
-    The turn is that of the principal for whom the fewest work. Only whose turn it is is woken: a
-    change costs the same however many wait."""
+    The turn is that of the principal for whom the fewest work, and only whose turn it is is
+    woken."""
 
     def __init__(self, limit: int, quotas: Quotas | None = None) -> None:
         self.quotas = quotas or Quotas()
