@@ -73,8 +73,8 @@ class SessionPool:
         if self._holders.get(holder):
             return
         if holder in self._holders and self._may_work(holder.owner) and wanted():
-            # No turn: who has it may be waiting for a place that is given up, which this one is not
-            # as long as it waits.
+            # Else two could wait for each other: whoever has the turn, for this place to be given
+            # up, which it is not as long as somebody wants it; and this one for its turn.
             self._hold(holder, True)
             return
         waiter = _Waiter(next(self._numbers))
@@ -85,7 +85,7 @@ class SessionPool:
                 if self._next() is waiter and await self._make_room(holder, spare):
                     if self._may_work(holder.owner):
                         break
-                    self.notify()  # the room is somebody else's
+                    self._notify()  # the room is somebody else's
                 await waiter.wait()
             if wanted():
                 self._hold(holder, True)
@@ -93,10 +93,10 @@ class SessionPool:
             del queue[holder]
             if not queue:
                 del self._queues[holder.owner]
-            self.notify()
+            self._notify()
 
     def recheck(self, holder: Holder) -> None:
-        """If it waits, it may want a place no more."""
+        """It may want a place no more, if it waits for one."""
         queue = self._queues.get(holder.owner)
         if queue and holder in queue:
             queue[holder].call()
@@ -134,13 +134,13 @@ class SessionPool:
     def leave(self, holder: Holder) -> None:
         self._let_go(holder)
         self._spares.pop(holder, None)
-        self.notify()
+        self._notify()
 
     def rest(self, holder: Holder) -> None:
         """Its session has nothing to do: it is now the last to be given up."""
         if holder in self._holders:
             self._hold(holder, False)
-        self.notify()
+        self._notify()
 
     def _hold(self, holder: Holder, works: bool) -> None:
         self._let_go(holder)
@@ -154,7 +154,7 @@ class SessionPool:
             if not self._working[holder.owner]:
                 del self._working[holder.owner]
 
-    def notify(self) -> None:
+    def _notify(self) -> None:
         """There may be a place, or another's turn."""
         following = self._next()
         if following:

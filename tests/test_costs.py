@@ -215,7 +215,8 @@ class Waiting:
 async def test_a_place_wakes_one_of_those_who_wait_for_it() -> None:
     async def looks(number: int) -> float:
         pool, all_of_them = SessionPool(8), [Waiting(one) for one in range(number)]
-        await asyncio.gather(*(one.work(pool) for one in all_of_them))
+        async with asyncio.timeout(WITHIN):
+            await asyncio.gather(*(one.work(pool) for one in all_of_them))
         return sum(one.looks for one in all_of_them) / number
 
     few, many = await looks(50), await looks(500)
