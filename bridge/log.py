@@ -110,8 +110,9 @@ class EventLog(Generic[T]):
     def publish(self, number: int) -> None:
         """Readers may see all up to `number`."""
         self._trim()  # first: who waits for these gets them from here
-        self.visible = max(self.visible, number)
+        before, self.visible = self.visible, max(self.visible, number)
         self._wake()
+        self._strip(before)
 
     def append(self, updates: Iterable[T]) -> None:
         """Add, and publish at once."""
@@ -145,8 +146,9 @@ class EventLog(Generic[T]):
                 else:
                     batch = self._next(reader)
                 if batch:
-                    reader.after = batch[-1].number
+                    before, reader.after = reader.after, batch[-1].number
                     yield batch
+                    self._strip(before)
                 elif self.closed:
                     return
                 elif not await self._changed(reader, pause):
@@ -229,6 +231,13 @@ class EventLog(Generic[T]):
         self._full = self._weight + self._keep
         del self._added[:old], self._entries[: drop - self._dropped]
         self._dropped = drop
+
+    def _strip(self, after: int) -> None:
+        """Let go of the bytes of what comes after number `after`, as far as all who read have read
+        it. Who comes late makes them anew."""
+        read = min([reader.after for reader in self._readers], default=0)
+        for entry in self._entries[max(after - self._dropped, 0) : max(read - self._dropped, 0)]:
+            entry.rendered = None
 
     def _let_go(self) -> None:
         if not self._released or self._readers:

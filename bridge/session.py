@@ -81,7 +81,8 @@ class Session:
         self.marker = marker
         self._redactor = Redactor(secrets)
         self._environment = environment
-        self._rules = rules
+        self._rules = rules  # until it is started: each session has its own
+        self._confined = rules is not None
         self._limits = limits
         self._process: AgentProcess | None = None
         self._turn: _Turn | None = None
@@ -111,6 +112,7 @@ class Session:
             self._limits.group,
             self._rules,
         )
+        self._rules = None
         self._process = await AgentProcess.spawn(
             start, self._hooks(), self._limits.line, self.spool
         )
@@ -178,13 +180,14 @@ class Session:
             begin()
             if self._process and self._process.exit_code is not None:
                 self._receive_exit(self._process.exit_code)
-            late = await turn.ended_or_late()
+            late = await turn.over
             if late:
                 self._broken = True
                 sink([*self._redactor.rest(), late])
             if turn.error:
                 raise turn.error
         finally:
+            turn.end()
             if self._turn is turn:
                 self._turn = None
 
@@ -249,7 +252,7 @@ class Session:
             self._muted.cancel()
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
-        problem = refusal(code, stderr) if self._rules else None
+        problem = refusal(code, stderr) if self._confined else None
         if problem:
             log.warning("the agent could not be started: %s", problem)
             text = "The agent could not be started. The server's log says why."
@@ -332,29 +335,32 @@ class Session:
 
     async def _stop(self, turn: _Turn | None) -> str:
         if turn:
-            await turn.ended_within(INTERRUPT_GRACE)
+            await asyncio.wait([turn.over], timeout=INTERRUPT_GRACE)
         rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"
         log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
         return rung
 
 
 class _Turn:
-    """The events of one turn on their way to the sink, and the clocks that run meanwhile."""
+    """The events of one turn on their way to the sink, and the clocks that run meanwhile. `over`:
+    it has ended, or has missed the limit that this says."""
 
     def __init__(self, sink: Sink, limits: Limits) -> None:
         self._sink = sink
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
+        self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
         self.error: Exception | None = None  # what the sink raised
         self._heard = self._loop.time()
         self._left = limits.turn or float("inf")  # seconds of work, without those of waiting
-        self._resumed: float | None = self._heard  # None while it waits for the client
+        self._resumed = self._heard
+        self._waiting = False  # for the client
+        self._clock = self._loop.call_later(self._until_late(), self._look)
 
     def receive(self, events: Sequence[AgentEvent]) -> None:
         """Pass on what was said up to the end of the turn; what follows is not this turn's."""
         self._heard = self._loop.time()
-        if self._ended.done() or not events:
+        if self.over.done() or not events:
             return
         ends = next((n for n, event in enumerate(events) if isinstance(event, ENDINGS)), None)
         try:
@@ -362,33 +368,33 @@ class _Turn:
         except Exception as error:
             self.error = error
         if ends is not None or self.error:
-            self._ended.set_result(None)
+            self.end()
+
+    def end(self, late: TimedOut | None = None) -> None:
+        self._clock.cancel()
+        if not self.over.done():
+            self.over.set_result(late)
 
     def pause(self, waiting: bool) -> None:
-        if waiting == (self._resumed is None):
+        if waiting == self._waiting or self.over.done():
             return
-        now = self._loop.time()
-        if self._resumed is not None:
+        self._clock.cancel()
+        self._waiting, now = waiting, self._loop.time()
+        if waiting:
             self._left -= now - self._resumed
-        self._resumed = None if waiting else now
-        self._heard = now
+        else:
+            self._resumed = self._heard = now
+            self._look()
 
-    async def ended_within(self, seconds: float) -> bool:
-        done, _ = await asyncio.wait([self._ended], timeout=seconds)
-        return bool(done)
-
-    async def ended_or_late(self) -> TimedOut | None:
-        """Wait for the end of the turn, or for the limit that it misses."""
-        while True:
-            late = self._late()
-            if late or await self.ended_within(self._until_late()):
-                return late
+    def _look(self) -> None:
+        late = self._late()
+        if late:
+            self.end(late)
+        else:
+            self._clock = self._loop.call_later(self._until_late(), self._look)
 
     def _until_late(self) -> float:
-        """Seconds until a limit can be missed. While the client is waited for, look again in a
-        while: only its answer starts the clocks."""
-        if self._resumed is None:
-            return 1.0
+        """Seconds until a limit can be missed."""
         now = self._loop.time()
         left = self._left - (now - self._resumed)
         if self._limits.silence:
@@ -396,8 +402,6 @@ class _Turn:
         return min(max(left, 0.0), 3600.0)
 
     def _late(self) -> TimedOut | None:
-        if self._resumed is None:
-            return None
         now = self._loop.time()
         if self._left - (now - self._resumed) <= 0:
             return TimedOut(

@@ -251,6 +251,40 @@ async def test_what_is_released_goes_when_its_last_reader_has(entries: bool) -> 
     assert len(one) == 0 if entries else first.rendered is None
 
 
+@pytest.mark.parametrize("tapped", [False, True])
+async def test_the_bytes_of_what_all_readers_have_read_go(tapped: bool) -> None:
+    """Of a task that says much, they take more than all else that is kept."""
+    one, entries = log(2), dict[int, Entry[Update]]()
+
+    def write(batch: Sequence[Entry[Update]]) -> bool:
+        for entry in batch:
+            entry.rendered = {"form": b"x"}
+            entries[entry.number] = entry
+        return True
+
+    async def read(batches: Batches) -> list[int]:
+        async for batch in batches:
+            write(batch)
+        return []
+
+    def kept() -> list[int]:
+        return [number for number, entry in entries.items() if entry.rendered]
+
+    slow = one.follow(0, NEVER)
+    write(await anext(slow))
+    assert kept() == [1, 2]
+    reading = asyncio.create_task(read(one.follow(2, NEVER, write if tapped else None)))
+    await waiting(reading)
+    one.append([UPDATE] * 2)
+    await waiting(reading)
+    assert kept() == [1, 2, 3, 4]
+    assert await numbers(slow) == [3, 4]  # which has written the former by now
+    assert kept() == [3, 4]
+    one.close()
+    assert await rest(slow) == [] == await asyncio.wait_for(reading, SOON)
+    assert kept() == []
+
+
 async def test_so_many_of_the_newest_are_kept_at_least() -> None:
     one: EventLog[Update] = EventLog(keep=10)
     for _ in range(100):

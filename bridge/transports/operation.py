@@ -92,6 +92,7 @@ class Stream:
             if self.beginning:
                 async for _ in self.beginning:
                     yield None
+                self.beginning = None  # the stream may stay for days
             for opening in self._opening():
                 yield opening
             if self.over:
@@ -112,7 +113,7 @@ class Stream:
             yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
         elif self.first is not None:
             yield [(self.after, self.first)]
-            self.first = None  # the stream may stay for days
+            self.first = None
 
     def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
         """The batch, up to the entry that ends the stream; whether there was one."""
