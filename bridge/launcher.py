@@ -3,24 +3,25 @@
     python -I -S launcher.py
 
 A program of its own, with nothing but the standard library and bridge/confine.py. Its stdin is a
-SOCK_SEQPACKET socket; it ends when the other side is closed. Each packet has descriptors: 0, 1 and
-2 of a program, perhaps a file for its exit status (the packet has the letter `s`), perhaps the
-folder of its control group (`g`) and, as the last, a stream socket. From that the process that is
-to become the program reads its order, one line of JSON, so that nobody but itself has what it is
-told in confidence:
+SOCK_SEQPACKET socket. Each packet has descriptors: 0, 1 and 2 of a program, perhaps the folder of
+its control group (the packet begins with `g`, else with `.`) and, as the last, a stream socket.
+From that the process that is to become the program reads its order, so that nobody but itself has
+what it is told in confidence: four bytes with a length, and that much of marshal's, a dict:
 
     argv, env, cwd   what to run, with nothing else; `cwd` is a real path, without symbolic links
     group            the cgroup.procs of its control group, or ""; it enters before anything else
-    rules            of bridge/confine.py for a profile without a command of its own, or null
+    rules            of bridge/confine.py for a profile without a command of its own, or None
     checked          whether they are what confine.checked() gives
 
-The child is one of whoever started the launcher, and leads a session of its own. With a file for
-the status, it is a shim, whose own child is the program, so that somebody waits for that whoever
-else may end: it writes down how the program has ended, as shells count, and holds a lock on the
-file until then (F_GETLK says who has it).
+The child leads a session of its own. It is one of whoever started the launcher, unless the packet
+goes on with the path of a file: then it is to outlive the server, and is a child of this process,
+which stays until the last of those has ended; without any, it ends with the other side of its
+stdin. It writes into the file who the child is, on one line: its pid, and when it began (clock
+ticks after boot). Once the child has ended, it adds the exit status, as subprocess gives it, and
+reaps it only then: who finds no status while the process is in /proc has to look again.
 
 The answer is the child's pid, on one line; the end of the file says that the program runs. If it
-cannot, the next line is JSON: what an OSError has, `[errno, strerror, filename]`, or the text of
+cannot, the rest is marshal's: what an OSError has, `[errno, strerror, filename]`, or the text of
 another exception. What the rules refuse, it says as confine.py does, on its stderr.
 """
 
@@ -30,10 +31,10 @@ import array
 import contextlib
 import ctypes
 import errno
-import fcntl
 import gc
-import json
+import marshal
 import os
+import select
 import signal
 import socket
 import struct
@@ -44,8 +45,10 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from bridge import confine
 
-STREAMS, MOST = 3, 6  # descriptors: of a program, and in a packet at most
-SHIM = b"agent-shim"  # what it is called in lists of processes
+NAME = b"agent-launcher"  # what it is called in lists of processes
+STREAMS, MOST = 3, 5  # descriptors: of a program, and in a packet at most
+PACKET = 8192  # bytes: a letter and a path
+LENGTH = 4  # bytes of an order, before it
 FAILED = 127  # the exit status of a process that has answered why it is no program
 _SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
@@ -54,42 +57,87 @@ _CLONE3 = 435
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
 _SET_DUMPABLE, _SET_NAME = 4, 15
 
+_files: dict[int, str] = {}  # of the programs that are this process's own children
+
 
 def serve(control: socket.socket) -> None:
-    """Until the other side is closed."""
+    """Until the other side is closed, and then until those have ended who outlive that."""
     os.umask(0o077)
     confine.reset_signals(())
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which programs inherit
+    died, dies = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(dies, warn_on_full_buffer=False)
+    name = ctypes.create_string_buffer(NAME)
+    confine.prctl(_SET_NAME, ctypes.addressof(name))
     confine.prctl(_SET_DUMPABLE, 0)  # a process has its order in memory until it is the program
     confine.landlock_abi(), confine.syscall_filter()  # or each child would find that out for itself
     gc.collect()
     gc.freeze()
-    space = socket.CMSG_SPACE(MOST * array.array("i").itemsize)
+    poll = select.poll()
+    for fd in (control.fileno(), died):
+        poll.register(fd, select.POLLIN)
     while True:
-        letters, messages, _, _ = control.recvmsg(8, space, socket.MSG_CMSG_CLOEXEC)
-        if not letters:
-            return
-        fds = array.array("i")
-        for _, _, descriptors in messages:
-            fds.frombytes(descriptors)
-        _launch(list(fds), b"s" in letters, b"g" in letters)
-        for fd in fds:
-            os.close(fd)
+        ready = {fd for fd, _ in poll.poll()}
+        if died in ready:
+            os.read(died, 4096)
+            _reap(os.WNOHANG)
+        if control.fileno() in ready and not _take(control):
+            break
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # whoever reads the server's need not wait for us
+    _reap(0)
 
 
-def _launch(fds: list[int], shim: bool, grouped: bool) -> None:
+def _take(control: socket.socket) -> bool:
+    """One packet; False if there will be no more."""
+    space = socket.CMSG_SPACE(MOST * array.array("i").itemsize)
+    packet, messages, _, _ = control.recvmsg(PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for _, _, descriptors in messages:
+        fds.frombytes(descriptors)
+    if packet:
+        _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
+    for fd in fds:
+        os.close(fd)
+    return bool(packet)
+
+
+def _launch(fds: list[int], grouped: bool, file: str) -> None:
     """One child for one packet."""
     server = fds.pop()  # no socket object: what is touched first is copied, page by page
     group = fds.pop() if grouped else -1
-    pid, inside = fork(_CLONE_PARENT, -1 if shim else group)
+    pid, inside = fork(0 if file else _CLONE_PARENT, group)
     if pid == 0:
         try:
             os.setsid()
-            leader = os.getpid()
-            if shim:
-                inside = _stay_behind(fds.pop(), group)
-            _become_program(fds, server, leader, inside)
+            _become_program(fds, server, inside)
         finally:
             os._exit(FAILED)
+    if file and pid > 0:
+        _files[pid] = file
+        _write_down(pid, pid, _began(pid))
+
+
+def _reap(flags: int) -> None:
+    """Write down how children have ended, and only then let go of them. Without WNOHANG, until
+    there is none left."""
+    with contextlib.suppress(ChildProcessError):
+        while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | flags):
+            exited = dead.si_code == os.CLD_EXITED
+            _write_down(dead.si_pid, dead.si_status if exited else -dead.si_status)
+            del _files[dead.si_pid]
+            os.waitpid(dead.si_pid, 0)
+
+
+def _write_down(child: int, *numbers: int) -> None:
+    line = " ".join(map(str, numbers))
+    with contextlib.suppress(OSError), open(_files[child], "ab", buffering=0) as file:
+        file.write(f"{line}\n".encode())
+
+
+def _began(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+        return int(stat.read(4096).rpartition(b")")[2].split()[19])
 
 
 def fork(flags: int, group: int = -1) -> tuple[int, bool]:
@@ -112,17 +160,15 @@ def fork(flags: int, group: int = -1) -> tuple[int, bool]:
     return int(_SYSCALL(number, ctypes.c_ulong(flags | _SIGCHLD), zero, zero, zero, zero)), False
 
 
-def _become_program(fds: list[int], server: int, leader: int, inside: bool) -> None:
+def _become_program(fds: list[int], server: int, inside: bool) -> None:
     """`inside`: in its control group, if there is to be one."""
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(server, 2**20)
-        if not piece:
-            return  # whoever ordered it has ended meanwhile
-        line += piece
-    os.write(server, b"%d\n" % leader)
+    written = _read_order(server)
+    if not written:
+        return  # whoever ordered it has ended meanwhile
+    pid = os.getpid()
+    os.write(server, b"%d\n" % pid)
     try:
-        order = json.loads(line)
+        order = marshal.loads(written)  # noqa: S302 - it is the server's
         if order["group"] and not inside:
             with open(order["group"], "wb", buffering=0) as procs:
                 procs.write(b"0")
@@ -139,27 +185,15 @@ def _become_program(fds: list[int], server: int, leader: int, inside: bool) -> N
         os._exit(confine.REFUSED)
 
 
-def _stay_behind(status: int, group: int) -> bool:
-    """Fork; the child goes on, and this process is its shim. It knows nothing of the order. Returns
-    whether the child is in the group."""
-    fcntl.lockf(status, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    pid, inside = fork(0, group)
-    if pid < 0:
-        os._exit(FAILED)
-    if pid == 0:
-        os.close(status)
-        return inside
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # to the group, they are meant for the program
-    name = ctypes.create_string_buffer(SHIM)
-    confine.prctl(_SET_NAME, ctypes.addressof(name))
-    os.closerange(0, status)
-    os.closerange(status + 1, 2**31 - 1)  # from here on, the server may signal it
-    os.chdir("/")
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    code = code if code >= 0 else 128 - code
-    os.write(status, b"%d\n" % code)
-    os._exit(code)
+def _read_order(server: int) -> bytes:
+    data, size = b"", LENGTH
+    while len(data) < size:
+        piece = os.read(server, 2**20)
+        if not piece:
+            return b""
+        data += piece
+        size = LENGTH + int.from_bytes(data[:LENGTH], "little")
+    return data[LENGTH:]
 
 
 def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
@@ -187,8 +221,8 @@ def _exec(order: dict[str, Any], server: int) -> None:
     os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
 
 
-def _answer(server: int, problem: object) -> None:
-    os.write(server, json.dumps(problem).encode() + b"\n")
+def _answer(server: int, problem: Any) -> None:
+    os.write(server, marshal.dumps(problem))
 
 
 if __name__ == "__main__":

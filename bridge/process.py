@@ -34,11 +34,12 @@ from bridge.cgroup import Cgroup
 from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
 from bridge.spawn import MARKER, Child, Start, start_child
-from bridge.spool import Spool, decode_status, exit_code, shim
+from bridge.spool import Spool, exit_code, who
 
 T = TypeVar("T")
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL, as container runtimes give by default, halved
 KILL_GRACE = 5.0  # seconds for the kernel to end what was sent SIGKILL
+COLLECTED_WITHIN = 2.0  # seconds: about that long somebody may take to write down how a CLI ended
 SPAWNS_AT_ONCE = 4  # more only makes all of them slower
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -107,8 +108,9 @@ class AgentProcess:
     lines, `on_exit` the exit code (negative: the signal that killed it) once, after the last line.
     `on_end` is told if stdout is closed while the child lives.
 
-    `pid` is the child's and the id of its process group, even after it is reaped. `reap` waits
-    for it, once it has ended. `position`: bytes of stdout that were heard before.
+    `pid` is the child's and the id of its process group, even after it is reaped. `reap`: how it
+    has ended, once it has; None if that cannot be known yet. `position`: bytes of stdout that were
+    heard before.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class AgentProcess:
         channel: Channel,
         hooks: Hooks,
         line_limit: int,
-        reap: Callable[[], int],
+        reap: Callable[[], int | None],
         position: int = 0,
     ) -> None:
         self.pid = child.pid
@@ -192,7 +194,7 @@ class AgentProcess:
         except OSError as error:  # no descriptor left for its streams
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            await asyncio.to_thread(_reap, child.pid, spool)
+            await asyncio.to_thread(_insist, _reaper(child.pid, spool))
             _ours.discard(child.pid)
             raise LaunchError(f"cannot hear {start.argv[0]}: {error}", error.strerror) from error
 
@@ -200,10 +202,9 @@ class AgentProcess:
     def _of(
         cls, child: Child, start: Start, hooks: Hooks, line_limit: int, spool: Path | None
     ) -> AgentProcess:
-        reap = partial(_reap, child.pid, spool)
         channel = Pipes(*child.pipes) if child.pipes else Spool(cast(Path, spool))
         try:
-            return cls(child, start.marker, channel, hooks, line_limit, reap)
+            return cls(child, start.marker, channel, hooks, line_limit, _reaper(child.pid, spool))
         except OSError:
             channel.close()
             raise
@@ -213,8 +214,8 @@ class AgentProcess:
         cls, spool: Spool, marker: str, hooks: Hooks, line_limit: int, position: int
     ) -> AgentProcess:
         """Go on with a child that an earlier server has started, if need be with its end."""
-        pid = leader(marker, spool.folder) or 0
-        reap = partial(_written_code, spool.folder)
+        pid = leader(spool.folder) or 0
+        reap = _reaper(pid, spool.folder)
         child = Child(pid, None, grouped=bool(Cgroup(marker).pids()))
         return cls(child, marker, spool, hooks, line_limit, reap, position)
 
@@ -247,7 +248,7 @@ class AgentProcess:
 
     def _watch_exit(self) -> None:
         if self.pid == 0:  # it ended before it was attached to
-            self._loop.call_soon(self._child_exited, self._reap())
+            self._loop.call_soon(self._collect)
             return
         try:
             pidfd = os.pidfd_open(self.pid)
@@ -259,10 +260,19 @@ class AgentProcess:
     def _pidfd_readable(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
-        self._child_exited(self._reap())  # it cannot be signalled from here on
+        self._collect()
+
+    def _collect(self, pause: float = 0.0005) -> None:
+        """It has ended. No event tells that whoever waits for it has written down how."""
+        self._reaped = True  # it cannot be signalled from here on
+        code = self._reap()
+        if code is None and pause < COLLECTED_WITHIN:
+            self._loop.call_later(pause, self._collect, 2 * pause)
+        else:
+            self._child_exited(-signal.SIGKILL if code is None else code)
 
     def _wait_in_thread(self) -> None:
-        code = self._reap()
+        code = _insist(self._reap)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
             self._loop.call_soon_threadsafe(self._child_exited, code)
 
@@ -444,16 +454,14 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
     return len(killed)
 
 
-def leader(marker: str, spool: Path) -> int | None:
-    """The shim of the session, if it lives. Earlier versions had one with the marker and the folder
-    among its arguments; its program's own commands have the marker, too."""
-    with contextlib.suppress(FileNotFoundError):
-        return shim(spool)
-    folder = os.fsencode(spool)
-    for pid in marked(marker):
-        if _group_and_session(pid)[1:] == (pid,) and folder in _arguments(pid):
-            return pid
-    return None
+def leader(folder: Path) -> int | None:
+    """The program of the session in `folder`, if it runs, or has ended and nobody has written down
+    how. Nobody else has its pid and began when it did."""
+    known = who(folder)
+    if known is None:
+        return None
+    pid, started = known
+    return pid if _fields(pid)[19:20] == [str(started)] else None
 
 
 def marked(marker: str) -> set[int]:
@@ -477,10 +485,10 @@ def kill_descendants(spared: Collection[str] = ()) -> None:
 
 
 def _with_descendants(markers: Collection[str]) -> set[int]:
-    """Whoever has one of these markers, what stems from them, and their shims, which have none."""
+    """Whoever has one of these markers, what stems from them, and their parents: the launcher."""
     roots = {pid for marker in markers for pid in marked(marker)}
-    shims = {int(fields[1]) for pid in roots if (fields := _stat(pid))}
-    return roots.union(shims, *(descendants(pid) for pid in roots))
+    parents = {int(fields[1]) for pid in roots if (fields := _stat(pid))}
+    return roots.union(parents, *(descendants(pid) for pid in roots))
 
 
 def reap_orphans() -> None:
@@ -495,20 +503,35 @@ def reap_orphans() -> None:
             os.waitpid(dead.si_pid, os.WNOHANG)
 
 
-def _reap(pid: int, spool: Path | None) -> int:
-    """Wait for a child. Returns its exit code."""
+def _reaper(pid: int, spool: Path | None) -> Callable[[], int | None]:
+    return partial(_written_code, pid, spool) if spool else partial(_reap, pid)
+
+
+def _reap(pid: int) -> int:
+    """Wait for a child of ours. Returns its exit code."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return _written_code(spool) if spool else 0
-    code = os.waitstatus_to_exitcode(status)
-    return decode_status(code) if spool else code
+        return 0
+    return os.waitstatus_to_exitcode(status)
 
 
-def _written_code(spool: Path) -> int:
-    """How somebody else's child ended. One that could not even write it down was killed."""
-    code = exit_code(spool)
-    return -signal.SIGKILL if code is None else code
+def _written_code(pid: int, folder: Path) -> int | None:
+    """How a child of a launcher's has ended, which writes that down before it lets go of it. None:
+    it is still about to. With the launcher killed, it is ours, or nobody knows any more."""
+    with contextlib.suppress(ChildProcessError):
+        ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+    there = _fields(pid) and (who(folder) is None or leader(folder))
+    code = exit_code(folder)
+    return -signal.SIGKILL if code is None and not there else code
+
+
+def _insist(reap: Callable[[], int | None]) -> int:
+    while (code := reap()) is None:
+        time.sleep(0.002)
+    return code
 
 
 def _register(start: Callable[[], Child]) -> Child:
@@ -536,25 +559,23 @@ def _group_and_session(pid: int) -> tuple[int, ...]:
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the state on; none if it is gone or a zombie."""
+    fields = _fields(pid)
+    return [] if fields and fields[0] in "ZX" else fields
+
+
+def _fields(pid: int) -> list[str]:
+    """The same of a zombie, too."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
-    return [] if fields[0] in "ZX" else fields
+    return stat.rpartition(")")[2].split()  # the name before it may hold anything
 
 
 def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, a zombie, or somebody else's
-        return []
-
-
-def _arguments(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
         return []
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import marshal
 import os
 import platform
 import select
@@ -65,10 +66,10 @@ class Child:
 
 
 def start_child(start: Start, spool: Path | None = None) -> Child:
-    """A child in a session of its own, with its streams on pipes, or a shim that has them in the
-    folder `spool`, which must not exist. Blocks until it runs, for milliseconds. Raises OSError,
-    whose filename is the directory where that is to blame, TimeoutError after STARTS_WITHIN, and
-    ValueError."""
+    """A child in a session of its own, with its streams on pipes, or one that outlives this
+    process, with its streams in the folder `spool`, which must not exist. Blocks until it runs, for
+    milliseconds. Raises OSError, whose filename is the directory where that is to blame,
+    TimeoutError after STARTS_WITHIN, and ValueError."""
     argv, rules, checked = start.argv, start.rules, False
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
@@ -88,7 +89,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "rules": rules,
                 "checked": checked,
             }
-            pid = _launch(order, theirs, bool(spool)) if LAUNCHES else _start_here(order, theirs)
+            pid = _launch(order, theirs, spool) if LAUNCHES else _start_here(order, theirs)
         except BaseException:
             group.remove()
             raise
@@ -129,15 +130,15 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _launch(order: Mapping[str, Any], fds: Sequence[int], shim: bool) -> int:
-    """`shim`: the last of `fds` is for the exit status."""
-    letters, more = b".s" if shim else b".", list(fds)
+def _launch(order: Mapping[str, Any], fds: Sequence[int], spool: Path | None) -> int:
+    letter, more = b".", list(fds)
     with ExitStack() as opened:
         if order["group"]:
             folder = os.open(os.path.dirname(order["group"]), os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, folder)
-            letters, more = letters + b"g", [*fds, folder]
-        return _launcher.start(order, letters, more)
+            letter, more = b"g", [*fds, folder]
+        file = os.path.abspath(os.fsencode(spool / "exit")) if spool else b""
+        return _launcher.start(order, letter + file, more)
 
 
 def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
@@ -160,18 +161,20 @@ def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
 
 class _Launcher:
     """bridge/launcher.py from the first start on and, where it has ended, another one. It ends with
-    this process, since nobody else has the other side of its socket."""
+    this process, since nobody else has the other side of its socket, or with the last of its
+    children."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control = -1  # the descriptor of the socket
 
-    def start(self, order: Mapping[str, Any], letters: bytes, fds: Sequence[int]) -> int:
-        line = json.dumps(order).encode() + b"\n"
+    def start(self, order: Mapping[str, Any], packet: bytes, fds: Sequence[int]) -> int:
+        written = marshal.dumps(dict(order))
+        written = len(written).to_bytes(4, "little") + written
         for _ in range(2):
             known, control = self._connect()
             with control, contextlib.suppress(ConnectionError):  # then nothing was started
-                return _ordered(control, line, letters, fds)
+                return _ordered(control, written, packet, fds)
             with self._lock:
                 if self._control == known:
                     os.close(known)
@@ -201,35 +204,34 @@ class _Launcher:
 _launcher = _Launcher()
 
 
-def _ordered(control: socket.socket, line: bytes, letters: bytes, fds: Sequence[int]) -> int:
+def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[int]) -> int:
     """The pid of what an order has become. Raises ConnectionError if nothing has, and never will:
     it only becomes the program while this side is open."""
     ours, theirs = socket.socketpair()
     ours.settimeout(STARTS_WITHIN)
     with ours:
         with theirs:
-            socket.send_fds(control, [letters], [*fds, theirs.fileno()])
-        pid, problem = _answered(ours, line)
+            socket.send_fds(control, [packet], [*fds, theirs.fileno()])
+        pid, problem = _answered(ours, order)
     if not pid:
         raise ConnectionResetError
     if problem is None:
         _kill(int(pid))
         raise TimeoutError(errno.ETIMEDOUT, f"it was no program after {STARTS_WITHIN:.0f} s")
-    if pid.strip().isdigit():
-        if not problem:
-            return int(pid)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(int(pid), 0)
-    told = json.loads(problem or pid)
+    if not problem:
+        return int(pid)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(int(pid), 0)
+    told = marshal.loads(problem)  # noqa: S302 - from a process of our own
     raise OSError(*told) if isinstance(told, list) else ValueError(told)
 
 
-def _answered(ours: socket.socket, line: bytes) -> tuple[bytes, bytes | None]:
+def _answered(ours: socket.socket, order: bytes) -> tuple[bytes, bytes | None]:
     """Hand over the order. The first line, and the rest of the answer; None: it does not come."""
     first = b""
     with ours.makefile("rb") as answer:
         try:
-            ours.sendall(line)
+            ours.sendall(order)
             first = answer.readline()
             return first, answer.read()
         except TimeoutError:

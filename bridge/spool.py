@@ -1,9 +1,9 @@
 """A child whose streams are files, so that it outlives the server and nothing it says is lost.
 
 A folder per session has `in` (a FIFO that the child itself keeps open), `out` (a file that only
-grows), `err` (of which the end is kept), `exit` (empty, and then the status, once it has ended) and
-`sent` (how many bytes were put into the FIFO). Another server reads `out` on from where the last
-one was, and sends on stdin exactly what had not been sent.
+grows), `err` (of which the end is kept), `exit` (who it is and, once it has ended, its status: see
+bridge/launcher.py) and `sent` (how many bytes were put into the FIFO). Another server reads `out`
+on from where the last one was, and sends on stdin exactly what had not been sent.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from bridge.inotify import Watch
 
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
 RESERVE = 256 * 1024  # bytes that the child can still say when the disk is full
-STATUS = 8  # bytes that an exit status may take
+STATUS = 64  # bytes that `exit` may have
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 _F_SETPIPE_SZ, _F_SETLEASE = 1031, 1024
 _SENT = struct.Struct("QQ")
-_FLOCK = struct.Struct("hhqqi0q")
 
 
 class Uncertain(Exception):
@@ -162,8 +161,7 @@ class Spool(Channel):
 
 @contextlib.contextmanager
 def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
-    """Make the files of a new session: stdin, stdout and stderr of its program, and where its shim
-    writes down the exit status (bridge/launcher.py)."""
+    """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr."""
     folder.mkdir(mode=0o700, parents=True)
     os.mkfifo(folder / "in", 0o600)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -182,7 +180,7 @@ def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
         add(folder / "sent", os.O_WRONLY | os.O_CREAT)  # here, where nobody waits for the disk
         _reserve(out, RESERVE)
         _reserve(status, STATUS)
-        yield [fifo, out, err, status]
+        yield [fifo, out, err]
 
 
 class _CountingWriter(Writer):
@@ -247,26 +245,27 @@ def _nobody_writes(fd: int) -> bool:
     return True
 
 
-def shim(folder: Path) -> int | None:
-    """Who waits for the child of `folder`: its parent, which has a lock on the file until it has
-    written the status down. None if nobody does any more. Raises FileNotFoundError for a session
-    of a server that had another shim."""
-    with open(folder / "exit", "rb") as file:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else int(pid)
+def who(folder: Path) -> tuple[int, int] | None:
+    """The pid of the session's program, and when it started, in clock ticks after boot; None if it
+    has never run."""
+    written = [line.split() for line in _written(folder) if b" " in line]
+    with contextlib.suppress(ValueError):
+        return (int(written[0][0]), int(written[0][1])) if written else None
+    return None
 
 
 def exit_code(folder: Path) -> int | None:
-    """How the child of `folder` ended, as subprocess gives it; None if nothing is written down:
-    then it was killed together with its shim, or still runs."""
+    """How the session's program ended, as subprocess gives it; None if nothing is written down: it
+    still runs, or was killed together with its parent."""
+    with contextlib.suppress(ValueError):
+        for line in _written(folder):
+            if line and b" " not in line:
+                return int(line)
+    return None
+
+
+def _written(folder: Path) -> list[bytes]:
     try:
-        code = int((folder / "exit").read_text())
-    except (OSError, ValueError):
-        return None
-    return decode_status(code)
-
-
-def decode_status(code: int) -> int:
-    """A shell's exit status: over 128, it is a signal."""
-    return 128 - code if 128 < code <= 192 else code
+        return (folder / "exit").read_bytes().split(b"\n")
+    except OSError:
+        return []

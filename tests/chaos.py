@@ -987,9 +987,8 @@ async def pid_reuse(world: World) -> int:
     await said_so_much(run, 20)
     await world.kill()
     pid = run.ledger.pids[0][0]
-    shim = int(_stat(pid)[1])
-    await until(lambda: _stat(shim)[0] in "Z")
-    strangers = _take_pid(shim)
+    await until(lambda: not os.path.exists(f"/proc/{pid}"))
+    strangers = _take_pid(pid)
     try:
         await world.start()
         await world.finish()

@@ -6,7 +6,7 @@ import contextlib
 
 import psutil
 
-from bridge.launcher import SHIM
+from bridge.launcher import NAME
 from bridge.spawn import LAUNCHER
 
 
@@ -22,6 +22,8 @@ def launchers(pid: int | None = None) -> list[psutil.Process]:
 
 
 def _launches(process: psutil.Process) -> bool:
+    """By its name, too: one that has ended with the last child of a server that was killed is a
+    zombie, and has no arguments."""
     with contextlib.suppress(psutil.Error):
-        return process.cmdline() == list(LAUNCHER) and process.name() != SHIM.decode()
+        return process.name() == NAME.decode() or process.cmdline() == list(LAUNCHER)
     return False

@@ -96,4 +96,4 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
             await manager.close(drain=0)
         await runner.cleanup()
         await push.close()
-    assert set(children()) <= set(before)
+    assert not set(children()) - set(before)

@@ -20,8 +20,7 @@ import psutil
 import pytest
 
 from bridge import confine, runner
-from bridge.process import marked
-from bridge.spool import shim
+from bridge.process import leader, marked, reap_orphans
 from tests import blast_radius, hostile_cli
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text
@@ -429,7 +428,7 @@ start_child(Start(argv, env, "/", True, marker, {}, rules), Path(spool))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_it_outlives_whoever_started_its_shim_but_not_the_shim(
+def test_it_outlives_the_server_but_under_bwrap_not_who_started_it(
     tmp_path: Path, profile: str
 ) -> None:
     """The streams are files, and the processes can be found by their marker."""
@@ -444,15 +443,16 @@ def test_it_outlives_whoever_started_its_shim_but_not_the_shim(
             stdin.write("hello\n")
         _until(lambda: (spool / "out").read_text() == "on\nhello\n")
         _until(lambda: _named(marker, "sleep"))
-        pid = shim(spool)
+        pid = leader(spool)
         assert pid and os.getpgid(pid) == pid
         if profile == "bwrap":
-            os.kill(pid, signal.SIGKILL)
+            psutil.Process(psutil.Process(pid).ppid()).kill()
             _until(lambda: not marked(marker))
     finally:
         for pid in marked(marker):
             os.kill(pid, signal.SIGKILL)
-    _until(lambda: not marked(marker) and not shim(spool))
+    _until(lambda: not marked(marker))
+    reap_orphans()
 
 
 def _named(marker: str, name: str) -> list[int]:

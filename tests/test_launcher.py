@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,18 @@ from bridge import spawn
 from bridge.cgroup import Cgroup, home
 from bridge.confine import NOT_STARTED, REFUSED, landlock_abi
 from bridge.errors import LaunchError
-from bridge.process import AgentProcess, Hooks, LongLine, marked, reap_orphans
+from bridge.process import (
+    AgentProcess,
+    Hooks,
+    LongLine,
+    _insist,
+    _reaper,
+    leader,
+    marked,
+    reap_orphans,
+)
 from bridge.spawn import LAUNCHES, MARKER, Start, start_child
-from bridge.spool import shim
+from bridge.spool import exit_code, who
 from tests.bridge_process import CHECKOUT
 from tests.children import children, launchers
 
@@ -117,19 +126,17 @@ def standing_still() -> Iterator[psutil.Process]:
 
 @pytest.mark.parametrize("rules", RULES)
 async def test_a_child_is_our_own_and_nobody_else_is_there(start: Starter, rules: Any) -> None:
-    """No interpreter, no shell: the program, and for a session that is to outlive us, who waits for
-    it, which has none of its streams."""
+    """No interpreter, no shell: the program. For a session that is to outlive us, the launcher
+    waits, which has none of its streams."""
     begun = [start("/bin/sleep", "1000", rules=rules) for _ in range(AT_ONCE)]
     pids = {child.process.pid for child in await asyncio.gather(*begun)}
-    assert {psutil.Process(pid).ppid() for pid in pids} == {os.getpid()}
-    assert len(children()) == AT_ONCE * (1 + start.spools)
-    assert len(launchers()) == 1
-    sleeping = [one for one in children() if one.name() == "sleep"]
-    assert {one.ppid() if start.spools else one.pid for one in sleeping} <= pids
-    assert {os.getsid(one.pid) for one in sleeping} == pids
-    for pid in pids if start.spools else ():
-        (held,) = os.listdir(f"/proc/{pid}/fd")
-        assert os.readlink(f"/proc/{pid}/fd/{held}").endswith("/exit")
+    (one,) = launchers()
+    parent = one.pid if start.spools else os.getpid()
+    assert {psutil.Process(pid).ppid() for pid in pids} == {parent}
+    assert {child.pid for child in children()} == pids == {os.getsid(pid) for pid in pids}
+    assert {child.name() for child in children()} == {"sleep"}
+    held = {os.readlink(f"/proc/{one.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{one.pid}/fd")}
+    assert not {path for path in held if path.rpartition("/")[2] in ("in", "out", "err", "exit")}
 
 
 # --- their control group -------------------------------------------------------------------------
@@ -140,10 +147,10 @@ def launched(group: str, spool: Path | None = None) -> int:
     order: dict[str, Any] = {"argv": ["/bin/true"], "env": {}, "cwd": "/", "rules": None}
     streams = spawn._files(spool, False) if spool else spawn._pipes(False)
     with streams as (ours, theirs):
-        pid = spawn._launch({**order, "group": group}, theirs, bool(spool))
-    for fd in ours[1:] if ours else ():
-        os.close(fd)
-    return os.waitpid(pid, 0)[1]
+        pid = spawn._launch({**order, "group": group}, theirs, spool)
+        for fd in ours[1:] if ours else ():
+            os.close(fd)
+        return _insist(_reaper(pid, spool))
 
 
 @pytest.mark.skipif(home() is None, reason="no control groups here")
@@ -173,19 +180,63 @@ def test_a_start_that_hangs_is_given_up(
     os.mkfifo(tmp_path / "cgroup.procs")
     with pytest.raises(TimeoutError, match="no program"):
         launched(str(tmp_path / "cgroup.procs"), tmp_path / "session" if spools else None)
-    psutil.wait_procs(children(), WITHIN)  # with its shim killed, it is an orphan of ours
+    psutil.wait_procs(children(), WITHIN)
     assert children() == [] and len(launchers()) == 1  # as which it is still known
 
 
-async def test_a_shim_is_found_by_the_file_that_it_will_write_to(start: Starter) -> None:
+async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> None:
     if not start.spools:
         return
     child = await start("/bin/sh", "-c", "read x; exit 5")
     folder = child.process._channel.folder  # type: ignore[attr-defined]
-    assert (shim(folder), (folder / "exit").read_text()) == (child.process.pid, "")
+    until(lambda: who(folder) is not None)
+    assert leader(folder) == child.process.pid and exit_code(folder) is None
     child.process.write(b"\n")
     assert await child.ended() == 5
-    assert (shim(folder), (folder / "exit").read_text()) == (None, "5\n")
+    until(lambda: leader(folder) is None)
+    assert exit_code(folder) == 5
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
+async def test_with_the_launcher_killed_its_children_are_ours(start: Starter, dead: bool) -> None:
+    """Neither they nor how they end is lost with it."""
+    child = await start("/bin/sh", "-c", "read x; exit 5")
+    (one,) = launchers()
+    if dead:
+        one.suspend()
+        child.process.write(b"\n")
+        program = Path(f"/proc/{child.process.pid}/stat")
+        until(lambda: not program.exists() or ") Z " in program.read_text())
+    one.kill()
+    until(lambda: one.status() == psutil.STATUS_ZOMBIE)
+    assert one in launchers() and one not in children()
+    one.wait(WITHIN)
+    child.process.write(b"\n")
+    assert await child.ended() == 5
+
+
+async def test_a_launcher_stays_until_its_last_child_has_ended(start: Starter) -> None:
+    """Here it is with us as with a server that has ended, whose side of the socket is closed."""
+    child = await start("/bin/sh", "-c", "read x; exit 5")
+    (one,) = launchers()
+    os.close(spawn._launcher._control)
+    spawn._launcher._control = -1
+    if start.spools:
+        with pytest.raises(psutil.TimeoutExpired):
+            one.wait(HANGS)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            one.send_signal(number)
+    child.process.write(b"\n")
+    assert await child.ended() == 5
+    one.wait(WITHIN)
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Nobody tells of what other processes do."""
+    deadline = os.times().elapsed + WITHIN
+    while not holds():
+        assert os.times().elapsed < deadline
+        os.sched_yield()
 
 
 # --- what they are not given ---------------------------------------------------------------------
@@ -223,7 +274,7 @@ async def test_what_a_session_is_told_is_nowhere_but_in_its_program(start: Start
     (one,) = launchers()
     wanted = f"{half}{half}".encode()
     assert not in_memory(one.pid, wanted)
-    assert in_memory(child.process.pid, wanted) is not start.spools
+    assert in_memory(child.process.pid, wanted)
 
 
 def in_memory(pid: int, wanted: bytes) -> bool:

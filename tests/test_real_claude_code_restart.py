@@ -7,7 +7,6 @@ the same state goes on with them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.spool import shim
+from bridge.process import leader
 from tests.client import (
     METHODS,
     Json,
@@ -190,11 +189,8 @@ async def kill(real: RealClaudeCode, *readers: Reader) -> None:
 
 
 def agents(real: RealClaudeCode) -> list[int]:
-    """Who waits for the CLIs."""
-    found = []
-    for folder in real.home.parent.glob("state/sessions/*"):
-        with contextlib.suppress(FileNotFoundError):  # a session that ends just now
-            found.append(shim(folder))
+    """The CLIs that run, or have ended and nobody has written down how."""
+    found = [leader(folder) for folder in real.home.parent.glob("state/sessions/*")]
     return [pid for pid in found if pid]
 
 
@@ -524,8 +520,8 @@ async def test_an_end_that_no_server_heard_is_told_by_the_next_one(
 
 @pytest.mark.parametrize("alone", [True, False], ids=["cli", "group"])
 async def test_a_cli_that_died_without_a_server_fails_its_task(tmp_path: Path, alone: bool) -> None:
-    """Its command is an orphan then, and goes too. `alone`: the shim that writes down the end
-    was not killed with it."""
+    """Its command is an orphan then, and goes too. `alone`: who writes down the end was not killed
+    with it."""
     async with durable(tmp_path, **FORCE) as real, running_command() as command:
         reader = Reader(real, "0.3")
         reader.send(script("Run it.", bash(command.line), "It ran."))

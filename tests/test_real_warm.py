@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge.launcher import SHIM
+from tests.children import launchers
 from tests.client import artifact_text, context_id, state
 from tests.real_claude_code import script
 from tests.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli, Real, gone, serving
@@ -27,14 +27,8 @@ def named(cli: Cli) -> str:
 
 
 def leaders(real: Real) -> set[psutil.Process]:
-    """The CLIs that run: what the shims that write down their ends have started."""
-    return {
-        one
-        for one in real.processes()
-        if psutil.pid_exists(one.pid)
-        for parent in [one.parent()]
-        if parent and parent.name() == SHIM.decode()
-    }
+    """The CLIs that run: what the launcher has started."""
+    return {one for parent in launchers(real.server.process.pid) for one in parent.children()}
 
 
 @pytest.mark.parametrize("cli", [CLAUDE_CODE, OPENCODE, GEMINI, CODEX], ids=named)

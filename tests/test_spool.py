@@ -19,8 +19,8 @@ import pytest
 
 from bridge import spool as spooling
 from bridge.inotify import Watch
-from bridge.process import AgentProcess, Hooks, LongLine, leader, reap_orphans
-from bridge.spawn import MARKER, Start
+from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
+from bridge.spawn import Start
 from bridge.spool import Spool, Uncertain, exit_code, prepare
 from tests import children as started
 from tests.bridge_process import CHECKOUT
@@ -235,10 +235,9 @@ async def test_a_long_line_is_cut_for_who_attaches_too(children: Children) -> No
         ),
     ],
 )
-async def test_the_shim_writes_down_how_its_child_ended(
+async def test_it_is_written_down_how_a_child_ended(
     children: Children, end: str, code: int
 ) -> None:
-    """The first reader has it from the kernel, the second one from the file: they agree."""
     folder, process, _ = await children.shell(f"echo last words; {end}")
     assert await ended(process) == code
     again, reader = children.attach(folder)
@@ -268,24 +267,6 @@ async def test_without_a_written_end_it_was_killed(children: Children, status: s
     process, reader = children.attach(children.left(b"so far\n", status))
     assert await ended(process) == -signal.SIGKILL
     assert reader.lines == [b"so far"]
-
-
-async def test_a_shim_that_is_killed_takes_its_child_along(
-    children: Children, live: Liveness
-) -> None:
-    program = f"import sys; sys.argv[1:] = ['', {live.path!r}]\nfrom tests.misbehaving import *\n"
-    argv = (sys.executable, "-c", f"{program}lives()")
-    folder, process, _ = await children.start("/usr/bin/env", f"PYTHONPATH={CHECKOUT}", *argv)
-    assert await live.pid("child") != process.pid
-    process.detach()
-    attached, reader = children.attach(folder)
-    assert attached.pid == process.pid
-    os.kill(attached.pid, signal.SIGKILL)
-    assert await ended(attached) == -signal.SIGKILL
-    assert reader.exits == [-signal.SIGKILL]
-    assert live.alive("child")  # until it is swept up
-    await attached.stop(grace=0)
-    await live.gone("child")
 
 
 async def test_who_is_attached_can_end_a_child(children: Children) -> None:
@@ -350,51 +331,12 @@ async def test_an_output_that_was_closed_while_nobody_was_attached_is_told_of(
     assert attached.running
 
 
-# --- of an earlier version -----------------------------------------------------------------------
-
-EARLIER_SHIM = """
-folder=$1 group=$2
-shift 2
-trap : HUP INT TERM
-(exec "$@" >>"$folder/out" 2>>"$folder/err") 2>/dev/null
-code=$?
-echo "$code" >"$folder/exit.new"
-mv "$folder/exit.new" "$folder/exit"
-exit "$code"
-"""
-
-
-async def test_a_child_of_an_earlier_version_is_gone_on_with(children: Children) -> None:
-    folder = children.left()
-    (folder / "exit").unlink()
-    marker = children._markers[folder]
-    argv = ["/bin/sh", "-c", EARLIER_SHIM, "coding-agent-bridge-shim", str(folder), ""]
-    script = "setsid sleep 1000 & echo here; read x; echo $x; exit 6"
-    with stdin_of(folder) as stdin:
-        os.set_blocking(stdin, True)
-        env = {MARKER: marker, "PATH": os.environ["PATH"]}
-        argv += ["/bin/sh", "-c", script]
-        shim = subprocess.Popen(  # noqa: ASYNC220
-            argv, stdin=stdin, env=env, start_new_session=True
-        )
-    async with asyncio.timeout(WITHIN):
-        while leader(marker, folder) is None:  # noqa: ASYNC110 - Popen returns before the end of
-            await asyncio.sleep(0)  # its execve(), which then gives it its environment
-    process, reader = children.attach(folder)
-    assert process.pid == shim.pid
-    await reader.until(lambda: reader.lines)
-    process.write(b"there\n")
-    shim.wait(WITHIN)
-    assert await ended(process) == exit_code(folder) == 6
-    assert reader.lines == [b"here", b"there"]
-
-
 # --- what it is sent ---------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def stdin_of(folder: Path) -> Iterator[int]:
-    """The child's end of its stdin; it has it open for both, as the shim does."""
+    """The child's end of its stdin; it has it open for both, as a shell may."""
     fd = os.open(folder / "in", os.O_RDWR | os.O_NONBLOCK)
     try:
         yield fd
