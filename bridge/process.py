@@ -194,7 +194,7 @@ class AgentProcess:
         except OSError as error:  # no descriptor left for its streams
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            await asyncio.to_thread(_insist, _reaper(child.pid, spool))
+            await asyncio.to_thread(_insist, child.pid, _reaper(child.pid, spool))
             _ours.discard(child.pid)
             raise LaunchError(f"cannot hear {start.argv[0]}: {error}", error.strerror) from error
 
@@ -272,7 +272,7 @@ class AgentProcess:
             self._child_exited(-signal.SIGKILL if code is None else code)
 
     def _wait_in_thread(self) -> None:
-        code = _insist(self._reap)
+        code = _insist(self.pid, self._reap)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
             self._loop.call_soon_threadsafe(self._child_exited, code)
 
@@ -528,10 +528,14 @@ def _written_code(pid: int, folder: Path) -> int | None:
     return -signal.SIGKILL if code is None and not there else code
 
 
-def _insist(reap: Callable[[], int | None]) -> int:
-    while (code := reap()) is None:
-        time.sleep(0.002)
-    return code
+def _insist(pid: int, reap: Callable[[], int | None]) -> int:
+    """The same as _collect(), without a descriptor that tells of the end."""
+    pause, patience = 0.002, COLLECTED_WITHIN
+    while (code := reap()) is None and patience > 0:
+        time.sleep(pause)
+        patience -= 0 if _stat(pid) else pause
+        pause = min(2 * pause, 0.1)
+    return -signal.SIGKILL if code is None else code
 
 
 def _register(start: Callable[[], Child]) -> Child:

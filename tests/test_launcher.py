@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge import spawn
+from bridge import process, spawn
 from bridge.cgroup import Cgroup, home
 from bridge.confine import NOT_STARTED, REFUSED, landlock_abi
 from bridge.errors import LaunchError
@@ -150,7 +150,7 @@ def launched(group: str, spool: Path | None = None) -> int:
         pid = spawn._launch({**order, "group": group}, theirs, spool)
         for fd in ours[1:] if ours else ():
             os.close(fd)
-        return _insist(_reaper(pid, spool))
+        return _insist(pid, _reaper(pid, spool))
 
 
 @pytest.mark.skipif(home() is None, reason="no control groups here")
@@ -195,6 +195,23 @@ async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> Non
     assert await child.ended() == 5
     until(lambda: leader(folder) is None)
     assert exit_code(folder) == 5
+
+
+@pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "thread"])
+async def test_what_nobody_writes_down_is_not_waited_for(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
+) -> None:
+    """As where what has to do it hangs."""
+    if not start.spools:
+        return
+    monkeypatch.setattr(process, "COLLECTED_WITHIN", 0.1)
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    child = await start("/bin/sh", "-c", "read x; exit 5")
+    with standing_still():
+        child.process.write(b"\n")
+        assert await child.ended() == -signal.SIGKILL
+    until(lambda: children() == [])
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
