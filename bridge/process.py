@@ -29,11 +29,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from bridge import cgroup
+from bridge import cgroup, proc
 from bridge.cgroup import Cgroup
 from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
-from bridge.spawn import MARKER, Child, Start, start_child
+from bridge.spawn import Child, Start, start_child
 from bridge.spool import Spool, exit_code, who
 
 T = TypeVar("T")
@@ -331,8 +331,8 @@ class AgentProcess:
     def kill(self) -> None:
         """End it at once and without waiting; for a server that is told to leave now."""
         self._cgroup.kill()
-        for pid in () if self._grouped else {*self._family(), *marked(self._marker)}:
-            _kill(pid)
+        for pid in () if self._grouped else {*self._family(), *proc.marked(self._marker)}:
+            proc.kill(pid)
         if self.exit_code is None:
             self._signal(signal.SIGKILL)
 
@@ -342,18 +342,18 @@ class AgentProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def _family(self) -> Family:
+    def _family(self) -> proc.Family:
         """Who stems from the child: by parent links and, since those of orphans lead to us, by
         the session or process group that the child had of its own. Once it is reaped, its pid may
         be somebody else's; as the id of a session it is not given away while one is in that."""
-        family = descendants(self.pid) if self.exit_code is None else {}
+        family = proc.descendants(self.pid) if self.exit_code is None else {}
         if self.exit_code is None or self.pid not in _ours:
-            for pid, started in descendants(os.getpid()).items():
-                if pid != self.pid and self.pid in _group_and_session(pid):
+            for pid, started in proc.descendants(os.getpid()).items():
+                if pid != self.pid and self.pid in proc.group_and_session(pid):
                     family[pid] = started
         return family
 
-    async def _sweep(self, family: Family) -> None:
+    async def _sweep(self, family: proc.Family) -> None:
         """SIGKILL what is left of the family until nothing is, and reap it. Where the control
         group has all of them, nobody else need be looked at: with many agents, that takes long."""
         deadline = self._loop.time() + KILL_GRACE
@@ -362,11 +362,11 @@ class AgentProcess:
             left = self._cgroup.pids()
             if not self._grouped:
                 family |= self._family()
-                left |= {*alive(family), *await asyncio.to_thread(marked, self._marker)}
+                left |= {*proc.alive(family), *await asyncio.to_thread(proc.marked, self._marker)}
             self._cgroup.kill()
             for pid in left:
-                family |= {} if self._grouped else descendants(pid)
-                _kill(pid)
+                family |= {} if self._grouped else proc.descendants(pid)
+                proc.kill(pid)
             reap_orphans()
             if not left or self._loop.time() > deadline:
                 self._cgroup.remove()
@@ -388,7 +388,7 @@ async def to_the_end(work: asyncio.Future[T]) -> T:
     return work.result()
 
 
-# --- the process table -------------------------------------------------------------------------
+# --- this process, and all that stems from it -----------------------------------------------------
 
 
 @cache  # once will do, and each CDLL is types of its own
@@ -406,45 +406,25 @@ def keep_private() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-Family = dict[int, int]
-"""Processes by pid, each with its start time, which tells it from a later one of that pid."""
-
-
-def descendants(pid: int) -> Family:
-    """All processes below `pid`, by the kernel's parent links."""
-    found: Family = {}
-    queue = [pid]
-    while queue:
-        for child in _children(queue.pop()):
-            if child not in found and (started := _start_time(child)):
-                found[child] = started
-                queue.append(child)
-    return found
-
-
-def alive(family: Family) -> set[int]:
-    return {pid for pid, started in family.items() if _start_time(pid) == started}
-
-
 def kill_marked(beginning: str, spared: Collection[str]) -> int:
     """SIGKILL to all processes whose marker begins so, but for those with a marker that is
     `spared`. Returns how many there were."""
-    wanted = f"{MARKER}={beginning}".encode()
-    kept = {f"{MARKER}={marker}".encode() for marker in spared}
+    wanted = f"{proc.MARKER}={beginning}".encode()
+    kept = {f"{proc.MARKER}={marker}".encode() for marker in spared}
     killed: set[int] = set()
     groups = {one for one in cgroup.markers() if one.startswith(beginning)} - set(spared)
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:  # what is killed may have forked meanwhile
         found = {
             pid
-            for pid in _processes()
-            if any(line.startswith(wanted) and line not in kept for line in _environment(pid))
+            for pid in proc.processes()
+            if any(line.startswith(wanted) and line not in kept for line in proc.environment(pid))
         }
         found = found.union(*(Cgroup(marker).pids() for marker in groups))
         if not found:
             break
         for pid in found:
-            _kill(pid)
+            proc.kill(pid)
         killed |= found
         time.sleep(0.002)
     reap_orphans()
@@ -461,13 +441,7 @@ def leader(folder: Path) -> int | None:
     if known is None:
         return None
     pid, started = known
-    return pid if _fields(pid)[19:20] == [str(started)] else None
-
-
-def marked(marker: str) -> set[int]:
-    """All living processes whose environment carries `marker`."""
-    wanted = f"{MARKER}={marker}".encode()
-    return {pid for pid in _processes() if wanted in _environment(pid)}
+    return pid if proc.stat(pid)[19:20] == [str(started)] else None
 
 
 def kill_descendants(spared: Collection[str] = ()) -> None:
@@ -476,19 +450,19 @@ def kill_descendants(spared: Collection[str] = ()) -> None:
     parents, and what is just being started."""
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:
-        left = descendants(os.getpid()).keys() - _with_descendants(spared)
+        left = proc.descendants(os.getpid()).keys() - _with_descendants(spared)
         if not (left or _starting):
             return
         for pid in left:
-            _kill(pid)
+            proc.kill(pid)
         time.sleep(0.002)  # what is killed may have forked meanwhile
 
 
 def _with_descendants(markers: Collection[str]) -> set[int]:
     """Whoever has one of these markers, what stems from them, and their parents: the launcher."""
-    roots = {pid for marker in markers for pid in marked(marker)}
-    parents = {int(fields[1]) for pid in roots if (fields := _stat(pid))}
-    return roots.union(parents, *(descendants(pid) for pid in roots))
+    roots = {pid for marker in markers for pid in proc.marked(marker)}
+    parents = {int(fields[1]) for pid in roots if (fields := proc.living(pid))}
+    return roots.union(parents, *(proc.descendants(pid) for pid in roots))
 
 
 def reap_orphans() -> None:
@@ -523,7 +497,7 @@ def _written_code(pid: int, folder: Path) -> int | None:
         ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
         if ended:
             return os.waitstatus_to_exitcode(status)
-    there = _fields(pid) and (who(folder) is None or leader(folder))
+    there = proc.stat(pid) and (who(folder) is None or leader(folder))
     code = exit_code(folder)
     return -signal.SIGKILL if code is None and not there else code
 
@@ -533,7 +507,7 @@ def _insist(pid: int, reap: Callable[[], int | None]) -> int:
     pause, patience = 0.002, COLLECTED_WITHIN
     while (code := reap()) is None and patience > 0:
         time.sleep(pause)
-        patience -= 0 if _stat(pid) else pause
+        patience -= 0 if proc.living(pid) else pause
         pause = min(2 * pause, 0.1)
     return -signal.SIGKILL if code is None else code
 
@@ -548,58 +522,3 @@ def _register(start: Callable[[], Child]) -> Child:
     finally:
         _starting.discard(token)
     return child
-
-
-def _start_time(pid: int) -> int:
-    """Clock ticks after boot at which the process started; 0 if it is gone or a zombie."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields else 0
-
-
-def _group_and_session(pid: int) -> tuple[int, ...]:
-    """Its process group and its session; nothing if it is gone or a zombie."""
-    return tuple(map(int, _stat(pid)[2:4]))
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the state on; none if it is gone or a zombie."""
-    fields = _fields(pid)
-    return [] if fields and fields[0] in "ZX" else fields
-
-
-def _fields(pid: int) -> list[str]:
-    """The same of a zombie, too."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return []
-    return stat.rpartition(")")[2].split()  # the name before it may hold anything
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, a zombie, or somebody else's
-        return []
-
-
-def _processes() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-                found += map(int, text.split())
-    return found
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

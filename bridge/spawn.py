@@ -25,9 +25,9 @@ from typing import Any
 
 from bridge import confine
 from bridge.cgroup import Cgroup
+from bridge.proc import MARKER
 from bridge.spool import prepare
 
-MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 # Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 CONFINE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))

@@ -40,8 +40,8 @@ PURE: dict[str, set[str]] = {
     "redaction": {"events", "message"},
 }
 ASYNCIO: dict[str, set[str]] = {
-    "spawn": {"cgroup", "confine", "spool"},
-    "process": {"cgroup", "channel", "errors", "spawn", "spool"},
+    "spawn": {"cgroup", "confine", "proc", "spool"},
+    "process": {"cgroup", "channel", "errors", "proc", "spawn", "spool"},
     "session": {
         "sandbox",
         "adapter",
@@ -145,6 +145,7 @@ ASYNCIO: dict[str, set[str]] = {
     },
     "heap": set(),
     "cgroup": set(),
+    "proc": set(),
     "watchdog": set(),
 }
 SHELL: dict[str, set[str]] = {
@@ -298,7 +299,7 @@ SHELL: dict[str, set[str]] = {
         "doctor.report",
         "events",
         "message",
-        "process",
+        "proc",
         "session",
     },
     "doctor.agent": {

@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from bridge import confine, runner
-from bridge.process import leader, marked, reap_orphans
+from bridge.proc import marked
+from bridge.process import leader, reap_orphans
 from tests import blast_radius, hostile_cli
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text

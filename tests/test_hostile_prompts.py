@@ -27,8 +27,8 @@ from bridge.confine import landlock_abi
 from bridge.errors import InvalidParams
 from bridge.message import Message, Role, TextPart
 from bridge.options import read_options
+from bridge.proc import MARKER
 from bridge.repository import guards
-from bridge.spawn import MARKER
 from tests.bridge_process import bridge
 from tests.client import Client, Json, RpcError, artifact_text, said, state, task_id
 from tests.real_clis import CLIS, Cli

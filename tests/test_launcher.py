@@ -24,6 +24,7 @@ from bridge import process, spawn
 from bridge.cgroup import Cgroup, home
 from bridge.confine import NOT_STARTED, REFUSED, landlock_abi
 from bridge.errors import LaunchError
+from bridge.proc import MARKER, marked
 from bridge.process import (
     AgentProcess,
     Hooks,
@@ -31,10 +32,9 @@ from bridge.process import (
     _insist,
     _reaper,
     leader,
-    marked,
     reap_orphans,
 )
-from bridge.spawn import LAUNCHES, MARKER, Start, start_child
+from bridge.spawn import LAUNCHES, Start, start_child
 from bridge.spool import exit_code, who
 from tests.bridge_process import CHECKOUT
 from tests.children import children, launchers

@@ -23,6 +23,7 @@ import pytest
 from bridge import cgroup
 from bridge.channel import STDERR_TAIL
 from bridge.errors import LaunchError
+from bridge.proc import MARKER
 from bridge.process import (
     AgentProcess,
     Hooks,
@@ -31,7 +32,7 @@ from bridge.process import (
     kill_descendants,
     reap_orphans,
 )
-from bridge.spawn import MARKER, Start
+from bridge.spawn import Start
 from tests.children import children
 from tests.liveness import Liveness, listening
 from tests.misbehaving import PROGRAM

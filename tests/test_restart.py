@@ -22,7 +22,7 @@ import aiohttp
 import psutil
 import pytest
 
-from bridge.spawn import MARKER
+from bridge.proc import MARKER
 from tests.agent import PROGRAM
 from tests.bridge_process import BridgeProcess, bridge
 from tests.client import (

@@ -26,10 +26,10 @@ from bridge.events import (
     TimedOut,
 )
 from bridge.message import Message, Role, TextPart
+from bridge.proc import MARKER
 from bridge.process import reap_orphans
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.session import Limits, Session
-from bridge.spawn import MARKER
 from tests.children import children
 
 WITHIN = 15.0

@@ -29,7 +29,7 @@ from bridge.events import (
     Usage,
 )
 from bridge.message import Message, Role, TextPart
-from bridge.process import marked
+from bridge.proc import marked
 from bridge.session import Limits, Session
 
 PROMPT = "Reply with OK."

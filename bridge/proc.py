@@ -1,0 +1,96 @@
+"""The process table, as /proc tells it. Where there is no /proc, it is empty."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+MARKER = "CODING_AGENT_BRIDGE_PROCESS"
+"""What descendants inherit in their environment, whatever becomes of their parents."""
+
+Family = dict[int, int]
+"""Processes by pid, each with its start time, which tells it from a later one of that pid."""
+
+
+def descendants(pid: int) -> Family:
+    """All processes below `pid`, by the kernel's parent links."""
+    found: Family = {}
+    queue = [pid]
+    while queue:
+        for child in children(queue.pop()):
+            if child not in found and (started := start_time(child)):
+                found[child] = started
+                queue.append(child)
+    return found
+
+
+def alive(family: Family) -> set[int]:
+    """Those of the family that have not ended."""
+    return {pid for pid, started in family.items() if start_time(pid) == started}
+
+
+def marked(marker: str) -> set[int]:
+    """All living processes whose environment carries `marker`."""
+    wanted = f"{MARKER}={marker}".encode()
+    return {pid for pid in processes() if wanted in environment(pid)}
+
+
+def start_time(pid: int) -> int:
+    """Clock ticks after boot at which the process started; 0 if it is gone or a zombie."""
+    fields = living(pid)
+    return int(fields[19]) if fields else 0
+
+
+def group_and_session(pid: int) -> tuple[int, ...]:
+    """Its process group and its session; nothing if it is gone or a zombie."""
+    return tuple(map(int, living(pid)[2:4]))
+
+
+def living(pid: int) -> list[str]:
+    """As stat(); nothing if it is a zombie."""
+    fields = stat(pid)
+    return [] if fields and fields[0] in "ZX" else fields
+
+
+def stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the state on; nothing if it is gone."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return line.rpartition(")")[2].split()  # the name before it may hold anything
+
+
+def environment(pid: int) -> list[bytes]:
+    """Its `NAME=value`s; nothing if it is gone, a zombie, or somebody else's."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def processes() -> list[int]:
+    """The pids of all."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def children(pid: int) -> list[int]:
+    """Those whose parent it is now, by whichever of its threads."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                found += map(int, text.split())
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL. One that is gone, or somebody else's, is no error."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
