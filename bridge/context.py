@@ -445,20 +445,19 @@ class Context:
                 await asyncio.wait_for(record.log.changed(), 60.1 - now.second)
 
     def _receive(self, record: Record, events: Sequence[Event]) -> None:
+        happened: list[Event] = []
+        decided: list[tuple[Question, Answer]] = []
         for event in events:
             if isinstance(event, Started) and event.session_id:
                 self._remember(event.session_id, resume=True)
             elif isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._remember(str(uuid.uuid4()), resume=False)
-        happened: list[Event] = []
-        decided: list[tuple[Question, Answer]] = []
-        for event in events:
-            if isinstance(event, Question) and (answer := self._decided(event)):
+            elif isinstance(event, Question) and (answer := self._decided(event)):
                 decided.append((event, answer))
                 self._agent.audit.events(record.task, (event, Answered(answer)))
                 happened.append(_said(event, answer))
-            else:
-                happened.append(event)
+                continue
+            happened.append(event)
         self._apply(record, *happened)
         for question, answer in decided:
             self._pass_on(record, question, answer)

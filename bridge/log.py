@@ -71,6 +71,11 @@ class EventLog(Generic[T]):
         """Nothing will be added, and readers may see all."""
         return self._closing and self.visible == self.last
 
+    @property
+    def shared(self) -> bool:
+        """More than one reads it, so that what is made of an entry is worth keeping."""
+        return len(self._readers) > 1
+
     def bound(self, keep: int, most: int, each: int, reread: Reread[T]) -> None:
         """Keep the newest entries that together weigh `keep`, and up to `most` for readers who are
         behind; an entry weighs `each`, and what weigh() adds. Older ones are read by `reread`."""
@@ -112,7 +117,8 @@ class EventLog(Generic[T]):
         self._trim()  # first: who waits for these gets them from here
         before, self.visible = self.visible, max(self.visible, number)
         self._wake()
-        self._strip(before)
+        if self.shared:
+            self._strip(before)
 
     def append(self, updates: Iterable[T]) -> None:
         """Add, and publish at once."""

@@ -75,7 +75,6 @@ class Monitor:
         return await sse.respond_feed(request, self._feed, after)
 
     def _changed(self, agent_id: str, record: Record, updates: Sequence[Update]) -> None:
-        statuses = [update for update in updates if isinstance(update, StatusUpdate)]
         told = [
             {
                 "agent": agent_id,
@@ -83,7 +82,8 @@ class Monitor:
                 "state": update.state.value,
                 "changed": timestamp(update.time),
             }
-            for update in statuses
+            for update in updates
+            if isinstance(update, StatusUpdate)
         ]
         if told:
             self._feed.append(told)

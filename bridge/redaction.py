@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -50,14 +50,14 @@ class Secrets:
         self._values = sorted({form for one in long for form in _forms(one)}, key=len, reverse=True)
         found = [*map(re.escape, self._values), *([_LOOKS_LIKE_ONE] if patterns else [])]
         self._pattern = re.compile("|".join(found) or r"(?!)")
+        self._beginnings = [(value, value[:2], len(value) - 1) for value in self._values]
         self._patterns = patterns
-        self._longest = len(self._values[0]) if self._values else 0
 
     def __bool__(self) -> bool:
         return bool(self._values) or self._patterns
 
-    def found(self, text: str) -> Iterator[re.Match[str]]:
-        return self._pattern.finditer(text) if self._suspects(text) else iter(())
+    def found(self, text: str) -> Sequence[re.Match[str]]:
+        return list(self._pattern.finditer(text)) if self._suspects(text) else ()
 
     def clean(self, text: str) -> str:
         return self._pattern.sub(MARK, text) if self._suspects(text) else text
@@ -72,13 +72,14 @@ class Secrets:
         if not text:
             return 0
         first, last = len(text), text[-1]
-        for value in self._values:
-            if value[0] == last:
-                first = min(first, len(text) - 1)
-            at = text.find(value[:2], max(0, len(text) - len(value) + 1))
+        for value, head, most in self._beginnings:
+            at = text.find(head, -most)
             while at >= 0 and not value.startswith(text[at:]):
-                at = text.find(value[:2], at + 1)
-            first = min(first, at) if at >= 0 else first
+                at = text.find(head, at + 1)
+            if at < 0 and head[0] == last:
+                at = len(text) - 1
+            if 0 <= at < first:
+                first = at
         return first
 
     def _suspects(self, text: str) -> bool:
@@ -144,11 +145,12 @@ class Redactor:
         match event:
             case Text():
                 key = ("text", event.parent)
-                return [*(self._rest(key) if event.new_block else ()), *self._more(key, event)]
+                rest = self._rest(key) if event.new_block else []
+                return rest + self._more(key, event, event.new_block)
             case Thought():
                 return self._more(("thought", None), event)
             case ArtifactChunk(parts=(TextPart(),)):
-                return self._more(("artifact", event.id), event)
+                return self._more(("artifact", event.id), event, not event.append)
             case Retracted(length):
                 return self._retracted(length)
             case _ if isinstance(event, ENDINGS):
@@ -156,17 +158,16 @@ class Redactor:
             case _:
                 return [self._secrets.clean_all(event)]
 
-    def _more(self, key: _Key, event: _Growing) -> list[AgentEvent]:
-        """What can be told of a text that goes on with `event`, or begins with it."""
-        begins = not getattr(event, "append", True) or getattr(event, "new_block", False)
+    def _more(self, key: _Key, event: _Growing, begins: bool = False) -> list[AgentEvent]:
+        """What can be told of a text that goes on with `event`, or `begins` with it."""
         held = "" if begins else self._held.pop(key, ("", event))[0]
         text = held + _text(event)
+        found = self._secrets.found(text)
         if key == _ANSWER:
             self._length += len(text) - len(held)
             before = self._length - len(text)
-            for match in self._secrets.found(text):
-                self._marks.append((before + match.end(), len(match[0])))
-        clean = self._secrets.clean(text)
+            self._marks += [(before + one.end(), len(one[0])) for one in found]
+        clean = self._secrets.clean(text) if found else text
         whole = isinstance(event, ArtifactChunk) and event.last_chunk
         end = len(clean) if whole else self._secrets.beginning(clean)
         if end < len(clean):

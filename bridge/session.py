@@ -266,8 +266,9 @@ class Session:
 
     def _deliver(self, events: Iterable[AgentEvent]) -> None:
         events = self._redactor.clean(merge_text(events))
-        if any(isinstance(event, Failed) and event.reason == SESSION_LOST for event in events):
-            self._broken = True  # the process was to resume what is not there any more
+        for event in events:
+            if isinstance(event, Failed) and event.reason == SESSION_LOST:
+                self._broken = True  # the process was to resume what is not there any more
         if self._turn:
             self._turn.receive(events)
             self._broken = self._broken or self._turn.error is not None
@@ -362,12 +363,16 @@ class _Turn:
         self._heard = self._loop.time()
         if self.over.done() or not events:
             return
-        ends = next((n for n, event in enumerate(events) if isinstance(event, ENDINGS)), None)
+        happened: list[AgentEvent | TimedOut] = []
+        for event in events:
+            happened.append(event)
+            if isinstance(event, ENDINGS):
+                break
         try:
-            self._sink(list(events if ends is None else events[: ends + 1]))
+            self._sink(happened)
         except Exception as error:
             self.error = error
-        if ends is not None or self.error:
+        if self.error or isinstance(happened[-1], ENDINGS):
             self.end()
 
     def end(self, late: TimedOut | None = None) -> None:

@@ -3,7 +3,7 @@ added to one needs a default, so that what an earlier version wrote can still be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, get_args
@@ -19,7 +19,8 @@ EVENTS: dict[str, type[Any]] = {
     one.__name__: one for union in (AgentEvent, ControlEvent) for one in get_args(union)
 }
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_writers: dict[type[Any], tuple[bytes, Callable[[Any], bytes]]] = {}
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ def dump_events(events: Sequence[Event]) -> bytes:
     """Each event as its name and its members."""
     written = []
     for event in events:  # in one call, since there are so many
-        adapter = _adapters.get(type(event)) or _adapter(type(event))
-        written.append(b'["%b",%b]' % (type(event).__name__.encode(), adapter.dump_json(event)))
+        kind = type(event)
+        name, to_json = _writers.get(kind) or _writer(kind)
+        written.append(b'["%b",%b]' % (name, to_json(event)))
     return b"[%b]" % b",".join(written)
 
 
@@ -58,11 +60,17 @@ def load_events(data: bytes) -> list[Event]:
 
 def micros(time: datetime) -> int:
     """Microseconds since 1970: what a datetime has, without a rest."""
-    return (time - _EPOCH) // timedelta(microseconds=1)
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def moment(number: int) -> datetime:
     return _EPOCH + timedelta(microseconds=number)
+
+
+def _writer(kind: type[Any]) -> tuple[bytes, Callable[[Any], bytes]]:
+    """The name of a kind of event, and what makes one JSON."""
+    writer = _writers[kind] = kind.__name__.encode(), _adapter(kind).serializer.to_json
+    return writer
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:

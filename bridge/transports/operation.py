@@ -130,14 +130,13 @@ class Stream:
         return state.terminal or asks
 
     def _render(self, entry: Entry[Update], last: bool) -> bytes:
-        """The entry's JSON, made once per version for all who follow the task."""
+        """The entry's JSON; where several follow the task, it is made once per version."""
         key = (self.codec.version, last)
-        if entry.rendered is None:
-            entry.rendered = {}
-        data = entry.rendered.get(key)
-        if data is None:
-            item = self.codec.encode_update(self.record.task, entry.update, last)
-            data = entry.rendered[key] = _kept(item)
+        if entry.rendered and key in entry.rendered:
+            return entry.rendered[key]
+        data = _kept(self.codec.encode_update(self.record.task, entry.update, last))
+        if self.record.log.shared:
+            entry.rendered = {**(entry.rendered or {}), key: data}
         return data
 
 

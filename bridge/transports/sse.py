@@ -72,8 +72,9 @@ async def _respond(
         transport = request.transport
         if transport is None or transport.get_write_buffer_size():
             return False
-        pieces = tuple(_pieces(batch, before, after))
-        return len(pieces) == 1 and len(pieces[0]) <= AT_ONCE and _done(response.write(pieces[0]))
+        if sum(len(data) for _, data in batch) > AT_ONCE:
+            return False
+        return _done(response.write(b"".join(_frame(one, before, after) for one in batch)))
 
     try:
         async with aclosing(items(write)) as batches:
@@ -108,20 +109,24 @@ def _pieces(batch: Batch, before: bytes, after: bytes) -> Iterator[bytes | memor
     joined: list[bytes] = []
     size = 0
     for number, data in batch:
-        head, tail = b"id: %d\ndata: %b" % (number, before), after + b"\n\n"
         if joined and size + len(data) > PIECE:
             yield b"".join(joined)
             joined, size = [], 0
         if len(data) > PIECE:
-            yield head
+            yield b"id: %d\ndata: %b" % (number, before)
             view = memoryview(data)
             yield from (view[start : start + PIECE] for start in range(0, len(data), PIECE))
-            yield tail
+            yield after + b"\n\n"
         else:
-            joined += (head, data, tail)
+            joined.append(_frame((number, data), before, after))
             size += len(data)
     if joined:
         yield b"".join(joined)
+
+
+def _frame(item: tuple[int, bytes], before: bytes, after: bytes) -> bytes:
+    number, data = item
+    return b"id: %d\ndata: %b%b%b\n\n" % (number, before, data, after)
 
 
 def _cut(request: web.Request) -> None:
