@@ -48,7 +48,7 @@ from bridge.session import Limits, Session
 from bridge.spool import Uncertain
 from bridge.store.stored import Told
 from bridge.store.tasks import Record, StoredSession, TaskStore
-from bridge.task import TaskState, Update
+from bridge.task import StatusUpdate, TaskState, Update
 from bridge.warm import NOTHING, Plan, Warm
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Context:
     """`cwd` never changes, the CLI's conversation goes on; the process that serves it may change.
     `id` is what clients call it, of whom two may choose the same; `key` is what it is here.
 
-    `finished` is told of each task that has come to its end, `changed` of every update.
+    `finished` is told of each task that has come to its end, `changed` of every status.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Context:
         warm: Warm,
         store: TaskStore,
         finished: Callable[[Record], None],
-        changed: Callable[[Record, Sequence[Update]], None] = lambda record, updates: None,
+        changed: Callable[[Record, Sequence[StatusUpdate]], None] = lambda record, updates: None,
     ) -> None:
         self.key = key
         self.id = key.rpartition("/")[2]
@@ -364,7 +364,7 @@ class Context:
                 await self.close()
 
     async def _run(self, session: Session, record: Record, begin: Callable[[], object]) -> None:
-        await session.run(begin, lambda events: self._receive(record, events))
+        await session.run(begin, partial(self._receive, record))
 
     async def _live_session(self, record: Record) -> Session | None:
         """The warm session, or a new one as soon as there is a place. None: the task was
@@ -543,10 +543,12 @@ class Context:
             record.log.close()
 
         session = self._session
+        states = [update for update in updates if isinstance(update, StatusUpdate)]
 
         def written() -> None:
             record.log.publish(number)
-            self._changed(record, updates)
+            if states:
+                self._changed(record, states)
 
         spool = self._session.spool if self._session and record is self._current else None
         position = (spool.name, self._session.position) if self._session and spool else None

@@ -29,7 +29,7 @@ from bridge.options import Options, read_options
 from bridge.pool import SessionPool
 from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Stored, TaskStore
-from bridge.task import StatusUpdate, Task, Update
+from bridge.task import StatusUpdate, Task
 from bridge.warm import Warm
 from bridge.workspace import Workspaces
 
@@ -74,7 +74,7 @@ class Notifier(Protocol):
         """The task ended with a direct reply, and no client has seen it."""
 
 
-Watcher = Callable[[Record, Sequence[Update]], None]
+Watcher = Callable[[Record, Sequence[StatusUpdate]], None]
 
 
 class Taken:
@@ -299,7 +299,7 @@ class TaskManager:
         return self._store.all()
 
     def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` told of every update of every task, from now on."""
+        """Have `watcher` told of every status of every task, from now on."""
         self._watchers.append(watcher)
 
     def figures(self) -> dict[str, int]:
@@ -404,7 +404,7 @@ class TaskManager:
                 text = f"this context began with another {name}; begin a new context"
                 raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
-    def _changed(self, record: Record, updates: Sequence[Update]) -> None:
+    def _changed(self, record: Record, updates: Sequence[StatusUpdate]) -> None:
         for watcher in self._watchers:
             watcher(record, updates)
 

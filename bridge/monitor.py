@@ -12,7 +12,7 @@ from bridge.a2a.codec import timestamp
 from bridge.log import EventLog
 from bridge.manager import TaskManager
 from bridge.store.tasks import Record
-from bridge.task import StatusUpdate, Task, TaskState, Update
+from bridge.task import StatusUpdate, Task, TaskState
 from bridge.transports import sse
 from bridge.transports.operation import PRINCIPAL
 
@@ -74,8 +74,8 @@ class Monitor:
         after = self._feed.last if seen is None else seen
         return await sse.respond_feed(request, self._feed, after)
 
-    def _changed(self, agent_id: str, record: Record, updates: Sequence[Update]) -> None:
-        told = [
+    def _changed(self, agent_id: str, record: Record, updates: Sequence[StatusUpdate]) -> None:
+        told: list[Change] = [
             {
                 "agent": agent_id,
                 **_summary(record.task),
@@ -83,10 +83,8 @@ class Monitor:
                 "changed": timestamp(update.time),
             }
             for update in updates
-            if isinstance(update, StatusUpdate)
         ]
-        if told:
-            self._feed.append(told)
+        self._feed.append(told)
 
 
 def _for_operators(handler: Handler) -> Handler:

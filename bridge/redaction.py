@@ -132,7 +132,10 @@ class Redactor:
     def clean(self, events: Iterable[AgentEvent]) -> list[AgentEvent]:
         if not self._secrets:
             return list(events)
-        return [told for event in events for told in self._told(event)]
+        told: list[AgentEvent] = []
+        for event in events:  # a plain loop, as above
+            told += self._told(event)
+        return told
 
     def rest(self) -> list[AgentEvent]:
         """What has waited until now: the turn is over."""
@@ -174,7 +177,10 @@ class Redactor:
             self._held[key] = clean[end:], event
         if key == _ANSWER:
             self._add_to_end(clean[:end])
-        return [_with_text(event, clean[:end])] if end or begins or whole else []
+        if not (end or begins or whole):
+            return []
+        untouched = end == len(text) and not held and not found
+        return [event if untouched else _with_text(event, clean[:end])]
 
     def _rest(self, key: _Key) -> list[AgentEvent]:
         """What has waited: nothing follows it."""

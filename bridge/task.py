@@ -63,14 +63,11 @@ class TaskState(Enum):
     # Enum's own is a function in Python, which each event would call several times.
     __hash__ = object.__hash__
 
-    @property
-    def terminal(self) -> bool:
-        return not TRANSITIONS[self]
-
-    @property
-    def interrupted(self) -> bool:
-        """Waiting for the client (§3.2.2)."""
-        return self in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+    _value_: str
+    terminal: bool
+    """Nothing happens any more: there are no TRANSITIONS."""
+    interrupted: bool
+    """Waiting for the client (§3.2.2)."""
 
 
 Progress = Started | Status | Thought | ToolCall | ToolResult | Plan
@@ -120,6 +117,8 @@ TRANSITIONS: Mapping[TaskState, Mapping[type, Targets]] = {
     TaskState.FAILED: {},
     TaskState.REJECTED: {},
 }
+for _state, _events in TRANSITIONS.items():
+    _state.terminal, _state.interrupted = not _events, _state in _WAITING
 
 
 class IllegalTransition(Exception):
@@ -286,8 +285,12 @@ class Task:
 
     def _apply(self, event: Event, target: TaskState, now: datetime) -> list[Update]:
         match event:
-            case Text() | Retracted() | ArtifactChunk():
-                return [*self._enter(target, now), *self._hand_over(event)]
+            case Text():
+                return self._enter(target, now) + self._add_text(event)
+            case Retracted():
+                return self._enter(target, now) + self._retract(event)
+            case ArtifactChunk():
+                return [*self._enter(target, now), self._add_chunk(event)]
             case Started() | Thought() | Status() | ToolCall() | ToolResult() | Plan():
                 return self._progress(event, target, now)
             case Usage():
@@ -338,15 +341,6 @@ class Task:
             case _:
                 assert_never(event)
 
-    def _hand_over(self, event: Text | Retracted | ArtifactChunk) -> list[Update]:
-        match event:
-            case Text():
-                return self._add_text(event)
-            case Retracted():
-                return self._retract(event)
-            case ArtifactChunk():
-                return [self._add_chunk(event)]
-
     def _started(self, event: Started, target: TaskState, now: datetime) -> Update:
         known = {
             "sessionId": event.session_id,
@@ -370,16 +364,11 @@ class Task:
         if artifact is None:
             artifact = self.artifacts[artifact_id] = Artifact(artifact_id, name)
         artifact.add_text(event.text, event.new_block)
-        pieces = range(0, len(event.text), MOST_TEXT) or (0,)
-        return [
-            ArtifactUpdate(
-                artifact_id,
-                (TextPart(event.text[start : start + MOST_TEXT]),),
-                name,
-                append=append or start > 0,
-            )
-            for start in pieces
-        ]
+        updates: list[Update] = []
+        for start in range(0, len(event.text) or 1, MOST_TEXT):
+            part = TextPart(event.text[start : start + MOST_TEXT])
+            updates.append(ArtifactUpdate(artifact_id, (part,), name, append=append or start > 0))
+        return updates
 
     def _retract(self, event: Retracted) -> list[Update]:
         artifact = self.artifacts.get(ANSWER_ID)

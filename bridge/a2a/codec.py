@@ -367,7 +367,7 @@ class Codec(ABC):
             artifactId=artifact_id,
             name=name,
             description=description,
-            parts=[self.encode_part(part) for part in parts],
+            parts=list(map(self.encode_part, parts)),
             metadata=metadata,
         )
 
