@@ -63,7 +63,6 @@ class TaskState(Enum):
     # Enum's own is a function in Python, which each event would call several times.
     __hash__ = object.__hash__
 
-    _value_: str
     terminal: bool
     """Nothing happens any more: there are no TRANSITIONS."""
     interrupted: bool

@@ -33,7 +33,7 @@ def mermaid() -> str:
 
 
 def _name(state: TaskState) -> str:
-    return state.value.replace("-", "_")
+    return str(state.value).replace("-", "_")
 
 
 if __name__ == "__main__":
