@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import sqlite3
 import tracemalloc
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -15,9 +16,10 @@ import orjson
 import pytest
 
 from bridge.a2a import CODECS
+from bridge.errors import Unavailable
 from bridge.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.message import TextPart
-from bridge.store.replay import RECENT, MemoryRows
+from bridge.store.replay import RECENT, MemoryRows, Recent
 from bridge.store.tasks import (
     ENTRY,
     MOST_BEHIND,
@@ -148,6 +150,31 @@ async def test_who_ask_at_once_share_a_reading(tasks: TaskStore) -> None:
     assert await large.whole() is not one  # it is too large to be kept
     small = await say(tasks, "small", 2 * SMALL)
     assert await small.whole() is await small.whole()
+
+
+class Spoiled(MemoryRows):
+    """A file with these bytes, read as a database."""
+
+    def __init__(self, file: Path, data: bytes) -> None:
+        super().__init__()
+        file.write_bytes(data)
+        self._database = sqlite3.connect(file)
+
+    async def prompt(self, place: int) -> bytes:
+        self._database.execute("SELECT prompt FROM task")
+        raise AssertionError("it can be read")
+
+
+@pytest.mark.parametrize(
+    ("data", "advice"), [(b"", "try again in a moment"), (b"x" * 8192, "is damaged")]
+)
+async def test_who_asks_for_what_cannot_be_read_is_told_whether_to_try_again(
+    tmp_path: Path, data: bytes, advice: str
+) -> None:
+    recent = Recent(Spoiled(tmp_path / "tasks.db", data))
+    head = begin(TaskStore(), "a").task.head()
+    with pytest.raises(Unavailable, match=advice):
+        await recent.get(1, head, 1)
 
 
 async def test_tasks_that_were_asked_for_take_no_more_than_so_much(tasks: TaskStore) -> None:

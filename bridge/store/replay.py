@@ -224,7 +224,10 @@ class Recent:
             return task
         except (sqlite3.Error, ConfigurationError) as error:
             log.error("a task cannot be read", extra={"task": head.id, "error": error})
-            text = "The server cannot read what was written down now; try again in a moment."
+            if isinstance(error, sqlite3.OperationalError):  # such as locked, or no descriptor left
+                text = "The server cannot read what was written down now; try again in a moment."
+            else:
+                text = "What was written down of the task is damaged; the server's log says more."
             raise Unavailable(text) from error
         finally:
             del self._reading[place]
