@@ -184,9 +184,8 @@ def test_a_start_that_hangs_is_given_up(
     assert children() == [] and len(launchers()) == 1  # as which it is still known
 
 
+@pytest.mark.parametrize("start", ["spool"], indirect=True)
 async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> None:
-    if not start.spools:
-        return
     child = await start("/bin/sh", "-c", "read x; exit 5")
     folder = child.process._channel.folder  # type: ignore[attr-defined]
     until(lambda: who(folder) is not None)
@@ -201,16 +200,14 @@ async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> Non
 async def test_what_nobody_writes_down_is_not_waited_for(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
-    """As where what has to do it hangs."""
-    if not start.spools:
-        return
+    """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""
     monkeypatch.setattr(process, "COLLECTED_WITHIN", 0.1)
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
     child = await start("/bin/sh", "-c", "read x; exit 5")
     with standing_still():
         child.process.write(b"\n")
-        assert await child.ended() == -signal.SIGKILL
+        assert await child.ended() == (-signal.SIGKILL if start.spools else 5)
     until(lambda: children() == [])
 
 
