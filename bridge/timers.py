@@ -4,7 +4,7 @@ come, and waits for slow clients for ever.
 A client gets so long to send the headers of a request (`header`, also from the moment that it
 connects), for each pause in a body (the same), for a whole body (`body`, and more for a large one),
 and for taking what it was sent (`stall`). All connections are looked at about once a second, so
-that a request costs no timer.
+that a request costs no timer. Time in which this process itself did not run counts for nobody.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class _Server(web.Server):
         shortest = min(limits.header, limits.body, limits.stall)
         self._every = min(LOOK_EVERY, shortest / 4)
         self._timer = self.loop.call_later(self._every, self._look)
+        self._paused = 0.0  # seconds, in all
 
     def __call__(self) -> Connection:
         return Connection(self)
@@ -139,8 +140,16 @@ class _Server(web.Server):
         protocol.begun(payload, writer)
         return self._make_request_of_app(message, payload, protocol, writer, task)
 
+    def now(self) -> float:
+        """Seconds in which clients could be heard: what came while the loop was kept from running
+        (by a stopped process, a machine without a core to spare) is read after it is due."""
+        return self.loop.time() - self._paused
+
     def _look(self) -> None:
-        now = self.loop.time()
+        late = self.loop.time() - self._timer.when()
+        if late > self._every:
+            self._paused += late
+        now = self.now()
         for connection in list(self.open):
             connection.look(now)
         for connection, since in list(self.refused.items()):
@@ -213,7 +222,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._tcp = transport
-        server, now = self._server, self._server.loop.time()
+        server, now = self._server, self._server.now()
         self.peer = peer_of(transport.get_extra_info("peername"))
         if not server.has_room(self.peer):
             self._refuse(transport, now)
@@ -230,7 +239,7 @@ class Connection(web.RequestHandler):
         if self in self._server.refused:
             return
         if data:  # aiohttp itself calls this with nothing
-            self._heard = self._server.loop.time()
+            self._heard = self._server.now()
             self._received += len(data)
             if self._header_since is None and (self._payload is None or self._payload.is_eof()):
                 self._header_since = self._heard
@@ -255,7 +264,7 @@ class Connection(web.RequestHandler):
         finally:
             self._payload = None
             if self._header_since is not None:  # the next request waited for this one
-                self._header_since = self._server.loop.time()
+                self._header_since = self._server.now()
             if self in self._server.open:
                 self._server.waiting[self] = None
 

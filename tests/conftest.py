@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Generator
 from itertools import chain
 from pathlib import Path
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("real"):
             item.add_marker(pytest.mark.skip(reason="--quick leaves out the real programs"))
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests stay to the end. Each search for garbage among them would keep the clients
+    of the tests from running, for longer than some servers here wait for a request."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

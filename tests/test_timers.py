@@ -216,6 +216,26 @@ async def test_a_body_that_is_large_gets_more_time(server: BridgeProcess) -> Non
         assert status_of(answer) == 200
 
 
+async def test_a_pause_of_the_server_is_not_its_clients(
+    server: BridgeProcess, client: Client
+) -> None:
+    """Who asks while it is stopped, who asks after that, and whose body comes after that."""
+    body = b'{"jsonrpc": "2.0", "id": 1, "method": "Nothing"}'
+    async with raw(server) as early, raw(server) as late, raw(server) as slow:
+        slow.send(POST % len(body))
+        await client.session.get(f"{client.url}/health")  # the others are known by now
+        process = psutil.Process(server.process.pid)
+        process.suspend()
+        early.send(HEAD + b"\r\n")
+        await paced(HEADER + 1.0)  # longer than that it takes one look at all of them
+        process.resume()
+        assert b" 200 " in await early.reader.readuntil(b"}}")
+        late.send(HEAD + b"\r\n")
+        assert b" 200 " in await late.reader.readuntil(b"}}")
+        slow.send(body)
+        assert b" 200 " in await slow.reader.readuntil(b"}")
+
+
 async def test_what_takes_its_time_in_the_server_is_not_cut(
     server: BridgeProcess, client: Client, live: Liveness
 ) -> None:
