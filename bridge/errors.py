@@ -13,6 +13,7 @@ BridgeError
     ├── TooManyRequests         wait before you try again
     ├── Forbidden               who is known, but may not do this
     ├── Unavailable             shutting down or out of room: try again later
+    ├── DataLoss                what was written down of a task is damaged: nothing to try again
     ├── TaskNotFound            unknown and foreign look the same
     ├── TaskNotCancelable
     ├── UnsupportedOperation
@@ -96,6 +97,10 @@ class Unavailable(RequestError):
     """`seconds`: how long to wait."""
 
     seconds = 1
+
+
+class DataLoss(RequestError):
+    pass
 
 
 class TaskNotFound(RequestError):

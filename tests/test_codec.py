@@ -334,6 +334,7 @@ RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"
         (errors.MethodNotFound, -32601, "METHOD_NOT_FOUND"),
         (errors.InvalidParams, -32602, "INVALID_PARAMS"),
         (errors.Unavailable, -32603, "UNAVAILABLE"),
+        (errors.DataLoss, -32603, "DATA_LOSS"),
     ],
 )
 def test_every_error_has_the_code_of_the_specification(

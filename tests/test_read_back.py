@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from bridge.a2a import CODECS
-from bridge.errors import Unavailable
+from bridge.errors import DataLoss, RequestError, Unavailable
 from bridge.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.message import TextPart
 from bridge.store.replay import RECENT, MemoryRows, Recent
@@ -153,27 +153,36 @@ async def test_who_ask_at_once_share_a_reading(tasks: TaskStore) -> None:
 
 
 class Spoiled(MemoryRows):
-    """A file with these bytes, read as a database."""
+    """Rows that are `data`, or of a database that has no table and is this file."""
 
-    def __init__(self, file: Path, data: bytes) -> None:
+    def __init__(self, file: Path, data: bytes, rows: bool) -> None:
         super().__init__()
-        file.write_bytes(data)
+        file.write_bytes(b"" if rows else data)
         self._database = sqlite3.connect(file)
+        if rows:
+            self._database.execute("CREATE TABLE task (prompt BLOB)")
+            self._database.execute("INSERT INTO task VALUES (?)", (data,))
 
     async def prompt(self, place: int) -> bytes:
-        self._database.execute("SELECT prompt FROM task")
-        raise AssertionError("it can be read")
+        ((prompt,),) = self._database.execute("SELECT prompt FROM task")
+        return bytes(prompt)
 
 
 @pytest.mark.parametrize(
-    ("data", "advice"), [(b"", "try again in a moment"), (b"x" * 8192, "is damaged")]
+    ("data", "rows", "error", "advice"),
+    [
+        (b"", False, Unavailable, "try again in a moment"),
+        (b"x" * 8192, False, DataLoss, "is damaged"),
+        (b'{"id": 1}', True, DataLoss, "is damaged"),
+        (b"\0", True, DataLoss, "is damaged"),
+    ],
 )
 async def test_who_asks_for_what_cannot_be_read_is_told_whether_to_try_again(
-    tmp_path: Path, data: bytes, advice: str
+    tmp_path: Path, data: bytes, rows: bool, error: type[RequestError], advice: str
 ) -> None:
-    recent = Recent(Spoiled(tmp_path / "tasks.db", data))
+    recent = Recent(Spoiled(tmp_path / "tasks.db", data, rows))
     head = begin(TaskStore(), "a").task.head()
-    with pytest.raises(Unavailable, match=advice):
+    with pytest.raises(error, match=advice):
         await recent.get(1, head, 1)
 
 
@@ -387,7 +396,7 @@ async def test_a_start_reads_of_finished_tasks_that_they_are(tmp_path: Path) -> 
         assert [(r.log.last, r.log.closed, r.size) for r in found] == [
             (r.log.last, True, r.size) for r in before
         ]
-        with pytest.raises(ValueError):  # of this one alone
+        with pytest.raises(DataLoss):  # of this one alone
             await found[1].whole()
         assert [encoded(await found[n].whole()) for n in (0, 2)] == [whole[0], whole[2]]
         with pytest.raises(ValueError):

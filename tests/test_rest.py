@@ -433,6 +433,7 @@ TABLE = {
     errors.TooManyRequests: (-32600, "TOO_MANY_REQUESTS", 429, "RESOURCE_EXHAUSTED"),
     errors.Forbidden: (-32600, "PERMISSION_DENIED", 403, "PERMISSION_DENIED"),
     errors.Unavailable: (-32603, "UNAVAILABLE", 503, "UNAVAILABLE"),
+    errors.DataLoss: (-32603, "DATA_LOSS", 500, "DATA_LOSS"),
 }
 
 

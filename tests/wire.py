@@ -238,6 +238,7 @@ ERRORS: Mapping[str, tuple[int, str]] = {
     "Forbidden": (-32600, "PERMISSION_DENIED"),
     "TooManyRequests": (-32600, "TOO_MANY_REQUESTS"),
     "Unavailable": (-32603, "UNAVAILABLE"),
+    "DataLoss": (-32603, "DATA_LOSS"),
 }
 
 

@@ -131,6 +131,7 @@ ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
     errors.MethodNotFound: (-32601, "METHOD_NOT_FOUND"),
     errors.InvalidParams: (-32602, "INVALID_PARAMS"),
     errors.Unavailable: (-32603, "UNAVAILABLE"),
+    errors.DataLoss: (-32603, "DATA_LOSS"),
 }
 INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
 

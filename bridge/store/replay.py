@@ -10,13 +10,13 @@ import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from bridge.errors import ConfigurationError, Unavailable
+from bridge.errors import ConfigurationError, DataLoss, Unavailable
 from bridge.events import Retracted
 from bridge.log import Entry
 from bridge.message import Message
 from bridge.store.journal import Journal
 from bridge.store.stored import load, load_events, moment
-from bridge.task import Task, Update
+from bridge.task import IllegalTransition, Task, Update
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Recent:
 
     async def get(self, place: int, head: Task, size: int) -> Task:
         """The whole task of `head`, of so many bytes. Raises Unavailable if it cannot be read
-        now, and as replay() does."""
+        now, DataLoss if it never can, and LookupError if it was removed meanwhile."""
         kept = self._kept.get(place)
         if kept:
             self._keep(place, *kept)
@@ -222,13 +222,14 @@ class Recent:
             task = await restored(self._rows, place, head)
             self._keep(place, task, size)
             return task
-        except (sqlite3.Error, ConfigurationError) as error:
+        except (sqlite3.OperationalError, ConfigurationError) as error:  # such as locked
             log.error("a task cannot be read", extra={"task": head.id, "error": error})
-            if isinstance(error, sqlite3.OperationalError):  # such as locked, or no descriptor left
-                text = "The server cannot read what was written down now; try again in a moment."
-            else:
-                text = "What was written down of the task is damaged; the server's log says more."
+            text = "The server cannot read what was written down now; try again in a moment."
             raise Unavailable(text) from error
+        except (sqlite3.Error, ValueError, IllegalTransition) as error:
+            log.exception("a task cannot be read", extra={"task": head.id})
+            text = "What was written down of the task is damaged; the server's log says more."
+            raise DataLoss(text) from error
         finally:
             del self._reading[place]
 

@@ -68,6 +68,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.TooManyRequests: (429, "RESOURCE_EXHAUSTED"),
     errors.Forbidden: (403, "PERMISSION_DENIED"),
     errors.Unavailable: (503, "UNAVAILABLE"),
+    errors.DataLoss: (500, "DATA_LOSS"),
 }
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON has numbers of enums, too
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
