@@ -223,17 +223,21 @@ async def test_a_pause_of_the_server_is_not_its_clients(
     body = b'{"jsonrpc": "2.0", "id": 1, "method": "Nothing"}'
     async with raw(server) as early, raw(server) as late, raw(server) as slow:
         slow.send(POST % len(body))
-        await client.session.get(f"{client.url}/health")  # the others are known by now
+        async with client.session.get(f"{client.url}/health") as response:
+            assert response.status == 200  # and the others are known by now
         process = psutil.Process(server.process.pid)
         process.suspend()
         early.send(HEAD + b"\r\n")
-        await paced(HEADER + 1.0)  # longer than that it takes one look at all of them
-        process.resume()
-        assert b" 200 " in await early.reader.readuntil(b"}}")
-        late.send(HEAD + b"\r\n")
-        assert b" 200 " in await late.reader.readuntil(b"}}")
-        slow.send(body)
-        assert b" 200 " in await slow.reader.readuntil(b"}")
+        try:
+            await paced(HEADER + 1.0)
+        finally:
+            process.resume()
+        async with asyncio.timeout(WITHIN):
+            assert b" 200 " in await early.reader.readuntil(b"}}")
+            late.send(HEAD + b"\r\n")
+            assert b" 200 " in await late.reader.readuntil(b"}}")
+            slow.send(body)
+            assert b" 200 " in await slow.reader.readuntil(b"}")
 
 
 async def test_what_takes_its_time_in_the_server_is_not_cut(
