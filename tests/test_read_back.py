@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from bridge.a2a import CODECS
-from bridge.errors import DataLoss, RequestError, Unavailable
+from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.message import TextPart
 from bridge.store.replay import RECENT, MemoryRows, Recent
@@ -370,7 +370,7 @@ async def test_a_task_that_is_removed_is_nowhere(tasks: TaskStore) -> None:
     tasks.remove("t")
     await durable(tasks)
     assert tasks.get("t") is None
-    with pytest.raises(LookupError):
+    with pytest.raises(TaskNotFound):
         await record.whole()
     with pytest.raises(LookupError):
         await read(record)

@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -652,6 +653,35 @@ async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None
         assert artifact_text(await client.send("turn")) == "1"
     (aside,) = place.state.glob("tasks.db.damaged-*")
     assert aside.read_bytes() == spoiled
+
+
+@pytest.mark.parametrize(
+    "events", [b'[["Unheard",{}]]', b'[["Failed",{}]]', b'[["Text",{"text":', b"[[[],[]]]"]
+)
+async def test_a_damaged_task_is_an_error_for_who_asks_for_it_alone(
+    place: Place, events: bytes
+) -> None:
+    async with place.server() as (server, client):
+        spoiled, sound = [await client.send("flood 3000") for _ in range(2)]
+        assert await server.stop() == 0
+    spoil = """UPDATE event SET events = ?
+        WHERE batch = 1 AND task = (SELECT place FROM task WHERE id = ?)"""
+    with contextlib.closing(sqlite3.connect(place.state / "tasks.db")) as database, database:
+        database.execute(spoil, (events, spoiled["id"]))
+    async with place.server() as (server, client):
+        with pytest.raises(RpcError) as refused:
+            await client.get(spoiled["id"])
+        assert refused.value.code == -32603
+        assert refused.value.error["data"][0]["reason"] == "DATA_LOSS"
+        first, second = await all_tasks(client)
+        assert facts(first) == facts(sound)
+        assert (second["id"], state(second), second.get("artifacts")) == (
+            *(spoiled["id"], "completed"),
+            None,
+        )
+        (short, _) = (await client.call("ListTasks", {}))["tasks"]
+        assert short["id"] == sound["id"]
+        assert facts(await client.get(sound["id"])) == facts(sound)
 
 
 async def test_what_is_kept_in_memory_is_forgotten(place: Place) -> None:

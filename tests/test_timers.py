@@ -462,14 +462,15 @@ AT_ONCE, ASKED, FLOOR = 20, 400, 0.02
 
 
 async def p99(client: Client) -> float:
-    """Of requests over a new connection each, in seconds."""
+    """Of requests over a new connection each, in seconds. Who is himself kept from running between
+    connecting and asking may be told that he is late, but only then."""
     took = []
     for _ in range(ASKED):
         begun = time.perf_counter()
         response = await client.session.get(f"{client.url}/health")
-        assert response.status == 200
         await response.read()
         took.append(time.perf_counter() - begun)
+        assert response.status == 200 or (response.status == 408 and took[-1] > HEADER)
         await paced(BETWEEN)
     return sorted(took)[int(ASKED * 0.99)]
 

@@ -10,13 +10,13 @@ import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from bridge.errors import ConfigurationError, DataLoss, Unavailable
+from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
 from bridge.events import Retracted
 from bridge.log import Entry
 from bridge.message import Message
 from bridge.store.journal import Journal
 from bridge.store.stored import load, load_events, moment
-from bridge.task import IllegalTransition, Task, Update
+from bridge.task import Task, Update
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,9 @@ async def replay(
     """Let everything happen to `task` that has happened to it, up to batch `end`: piece by piece,
     with the updates that each of them brings. `lean`: what was said is not kept in the task.
 
-    Raises ValueError, IllegalTransition or LookupError where it cannot go on, once it has told of
-    what comes before that. Asked for more at its end, it looks for what was added.
+    Raises ValueError where what is written makes no sense, once it has told of what comes before
+    that, and LookupError if the task was removed. Asked for more at its end, it looks for what was
+    added.
     """
     number = 0
     while piece := await rows.read(place, number):
@@ -163,7 +164,7 @@ async def replay(
             problem = error
         yield read, updates
         if problem:
-            raise problem
+            raise ValueError(f"nothing that this version writes: {problem!r}") from problem
         if len(read) < len(piece):
             return
         if lean:
@@ -202,7 +203,7 @@ class Recent:
 
     async def get(self, place: int, head: Task, size: int) -> Task:
         """The whole task of `head`, of so many bytes. Raises Unavailable if it cannot be read
-        now, DataLoss if it never can, and LookupError if it was removed meanwhile."""
+        now, DataLoss if it never can, and TaskNotFound if it was removed meanwhile."""
         kept = self._kept.get(place)
         if kept:
             self._keep(place, *kept)
@@ -226,10 +227,12 @@ class Recent:
             log.error("a task cannot be read", extra={"task": head.id, "error": error})
             text = "The server cannot read what was written down now; try again in a moment."
             raise Unavailable(text) from error
-        except (sqlite3.Error, ValueError, IllegalTransition) as error:
+        except (sqlite3.Error, ValueError) as error:
             log.exception("a task cannot be read", extra={"task": head.id})
             text = "What was written down of the task is damaged; the server's log says more."
             raise DataLoss(text) from error
+        except LookupError as error:
+            raise TaskNotFound("No such task.", taskId=head.id) from error
         finally:
             del self._reading[place]
 

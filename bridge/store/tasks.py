@@ -114,8 +114,8 @@ class Record:
 
     async def whole(self) -> Task:
         """The task with all that was said. Nothing else happens meanwhile where it has not been
-        put away; else it has ended, and this raises Unavailable or DataLoss where it cannot be
-        read."""
+        put away; else it has ended, and this raises Unavailable, DataLoss or TaskNotFound where it
+        cannot be read."""
         return await self.back(self) if self.back else self.task
 
     async def listed(self) -> Task:

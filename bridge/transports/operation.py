@@ -25,6 +25,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
 from bridge.access import Principal
 from bridge.errors import (
+    DataLoss,
     ExtendedCardNotConfigured,
     TaskNotFound,
     Unavailable,
@@ -259,7 +260,10 @@ class Operations:
         while away := [r for r in records if r.back and r.task.id not in whole]:
             for record in away:
                 read = record.whole if asked.include_artifacts else record.listed
-                whole[record.task.id] = await read()
+                try:
+                    whole[record.task.id] = await read()
+                except (DataLoss, TaskNotFound):  # which does not cost the others their page
+                    whole[record.task.id] = record.task
             records, page = self._tasks.list(asked, caller.principal)  # as it is by now
         tasks = [whole.get(record.task.id, record.task) for record in records]
         return await _durable(codec.encode_page(tasks, asked, page), *records)
