@@ -17,7 +17,7 @@ from aiohttp import web
 
 from bridge import registry
 from bridge.access import NOBODY, OPERATOR, Principal, Token, Tokens, digest
-from bridge.errors import ConfigurationError, TooManyRequests
+from bridge.errors import ConfigurationError, TooManyRequests, Unavailable
 from bridge.peer import uid_of_peer
 from bridge.settings import Settings
 
@@ -67,7 +67,7 @@ def needs_token(settings: Settings) -> bool:
 
 def identify_by(settings: Settings) -> Callable[[web.Request], Found]:
     """What says who sends a request. It raises TooManyRequests for who guesses tokens, and
-    Unavailable while tokens cannot be verified. To be called inside a running loop."""
+    Unavailable while that cannot be found out. To be called inside a running loop."""
     if settings.bridge_auth == "none":
         return lambda request: OPERATOR
     if not needs_token(settings):
@@ -97,7 +97,11 @@ def _same_user(request: web.Request) -> Principal | None:
         return None
     if connection not in _uids:  # the kernel is asked once for each
         names = ("sockname", "peername")
-        _uids[connection] = uid_of_peer(*map(connection.get_extra_info, names))
+        try:
+            _uids[connection] = uid_of_peer(*map(connection.get_extra_info, names))
+        except OSError as error:
+            text = "The server has no file descriptors left; try again in a moment."
+            raise Unavailable(text) from error
     return OPERATOR if _uids[connection] == os.geteuid() else None
 
 

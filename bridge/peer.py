@@ -6,6 +6,7 @@ The kernel knows both ends: the other one's socket is asked for by the connectio
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import struct
@@ -20,19 +21,25 @@ _ALL_STATES = 0xFFFFFFFF
 _HEADER = struct.Struct("=IHHII")
 # family, protocol, extensions, padding, states; then ports (of the network), addresses, interface
 _REQUEST = struct.Struct("=BBBxI2s2s16s16sI8s")
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _UID_AT = _HEADER.size + 4 + 48 + 12  # family … retransmissions, the socket's id, expiry and queues
 
 
 def uid_of_peer(sockname: Any, peername: Any) -> int | None:
     """The user whose process has the other end of the connection between these two addresses, as
-    sockets give them; None where that cannot be found out, as for another machine's."""
+    sockets give them; None where that cannot be found out, as for another machine's. Raises OSError
+    where it might be later: there is no descriptor or no memory now to ask with."""
     try:
         ours, theirs = _address(sockname[0]), _address(peername[0])
         if not theirs.is_loopback:
             return None
         family = socket.AF_INET6 if ours.version == 6 else socket.AF_INET
         answer = _ask(family, (theirs.packed, peername[1]), (ours.packed, sockname[1]))
-    except (OSError, ValueError, TypeError, IndexError, AttributeError):
+    except OSError as error:
+        if error.errno in _SCARCE:
+            raise
+        return None
+    except (ValueError, TypeError, IndexError, AttributeError):
         return None
     return answer
 

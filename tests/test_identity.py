@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import re
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,28 @@ async def test_the_same_user_needs_no_token_and_whoever_is_behind_a_proxy_does(
         for path in ("/health", "/.well-known/agent-card.json"):  # which are for everybody
             async with aiohttp.ClientSession() as http, http.get(server.url + path) as response:
                 assert response.status == 200
+
+
+async def test_who_cannot_be_known_for_want_of_descriptors_may_try_again(workspace: Path) -> None:
+    async with bridge(workspace, **AGENT) as server, aiohttp.ClientSession() as http:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+
+        async def asked() -> tuple[int, str]:
+            headers = {"A2A-Version": "1.0"}
+            async with http.post(f"{server.url}/a2a", json=body, headers=headers) as response:
+                return response.status, await response.text()
+
+        async with http.get(f"{server.url}/health") as response:  # over the same connection
+            await response.read()
+        pid = server.process.pid
+        opened = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        free = next(number for number in range(len(opened) + 1) if number not in opened)
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
+        status, text = await asked()
+        assert status == 503 and "try again" in text
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert (await asked())[0] == 200
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
