@@ -19,7 +19,7 @@ from bridge.a2a import CODECS
 from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.message import TextPart
-from bridge.store.replay import RECENT, MemoryRows, Recent
+from bridge.store.replay import PIECE, RECENT, MemoryRows, Recent
 from bridge.store.tasks import (
     ENTRY,
     MOST_BEHIND,
@@ -374,6 +374,16 @@ async def test_a_task_that_is_removed_is_nowhere(tasks: TaskStore) -> None:
         await record.whole()
     with pytest.raises(LookupError):
         await read(record)
+
+
+async def test_who_reads_a_task_while_it_is_removed_gets_no_part_of_it(tasks: TaskStore) -> None:
+    record = await say(tasks, "t", 20 * PIECE)
+    reading = asyncio.create_task(record.whole())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it has begun
+    tasks.remove("t")
+    with pytest.raises(TaskNotFound):
+        await asyncio.wait_for(reading, WITHIN)
 
 
 # --- after a restart ----------------------------------------------------------------------------

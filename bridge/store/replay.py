@@ -215,12 +215,15 @@ class Recent:
         return await asyncio.shield(reading)  # for the others, if this one goes away
 
     def forget(self, place: int) -> None:
-        if place in self._kept:
-            self._size -= self._kept.pop(place)[1]
+        """It is removed: who is reading it may find only a part."""
+        self._reading.pop(place, None)
+        self._drop(place)
 
     async def _read(self, place: int, head: Task, size: int) -> Task:
         try:
             task = await restored(self._rows, place, head)
+            if self._reading.get(place) is not asyncio.current_task():
+                raise LookupError(place)
             self._keep(place, task, size)
             return task
         except (sqlite3.OperationalError, ConfigurationError) as error:  # such as locked
@@ -234,11 +237,16 @@ class Recent:
         except LookupError as error:
             raise TaskNotFound("No such task.", taskId=head.id) from error
         finally:
-            del self._reading[place]
+            if self._reading.get(place) is asyncio.current_task():
+                del self._reading[place]
 
     def _keep(self, place: int, task: Task, size: int) -> None:
-        self.forget(place)
+        self._drop(place)
         self._kept[place] = task, size
         self._size += size
         while self._size > RECENT:
-            self.forget(next(iter(self._kept)))
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, place: int) -> None:
+        if place in self._kept:
+            self._size -= self._kept.pop(place)[1]
