@@ -100,7 +100,7 @@ def _same_user(request: web.Request) -> Principal | None:
         try:
             _uids[connection] = uid_of_peer(*map(connection.get_extra_info, names))
         except OSError as error:
-            text = "The server has no file descriptors left; try again in a moment."
+            text = "The server has no descriptor left to see who asks; try again in a moment."
             raise Unavailable(text) from error
     return OPERATOR if _uids[connection] == os.geteuid() else None
 

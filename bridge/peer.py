@@ -28,7 +28,7 @@ _UID_AT = _HEADER.size + 4 + 48 + 12  # family … retransmissions, the socket's
 def uid_of_peer(sockname: Any, peername: Any) -> int | None:
     """The user whose process has the other end of the connection between these two addresses, as
     sockets give them; None where that cannot be found out, as for another machine's. Raises OSError
-    where it might be later: there is no descriptor or no memory now to ask with."""
+    where it can be found out later: there is no descriptor, or no memory, to ask with now."""
     try:
         ours, theirs = _address(sockname[0]), _address(peername[0])
         if not theirs.is_loopback:

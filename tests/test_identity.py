@@ -77,9 +77,9 @@ async def test_who_cannot_be_known_for_want_of_descriptors_may_try_again(workspa
         free = next(number for number in range(len(opened) + 1) if number not in opened)
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
-        status, text = await asked()
-        assert status == 503 and "try again" in text
+        code, text = await asked()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert code == 503 and "try again" in text
         assert (await asked())[0] == 200
 
 
