@@ -20,9 +20,14 @@ set_hypothesis_home_dir(Path(__file__).parent.parent / ".pytest_cache" / "hypoth
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out the real CLIs and SDKs")
+    parser.addoption("--soak", action="store_true", help="run the soak tier, and nothing else")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    soak = config.getoption("--soak")
+    other = [item for item in items if bool(item.get_closest_marker("soak")) != soak]
+    config.hook.pytest_deselected(items=other)
+    items[:] = [item for item in items if bool(item.get_closest_marker("soak")) == soak]
     if not config.getoption("--quick"):
         return
     for item in items:
