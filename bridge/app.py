@@ -24,7 +24,7 @@ from bridge.monitor import Monitor
 from bridge.rate import Seldom
 from bridge.store.tasks import TaskStore
 from bridge.transports.jsonrpc import JsonRpc
-from bridge.transports.negotiation import retry_after
+from bridge.transports.negotiation import retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
 from bridge.transports.rest import Rest, encode_error, encode_unauthenticated, respond_unrouted
 
@@ -118,7 +118,7 @@ def _add_agent(
         return _base(request, public_url) + prefix
 
     def caller(request: web.Request) -> Caller:
-        return Caller(address(request), request[PRINCIPAL])
+        return Caller(address(request), request[PRINCIPAL], shows_retry(request))
 
     @lru_cache(ADDRESSES)
     def encoded_card(base: str) -> Document:

@@ -36,7 +36,10 @@ SAFE = {
 """On every answer: a browser must neither guess what it is nor show it inside of another page."""
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _METHODS = "GET, POST, DELETE"
-_SENT = "Content-Type, Authorization, A2A-Version, A2A-Extensions, X-A2A-Extensions, Last-Event-ID"
+_SENT = (
+    "Content-Type, Authorization, A2A-Version, A2A-Extensions, X-A2A-Extensions, Last-Event-ID, "
+    "Idempotency-Key"
+)
 _SEEN = "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate"
 _REMEMBERED = "600"  # seconds that a browser need not ask again
 

@@ -4,10 +4,8 @@ which the manager finds or makes."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import uuid
-import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from bridge.idempotency import Taken, key_of_message
 from bridge.message import Message, RawPart, UrlPart
 from bridge.options import Options, read_options
 from bridge.pool import SessionPool
@@ -77,42 +76,6 @@ class Notifier(Protocol):
 Watcher = Callable[[Record, Sequence[StatusUpdate]], None]
 
 
-class Taken:
-    """The messages that were taken, so that one that is sent again begins nothing (§3.3.1).
-
-    Only ids that are long enough to be unique count: clients that number their messages, or call
-    all of them alike, mean a new one each time.
-    """
-
-    UNIQUE = 16  # characters
-    KEPT = 10_000
-
-    def __init__(self) -> None:
-        self._messages: dict[str, tuple[bytes, weakref.ref[Record]]] = {}
-
-    def find(self, name: str, message: Message) -> Record | None:
-        """The task that the message went to, whose id is called `name` here (see key_of). Raises
-        InvalidParams if the id was another's."""
-        sent, record = self._messages.get(name, (b"", None))
-        known = record() if record else None  # forgotten with its task
-        if known and sent != digest(message):
-            text = "another message was sent with this messageId"
-            raise InvalidParams(text, [("message.messageId", text)])
-        return known
-
-    def add(self, name: str, message: Message, record: Record) -> bool:
-        """Whether the message's id is one to be remembered."""
-        unique = len(message.id) >= self.UNIQUE
-        if unique:
-            self.restore(name, digest(message), record)
-        return unique
-
-    def restore(self, name: str, known: bytes, record: Record) -> None:
-        self._messages[name] = known, weakref.ref(record)
-        if len(self._messages) > self.KEPT:
-            del self._messages[next(iter(self._messages))]
-
-
 class TaskManager:
     """`adapter` says what messages its agents can read and how they may answer."""
 
@@ -147,7 +110,7 @@ class TaskManager:
         those that were running go on where their CLIs are, if `reattach`. Returns the ids of the
         sessions that are gone on with."""
         for message_id, known, record in stored.taken:
-            self._taken.restore(message_id, known, record)
+            self._taken.add((message_id, known), record)
         for key, start in stored.starts.items():
             self._new_context(key, start)
         for record in self._store.unfinished():
@@ -184,15 +147,16 @@ class TaskManager:
             raise Unavailable("The server is shutting down; try again in a moment.")
         if self._store.problem:
             raise Unavailable("The server cannot write anything down now; try again in a moment.")
-        name = key_of(principal.id, message.id)
-        known = self._taken.find(name, message)
-        if known:
+        key = key_of_message(key_of(principal.id, message.id), message)
+        known = self._taken.find(key, message) if key else None
+        if known and (params.retries or not known.task.state.terminal):
             authorize(principal, "read")
             return Sent(known, known.log.last, again=True)
         checked = self._agent.attachments.check(message, principal.workspaces)
         sent = self._take(replace(params, message=checked), principal)
-        if self._taken.add(name, message, sent.record):
-            self._store.take(name, digest(message), sent.record)
+        if key:
+            self._taken.add(key, sent.record)
+            self._store.take(*key, sent.record)
         return sent
 
     def _take(self, params: SendParams, principal: Principal) -> Sent:
@@ -446,12 +410,3 @@ def key_of(owner: str, name: str) -> str:
 def _key(task: Task) -> str:
     """Of its context."""
     return key_of(task.owner, task.context_id)
-
-
-def digest(message: Message) -> bytes:
-    """Of what the message says; not of where its sender wants to go on with the stream."""
-    metadata = dict(message.metadata or {})
-    if isinstance(bridge := metadata.get("bridge"), dict):
-        metadata["bridge"] = {name: value for name, value in bridge.items() if name != "after"}
-    said = repr(replace(message, metadata=metadata))
-    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).digest()

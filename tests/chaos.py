@@ -46,6 +46,8 @@ GONE_WITHIN = GRACE + 1.0  # seconds from the reply to a cancel
 ENDS_WITHIN = 5.0  # seconds from the death of a CLI, or from a restart, to a terminal state
 REPORT = CHECKOUT / "docs" / "reliability.md"
 CHAOS, LOAD = "chaos", "load"  # the blocks of the report
+RETRIES = {"A2A-Version": "1.0", "A2A-Extensions": "urn:coding-agent-bridge:v1"}
+"""Headers of clients that send a message until it is taken."""
 GONE = (ClientError, ConnectionError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -239,7 +241,7 @@ class World:
     async def _connect(self, run: Run, view: View, limit: int | None) -> None:
         """One connection, up to its end or for `limit` updates."""
         view.connections += 1
-        headers = {"A2A-Version": "1.0"}
+        headers = dict(RETRIES)
         if view.last is not None:
             headers["Last-Event-ID"] = str(view.last)
         if run.task_id and (view is not run.view or self.random.random() < 0.8):
@@ -317,7 +319,7 @@ class World:
             await self.up.wait()
             try:
                 url = f"{self.server.url}/a2a/jsonrpc"
-                async with self.http.post(url, json=body, headers={"A2A-Version": "1.0"}) as r:
+                async with self.http.post(url, json=body, headers=RETRIES) as r:
                     answer = await r.json()
             except GONE:
                 await asyncio.sleep(0.005)

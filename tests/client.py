@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,18 +26,27 @@ class RpcError(Exception):
 
 
 class Client:
-    """`version` 1.0 or 0.3; the helpers at the bottom read answers of either."""
+    """`version` 1.0 or 0.3; the helpers at the bottom read answers of either. `headers` are sent
+    with every request."""
 
-    def __init__(self, session: ClientSession, url: str, version: str = "1.0") -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        url: str,
+        version: str = "1.0",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.session = session
         self.url = url
         self.version = version
+        self.headers = dict(headers or {})
         self._send, self._stream, self._get, self._cancel, self._subscribe = METHODS[version]
 
     async def post(self, body: Any, **headers: str) -> ClientResponse:
         """POST `body` (JSON, or bytes as they are); the answer has been read."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "A2A-Version": self.version, **headers}
+        own = {"Content-Type": "application/json", "A2A-Version": self.version, **self.headers}
+        headers = {**own, **headers}
         response = await self.session.post(f"{self.url}/a2a/jsonrpc", data=data, headers=headers)
         await response.read()
         return response
@@ -98,7 +107,7 @@ class Client:
     @asynccontextmanager
     async def _items(self, method: str, params: Json) -> AsyncIterator[AsyncIterator[Json]]:
         body = {"jsonrpc": "2.0", "id": "s-1", "method": method, "params": params}
-        headers = {"A2A-Version": self.version}
+        headers = {"A2A-Version": self.version, **self.headers}
         url = f"{self.url}/a2a/jsonrpc"
         async with self.session.post(url, json=body, headers=headers) as response:
             yield _read_items(response)

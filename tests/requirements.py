@@ -150,13 +150,16 @@ SENDING = (
         "both",
         "§3.3.1; 0.3 §7.1",
         "MAY",
-        "A message that is sent again under its id begins nothing and is answered with its task; "
-        "ids shorter than 16 characters do not count as unique.",
+        "A message with the id and the content of an earlier one joins the task of that one while "
+        "the task is open and, for a client that shows that it retries, after its end. Another "
+        "content is a new message. Ids shorter than 16 characters are not remembered.",
         _in(
             "sent_again",
+            "test_the_same_message_joins_its_task_as_long_as_that_is_open",
             "test_a_message_that_is_sent_again_begins_nothing",
+            "test_after_the_end_the_same_message_is_a_new_one",
+            "test_another_content_under_a_known_id_is_a_new_message",
             "test_an_answer_that_is_sent_again_is_given_once",
-            "test_another_message_under_a_known_id_is_refused",
             "test_ids_that_cannot_be_unique_mean_a_new_message_each_time",
         ),
     ),

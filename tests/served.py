@@ -34,8 +34,10 @@ class Server:
         self.url = url
         self.managers = managers
 
-    def client(self, version: str = "1.0") -> Client:
-        return Client(self.http, self.url, version)
+    def client(self, version: str = "1.0", **headers: str) -> Client:
+        """`headers`: for every request, with _ in place of -."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Client(self.http, self.url, version, sent)
 
 
 @asynccontextmanager

@@ -540,7 +540,6 @@ KNOWN_TO_THE_SERVER = {
     "url",  # only http and https, and not everywhere
     "id",
     "scheme",
-    "message.messageId",  # of another message already
     "message.contextId",
 }
 # A whole number may be written 1.0, of which JSON Schema makes no difference; the server does.

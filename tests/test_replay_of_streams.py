@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.a2a.card import EXTENSION
 from tests.agent import PROGRAM
 from tests.bridge_process import bridge
 from tests.client import METHODS, Json, artifact_text, state, streamed_text, task_id
@@ -67,7 +68,7 @@ class Wire:
     async def _open(
         self, path: str, method: int, params: Json, after: object
     ) -> AsyncIterator[AsyncIterator[tuple[int, Json]]]:
-        headers = {"A2A-Version": self.version}
+        headers = {"A2A-Version": self.version, "A2A-Extensions": EXTENSION}
         if after is not None:
             headers["Last-Event-ID"] = str(after)
         url, body = f"{self.url}/a2a/jsonrpc", params

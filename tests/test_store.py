@@ -18,6 +18,7 @@ from bridge.a2a import CODECS
 from bridge.adapter import SessionOptions, SessionStart
 from bridge.events import Answer, Done, Event, Failed, Question, Text
 from bridge.message import Message, Role, TextPart
+from bridge.store.database import open_database
 from bridge.store.journal import Journal
 from bridge.store.stored import Told
 from bridge.store.tasks import MIGRATIONS, Record, Retention, Stored, StoredSession, TaskStore
@@ -214,7 +215,8 @@ async def test_messages_that_were_taken_are_given_back(tmp_path: Path) -> None:
         first.take("one", b"1", records[0])
         first.take("two", b"2", records[1])
         first.take("three", b"3", records[0])
-        first.take("two", b"4", records[0])  # its task was forgotten, and it was sent again
+        first.take("two", b"4", records[0])  # another content
+        first.take("one", b"1", records[0])
         first.remove("u")
     async with store(tmp_path) as (second, stored):
         t = second.get("t")
@@ -223,6 +225,20 @@ async def test_messages_that_were_taken_are_given_back(tmp_path: Path) -> None:
             ("three", b"3", t),
             ("two", b"4", t),
         ]
+
+
+async def test_messages_that_an_earlier_version_has_taken_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "tasks.db"
+    database = open_database(path, MIGRATIONS[:2])
+    database.execute("INSERT INTO task VALUES (7, 't', 'a', 'c', 0, 0, ?, 0, 'local')", (b"{}",))
+    database.execute("INSERT INTO taken VALUES ('a', 'one', ?, 7)", (b"1" * 32,))
+    database.close()
+    with contextlib.closing(open_database(path, MIGRATIONS)) as migrated:
+        rows = migrated.execute("SELECT * FROM taken").fetchall()
+        assert rows == [("a", "one", b"1" * 32, 7)]
+        migrated.execute("PRAGMA foreign_keys = ON")
+        migrated.execute("DELETE FROM task")
+        assert migrated.execute("SELECT * FROM taken").fetchall() == []
 
 
 async def test_what_cannot_be_read_is_one_task_and_not_all(

@@ -72,7 +72,9 @@ class PushParams:
 @dataclass(frozen=True, slots=True)
 class SendParams:
     """`blocking`: answer when the task has ended or waits for the client, not at once.
-    `answers_by_context`: a message that names only a context may answer the task there."""
+    `answers_by_context`: a message that names only a context may answer the task there.
+    `retries`: the client shows that it retries what failed, and does not send a new message that
+    happens to equal an earlier one."""
 
     message: Message
     blocking: bool
@@ -81,6 +83,7 @@ class SendParams:
     metadata: Mapping[str, Any] | None = None
     push: PushParams | None = None
     answers_by_context: bool = False
+    retries: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,20 @@ MIGRATIONS = (
     """,
     # Until then there was one principal.
     "ALTER TABLE task ADD COLUMN owner TEXT NOT NULL DEFAULT 'local';",
+    # Until then a message was identified by its id alone.
+    """
+    CREATE TABLE taken_by_content (
+        agent TEXT NOT NULL,
+        message TEXT NOT NULL,     -- its id
+        digest BLOB NOT NULL,      -- of its content
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        PRIMARY KEY (agent, message, digest)
+    ) WITHOUT ROWID;
+    INSERT INTO taken_by_content SELECT agent, message, digest, task FROM taken;
+    DROP TABLE taken;
+    ALTER TABLE taken_by_content RENAME TO taken;
+    CREATE INDEX taken_task ON taken (task);
+    """,
 )
 
 
@@ -267,7 +281,7 @@ class TaskStore:
         )
 
     def take(self, message_id: str, digest: bytes, record: Record) -> None:
-        """Remember that the message was sent, and what became of it."""
+        """Remember the message, by its id and its content, and its task."""
         values = (self.agent, message_id, digest, record.place)
         self._write(("INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", values))
 

@@ -70,6 +70,14 @@ def activated_extensions(request: web.Request) -> dict[str, str]:
     return headers
 
 
+def shows_retry(request: web.Request) -> bool:
+    """Whether the client is one that retries with the same messageId: it activates our extension,
+    resumes a stream, or sends an Idempotency-Key, whose value does not matter. Other clients send
+    one id for several messages, the official test suites for example."""
+    resumes = any(name in request.headers for name in ("Last-Event-ID", "Idempotency-Key"))
+    return resumes or bool(activated_extensions(request))
+
+
 def check_extension(request: web.Request, required: bool) -> None:
     """Raises ExtensionSupportRequired where the agent requires our extension and the request does
     not ask for it (§3.3.4)."""

@@ -55,10 +55,12 @@ HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of sil
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and from where: `address` is what they put before /a2a to reach this agent."""
+    """Who asks, and from where: `address` is what they put before /a2a to reach this agent.
+    `retries`: the headers show that the client retries (see negotiation.shows_retry)."""
 
     address: str
     principal: Principal
+    retries: bool = False
 
 
 @dataclass(slots=True)
@@ -205,7 +207,7 @@ class Operations:
             again = seen is not None
             record = self._tasks.subscribe(named.task_id, again, caller.principal)
             return await self._stream(codec, record, None, seen)
-        asked = codec.decode_send(params)
+        asked = _decoded(codec, params, caller)
         config = await self._checked_push(codec, asked, caller)
         sent = self._tasks.send(asked, caller.principal)
         record = sent.record
@@ -219,7 +221,7 @@ class Operations:
         return replace(stream, beginning=beginning)
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
-        asked = codec.decode_send(params)
+        asked = _decoded(codec, params, caller)
         config = await self._checked_push(codec, asked, caller)
         sent = self._tasks.send(asked, caller.principal)
         if config and not sent.again:
@@ -346,6 +348,12 @@ async def _durable(answer: T, *records: Record) -> T:
         text = "The server cannot write anything down now; try again in a moment."
         raise Unavailable(text) from None
     return answer
+
+
+def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:
+    asked = codec.decode_send(params)
+    resumes = _seen(None, asked.metadata, asked.message.metadata) is not None
+    return replace(asked, retries=caller.retries or resumes)
 
 
 def _seen(header: int | None, *metadata: Json | None) -> int | None:
