@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections import Counter
 from collections.abc import AsyncIterator, Generator
 from itertools import chain
 from pathlib import Path
@@ -12,7 +14,9 @@ import aiohttp
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from tests import matrix
+from tests import matrix, programs
+
+CI = os.environ.get("CI") == "true"
 
 # What hypothesis keeps of its own goes where pytest keeps its own, not into the checkout.
 set_hypothesis_home_dir(Path(__file__).parent.parent / ".pytest_cache" / "hypothesis")
@@ -44,13 +48,42 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
-    """Notes which cell of the matrix the test is."""
+    """Notes which cell of the matrix the test is. In CI, a skip for a missing program is a failure:
+    a run without it proves nothing of what the test is about."""
     report = yield
+    if report.skipped and CI and skip_reason(report).startswith(programs.MISSING):
+        report.outcome = "failed"
+        report.longrepr = skip_reason(report)
     marker = item.get_closest_marker("scenario")
     if marker and isinstance(item, pytest.Function):
         cli: Any = item.callspec.params["cli"]
         report.user_properties.append(("cell", (cli.name, *marker.args)))
     return report
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """Empty where there is none, as for an expected failure."""
+    found = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+    return found.removeprefix("Skipped: ")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last words of a run: a line for each tier."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    count = {name: len(reporter.stats.get(name, ())) for name in ("passed", "failed", "error")}
+    failed = count["failed"] + count["error"]
+    skipped = Counter(skip_reason(report) for report in reporter.stats.get("skipped", ()))
+    line = f"{count['passed']} passed, {failed} failed, {skipped.total()} skipped"
+    if skipped:
+        reasons = (f"{times} x {reason}" for reason, times in sorted(skipped.items()))
+        line += f" ({'; '.join(reasons)})"
+    tiers = {"default": "not run (scripts/test)", "soak": "not run (scripts/soak)"}
+    tiers["soak" if config.getoption("--soak") else "default"] = line
+    for tier, result in tiers.items():
+        reporter.write_line(f"{tier:8}{result}")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from scripts.benchmarks import measures, processes, report, servers
 from scripts.benchmarks.client import Loop, Stream, TooSlow
 from scripts.benchmarks.measures import Faulty, Sizes
 from scripts.benchmarks.transcript import Faults, Refused, Transcript, faults
+from tests import programs
 
 DOCS = servers.CHECKOUT / "docs"
 PYTHON_AGENT = (sys.executable, "-I", "-S", str(servers.HERE / "agent.py"))
@@ -194,7 +194,7 @@ def test_a_text_is_received_when_its_last_byte_is() -> None:
 # --- the agent ------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@programs.needed("cc")
 @pytest.mark.parametrize("knobs", ["n=3", "n=4 lose=2", "n=4 twice=1", "n=4 swap=1 bytes=40"])
 def test_both_agents_say_the_same(agent: servers.Agent, knobs: str) -> None:
     assert agent.language == "C"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,18 +14,13 @@ import pytest
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from bridge.process import reap_orphans
+from tests import programs
 from tests.client import Json, state
 from tests.served import Server, serving
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="there is no Chromium; on Debian: apt-get install chromium"
-    ),
-]
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = programs.first_of(*CHROMIUMS)
+pytestmark = [pytest.mark.real, programs.needed(*CHROMIUMS)]
 WITHIN = 60.0
 # Every way that a page has to send something, or to see what came back. Each says "read: …" if the
 # page got to see anything of the server, and else what became of it. {target} is the server.

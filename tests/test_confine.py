@@ -22,7 +22,7 @@ import pytest
 from bridge import confine, runner
 from bridge.proc import marked
 from bridge.process import leader, reap_orphans
-from tests import blast_radius, hostile_cli
+from tests import blast_radius, hostile_cli, programs
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text
 from tests.confined import ANY_PORT, LAUNCHER, command, needs, script
@@ -44,7 +44,14 @@ def bwrap_works() -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
-bwrap = pytest.mark.skipif(not bwrap_works(), reason="bwrap is not installed, or not permitted")
+def without_bwrap() -> str | None:
+    """Why tests with bwrap are skipped."""
+    if programs.first_of("bwrap") is None:
+        return programs.missing("bwrap")
+    return None if bwrap_works() else "bwrap may not make namespaces here"
+
+
+bwrap = pytest.mark.skipif(bool(without_bwrap()), reason=without_bwrap() or "")
 CONFINED = [
     pytest.param("landlock", marks=landlock),
     pytest.param("bwrap", marks=[landlock, bwrap]),

@@ -29,6 +29,7 @@ from bridge.state import open_state
 from bridge.store.journal import Journal
 from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import MIGRATIONS, Retention, TaskStore
+from tests import programs
 from tests.durable_writer import (
     AGENT,
     KEPT,
@@ -155,7 +156,8 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
             said = await _line(disk)
             if said != "mounted":
                 assert await asyncio.wait_for(disk.wait(), WITHIN) == CANNOT
-                pytest.skip(f"no FUSE here (Debian's fuse3, /dev/fuse, permission): {said}")
+                programs.require("fusermount3")
+                pytest.skip(f"no FUSE here (/dev/fuse, or the permission to mount): {said}")
             async with _program("tests.durable_writer") as writer:
                 yield Machine(folder, disk, writer)
     finally:

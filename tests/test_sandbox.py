@@ -27,6 +27,7 @@ from bridge.confine import landlock_abi
 from bridge.message import Message, RawPart, Role, UrlPart
 from bridge.sandbox import find_user, let_through
 from bridge.workspace import Workspaces
+from tests import programs
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
 from tests.client import Client, artifact_text, said, state
 from tests.real_claude_code import answer, ask, reason, script
@@ -310,8 +311,7 @@ async def test_the_work_of_every_day_can_be_done(
     workspace: Path, needed: str, line: str, answer: str
 ) -> None:
     folders = f"{CHECKOUT / '.venv/bin'}:{os.environ['PATH']}"
-    if not shutil.which(needed, path=folders):
-        pytest.skip(f"{needed} is not installed")
+    programs.require(needed, folders)
     async with serving_shell(workspace, PATH=folders) as (client, _):
         task = await client.send(line)
         assert (state(task), artifact_text(task)) == ("completed", answer), said(task)
