@@ -1,13 +1,18 @@
 """What comes with a message: how large it may be, and where files go that a CLI cannot be given.
 
-A part that the CLI takes in its own protocol stays as it is. Any other file is put into a private
+A part that the CLI takes in its own protocol stays as it is. Any other file is put into a new
 folder of the task, and a `file://` part takes its place: the prompt names the path. A client's own
 `file://` part stays where it lies, which must be inside the workspace.
+
+The CLI reads these folders, and its sandbox keeps it from writing there. The server does not rely
+on that: it walks from the base folder down by descriptors, follows no link, and writes only to
+files that it has just created (bridge/folders.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import mimetypes
 import os
@@ -22,6 +27,7 @@ from pathlib import Path
 import orjson
 
 from bridge.errors import ContentTypeNotSupported, InvalidParams, LaunchError
+from bridge.folders import NEW_FILE, PASSAGE, closing, keep_own, open_folder, own_folder, remove
 from bridge.message import DataPart, Message, Part, RawPart, TextPart, UrlPart, media_type
 from bridge.workspace import Workspaces
 
@@ -42,8 +48,8 @@ class PartLimits:
 class Attachments:
     """The parts that one agent's clients send. `input_modes` are the media types that its CLI
     takes as parts, `takes_urls` says that it fetches remote files itself. `folder`: where files
-    are put; None for a temporary one, which close() removes. `owner`: the user and the group that
-    the files are given to."""
+    are put; None for a temporary one, which close() removes. `group`: who may read them, where
+    the CLI runs as another user; they belong to this process's user all the same."""
 
     def __init__(
         self,
@@ -52,15 +58,16 @@ class Attachments:
         takes_urls: bool,
         folder: Path | None = None,
         limits: PartLimits = PartLimits(),
-        owner: tuple[int, int] | None = None,
+        group: int | None = None,
     ) -> None:
         self._workspaces = workspaces
         self._modes = input_modes
         self._takes_urls = takes_urls
         self._folder = folder
-        self._temporary: Path | None = None
+        self._temporary = folder is None
+        self._base: int | None = None  # the descriptor of `_folder`, once it was needed
         self._limits = limits
-        self._owner = owner
+        self._group = group
 
     # --- when a message comes ------------------------------------------------------------------
 
@@ -119,14 +126,36 @@ class Attachments:
         if not numbers:
             return message
         parts = list(message.parts)
-        folder = self._context_folder(context_id) / task_id
         try:
-            await asyncio.to_thread(_write, folder, parts, numbers)
-            if self._owner:
-                await asyncio.to_thread(_give_away, folder, self._owner)
+            where = (*self._open_base(), _name(context_id), task_id)
+            await asyncio.to_thread(self._write, where, parts, numbers)
         except OSError as error:
             raise LaunchError(f"an attached file cannot be kept: {error.strerror}") from error
         return replace(message, parts=tuple(parts))
+
+    def _write(
+        self, where: tuple[int, Path, str, str], parts: list[Part], numbers: Sequence[int]
+    ) -> None:
+        """Put the numbered parts into a new folder, and in `parts` what stands for them there."""
+        base, path, context_name, task_name = where
+        with closing(own_folder(context_name, base, self._group)) as context:
+            remove(task_name, context)  # what was begun before a restart
+            os.mkdir(task_name, 0o700, dir_fd=context)
+            with closing(open_folder(task_name, context)) as task:
+                keep_own(task, self._group)
+                for number in numbers:
+                    part = parts[number]
+                    assert isinstance(part, RawPart)
+                    name = f"{number}-{_file_name(part)}"
+                    self._put(name, task, part.content())
+                    url = (path / context_name / task_name / name).as_uri()
+                    parts[number] = UrlPart(url, media_type(part), part.filename, part.metadata)
+
+    def _put(self, name: str, folder: int, content: bytes) -> None:
+        fd = os.open(name, NEW_FILE, 0o600, dir_fd=folder)
+        with open(fd, "wb") as file:
+            keep_own(fd, self._group, 0o640)
+            file.write(content)
 
     def _foreign(self, message: Message) -> list[int]:
         """The parts that must become files, by their place."""
@@ -138,58 +167,58 @@ class Attachments:
 
     def folder(self, context_id: str) -> str | None:
         """The folder that the context's CLI must be able to read, if there is one."""
-        if self._folder is None and self._temporary is None:
+        if self._folder is None or not self._exists():
             return None
-        folder = self._context_folder(context_id)
-        return str(folder) if folder.is_dir() else None
+        name = _name(context_id)
+        try:
+            base, path = self._open_base()
+            os.close(open_folder(name, base))
+        except OSError:
+            return None
+        return str(path / name)
 
     def forget(self, context_id: str, task_id: str) -> None:
         """Remove the files of a task, if it had any."""
-        folder = self.folder(context_id)
-        if folder:
-            shutil.rmtree(Path(folder) / task_id, ignore_errors=True)
-            if not os.listdir(folder):
-                os.rmdir(folder)
+        if self.folder(context_id) is None:
+            return
+        base, _ = self._open_base()
+        name = _name(context_id)
+        with contextlib.suppress(OSError), closing(open_folder(name, base)) as context:
+            remove(task_id, context)
+            if not os.listdir(context):
+                os.rmdir(name, dir_fd=base)
 
     def close(self) -> None:
         """Remove what was only temporary."""
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._base is not None:
+            os.close(self._base)
+            self._base = None
+        if self._temporary and self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
-    def _context_folder(self, context_id: str) -> Path:
-        if self._folder is None and self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
-            if self._owner:
-                os.chown(self._temporary, *self._owner)
-        base = self._folder or self._temporary
-        assert base
-        # The client chose the id; as a name it might be `..`
-        return base / hashlib.sha256(context_id.encode()).hexdigest()[:32]
+    def _exists(self) -> bool:
+        return self._base is not None or os.path.lexists(self._folder or "")
+
+    def _open_base(self) -> tuple[int, Path]:
+        """The base folder, by a descriptor that stays open: it remains the same folder, whatever
+        its path leads to later."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+        if self._base is None:
+            self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder = self._folder.parent.resolve() / self._folder.name
+            self._base = own_folder(self._folder, None, self._group, PASSAGE)
+        return self._base, self._folder
+
+
+def _name(context_id: str) -> str:
+    """Of a context's folder. The client chose the id; as a name it might be `..`."""
+    return hashlib.sha256(context_id.encode()).hexdigest()[:32]
 
 
 def _decoded_size(base64: str) -> int:
     return len(base64) // 4 * 3 - base64[-2:].count("=")
-
-
-def _write(folder: Path, parts: list[Part], numbers: Sequence[int]) -> None:
-    """Put the numbered parts into `folder`, and in `parts` what stands for them there."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for number in numbers:
-        part = parts[number]
-        assert isinstance(part, RawPart)
-        path = folder / f"{number}-{_file_name(part)}"
-        with open(path, "wb", opener=_private) as file:
-            file.write(part.content())
-        parts[number] = UrlPart(path.as_uri(), media_type(part), part.filename, part.metadata)
-
-
-def _give_away(folder: Path, owner: tuple[int, int]) -> None:
-    for path in (folder.parent, folder, *folder.iterdir()):
-        os.chown(path, *owner)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _file_name(part: RawPart) -> str:

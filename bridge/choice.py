@@ -424,7 +424,7 @@ def _attachments(choice: Choice, folder: Path | None, sandbox: Sandbox | None) -
         adapter.takes_urls,
         folder / choice.id if folder else None,
         PartLimits(*sizes, settings.bridge_max_file_bytes, settings.bridge_max_parts),
-        (user.uid, user.gid) if user else None,
+        user.gid if user else None,
     )
 
 

@@ -9,7 +9,8 @@ A program of its own, with nothing but the standard library. RULES is one JSON o
               privileges needed; "bwrap": namespaces, by bubblewrap; "external": the `wrapper`
     write     []    folders and files that may be changed; one that ends in / is made if missing
     read      null  what may be read and run besides those; null: everything
-    hide      []    what may not be read all the same, unless it is below a path in `write`
+    hide      []    what may not be read all the same, unless it is below a path in `write`, `show`
+    show      []    what may be read and run although it is below a path in `hide`
     connect   null  remote TCP ports; null: all. With "bwrap", []: no network at all
     bind      null  local TCP ports, 0 for any that is free; null: all
     scope     true  no signals and no abstract UNIX sockets to who is outside
@@ -127,6 +128,7 @@ _SHAPE: dict[str, tuple[Any, Callable[[Any], bool]]] = {
     "write": ([], _each(_path)),
     "read": (None, _or_null(_each(_path))),
     "hide": ([], _each(_path)),
+    "show": ([], _each(_path)),
     "connect": (None, _PORTS),
     "bind": (None, _PORTS),
     "scope": (True, lambda value: isinstance(value, bool)),
@@ -295,6 +297,8 @@ def _ruleset(rules: Rules) -> _Ruleset:
         for path in rules["write"]:
             terminals = 0 if _inside(path, "/dev") else _IOCTL
             ruleset.allow_path(path, ~(_MAKE_DEVICES | terminals))
+        for path in rules["show"]:
+            ruleset.allow_path(path, _LOOK)
         hidden = [os.path.realpath(path) for path in rules["hide"]]
         for path in ["/"] if rules["read"] is None else rules["read"]:
             for part, rights in _beside(os.path.realpath(path), hidden):
@@ -409,6 +413,8 @@ def _bubblewrap(rules: Rules) -> list[str]:
         command += ["--tmpfs", path] if path in folders else ["--ro-bind", "/dev/null", path]
     own = os.path.dirname(os.path.abspath(__file__))
     for path in (*_SEEN, sys.base_prefix, sys.prefix, os.path.dirname(sys.executable), own):
+        command += ["--ro-bind-try", path, path]
+    for path in rules["show"]:
         command += ["--ro-bind-try", path, path]
     for path in rules["write"]:
         command += ["--bind-try", path, path]

@@ -18,6 +18,7 @@ from typing import Any
 
 from bridge import confine
 from bridge.errors import ConfigurationError
+from bridge.folders import PASSAGE, closing, keep_own, open_folder
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
@@ -65,8 +66,8 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The boundary of one agent's CLIs, on top of which they may write in their workspace, in the
-    folder of their attachments and in `scratch`, which is their TMPDIR.
+    """The boundary of one agent's CLIs, on top of which they may write in their workspace and in
+    `scratch`, which is their TMPDIR, and read the folder of their attachments.
 
     `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
     `${NAME:-default}` are the CLI's. `ports`: the remote TCP ports that it may connect to; None
@@ -117,9 +118,9 @@ class Sandbox:
         if not self.walls:
             return rules
         landlock = self.profile == "landlock"
-        private = [folder] if folder else []
-        private += [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
-        rules["write"] = [cwd, self.scratch, *private, *map(self._path, self.writes)]
+        shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
+        rules["write"] = [cwd, self.scratch, *shared, *map(self._path, self.writes)]
+        rules["show"] = [folder] if folder else []
         open_ = {one.rstrip("/") for one in (*rules["write"], *map(self._path, self.shown))}
         hidden = map(self._path, self.hidden)
         rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
@@ -191,8 +192,8 @@ def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
 
 def let_through(folder: Path, user: User) -> None:
     """Let the user reach what is his inside, and see nothing else of it."""
-    os.chown(folder, -1, user.gid)
-    folder.chmod(0o710)
+    with closing(open_folder(folder.resolve())) as fd:
+        keep_own(fd, user.gid, PASSAGE)
 
 
 def find_user(wanted: str) -> User:

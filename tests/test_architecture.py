@@ -61,7 +61,8 @@ ASYNCIO: dict[str, set[str]] = {
     "store": set(),
     "store.push_queue": {"errors", "store.database"},
     "workspace": {"errors"},
-    "attachments": {"errors", "message", "workspace"},
+    "folders": set(),
+    "attachments": {"errors", "folders", "message", "workspace"},
     "context": {
         "adapter",
         "attachments",
@@ -109,7 +110,7 @@ ASYNCIO: dict[str, set[str]] = {
     "confine": set(),
     "launcher": {"confine"},
     "repository": set(),
-    "sandbox": {"confine", "errors"},
+    "sandbox": {"confine", "errors", "folders"},
     "channel": set(),
     "inotify": set(),
     "spool": {"channel", "inotify"},

@@ -1,0 +1,78 @@
+"""Folders of the server that an agent may come near: opened, made and removed through descriptors.
+
+A path is looked up again each time it is used, and whoever can write in one of its folders can put
+a symbolic link there in between. A descriptor stays the folder that it is. Everything below one is
+named by a single component and never followed if it is a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PASSAGE = 0o710  # a group reaches what is inside by its name, and is not told of other names
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(name: str | Path, parent: int | None = None) -> int:
+    """A descriptor of the folder `name`, in the folder `parent`. Raises OSError, ENOTDIR or ELOOP
+    for what is no folder, links included."""
+    return os.open(name, FOLDER, dir_fd=parent)
+
+
+def own_folder(
+    name: str | Path, parent: int | None = None, group: int | None = None, mode: int = 0o750
+) -> int:
+    """A descriptor of the folder `name`, which is made if it is missing: private to this user, or
+    with `mode` for `group`. One that exists and belongs to another user is taken back, if this
+    user may do that. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    fd = open_folder(name, parent)
+    try:
+        keep_own(fd, group, mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def keep_own(fd: int, group: int | None, mode: int = 0o750) -> None:
+    """Make what `fd` refers to this user's, with `mode` for the group, or private to this user.
+    Raises OSError."""
+    found = os.fstat(fd)
+    wanted = stat.S_IMODE(mode) if group is not None else stat.S_IMODE(mode) & 0o700
+    if found.st_uid != os.geteuid() or (group is not None and found.st_gid != group):
+        os.fchown(fd, os.geteuid(), -1 if group is None else group)
+    if stat.S_IMODE(found.st_mode) != wanted:
+        os.fchmod(fd, wanted)
+
+
+def give_folder(name: str, parent: int, uid: int, gid: int) -> int:
+    """A descriptor of the folder `name` in `parent`, made if it is missing, which belongs to the
+    user `uid` alone. `parent` must not be writable for that user. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    fd = open_folder(name, parent)
+    if os.fstat(fd).st_uid != uid:
+        os.fchown(fd, uid, gid)
+    return fd
+
+
+def remove(name: str, parent: int) -> None:
+    """Remove the folder `name` in `parent` and all that is in it, as far as possible. No link is
+    followed, also where one appears meanwhile."""
+    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
