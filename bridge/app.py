@@ -85,11 +85,13 @@ def make_app(
     started: float,
     monitor: Monitor | None = None,
     watched: Sequence[Watched] = (),
+    sessions: Callable[[], Mapping[str, Any]] = dict,
     http: Http = Http(),
 ) -> web.Application:
     """The server without its sockets. `services` answer below /agents/ID, the default one first;
     `root` answers at the root. `started`: when the cards were last changed, in seconds since
-    1970. `watched`: what /health looks at beside the agents' stores."""
+    1970. `watched`: what /health looks at beside the agents' stores; `sessions`: how many sessions
+    there are, in figures for /health."""
     public_url = http.public_url
     middlewares = [_in_json, _authentication(http.identify)]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
@@ -102,7 +104,7 @@ def make_app(
         return await _agents(services, _base(request, public_url))
 
     async def health(request: web.Request) -> web.StreamResponse:
-        return _health(services, watched)
+        return _health(services, watched, sessions())
 
     if monitor:
         app.add_routes(monitor.routes())
@@ -240,13 +242,16 @@ async def _agents(services: Sequence[Service], base: str) -> web.Response:
     return _json({"agents": listed})
 
 
-def _health(services: Sequence[Service], watched: Sequence[Watched]) -> web.Response:
-    """Degraded: something does not work, which may pass; agents that are at work go on."""
+def _health(
+    services: Sequence[Service], watched: Sequence[Watched], sessions: Mapping[str, Any]
+) -> web.Response:
+    """Degraded: something does not work, which may pass; agents that are at work go on. A server
+    that is only saturated is ok: new tasks wait. Anybody may read it, so it has only figures."""
     agents = {service.id: service.manager.figures() for service in services}
     found = [one.problem for one in (*(service.store for service in services), *watched)]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    return _json({**status, "version": __version__, "agents": agents})
+    return _json({**status, "version": __version__, "agents": agents, "sessions": sessions})
 
 
 def _json(body: dict[str, Any], status: int = 200) -> web.Response:

@@ -33,6 +33,7 @@ from bridge.events import (
     NotUnderstood,
     Option,
     Question,
+    Queued,
     Started,
     Status,
     Steered,
@@ -54,6 +55,7 @@ from bridge.warm import NOTHING, Plan, Warm
 log = logging.getLogger(__name__)
 
 TRUST = "project-config"  # id of the question whether a repository is trusted
+TOO_MANY = "More questions were open than the server keeps (BRIDGE_MAX_WAITING_SESSIONS)"
 MOST_OUTPUT = 64 * 1024 * 1024  # bytes of a session's output, of which a live one keeps all
 
 
@@ -379,7 +381,10 @@ class Context:
         if not record.task.state.terminal:
             start = replace(self._start, folder=folder)
             await self._pool.enter(
-                self, lambda: not record.task.state.terminal, lambda: self._warm.has(start)
+                self,
+                lambda: not record.task.state.terminal,
+                lambda: self._warm.has(start),
+                partial(self._queued, record),
             )
         if self._session is None and not record.task.state.terminal:
             self._start = replace(self._start, folder=folder)
@@ -444,6 +449,14 @@ class Context:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(record.log.changed(), 60.1 - now.second)
 
+    def _queued(self, record: Record, ahead: int, answers: int) -> None:
+        """The task waits for a slot, and may say so."""
+        if not record.task.state.terminal:
+            if not record.task.queued:
+                facts = {"task": record.task.id, "ahead": ahead, **self._pool.figures()}
+                log.info("task waits for a slot", extra=facts)
+            self._apply(record, Queued(ahead, answers))
+
     def _receive(self, record: Record, events: Sequence[Event]) -> None:
         happened: list[Event] = []
         decided: list[tuple[Question, Answer]] = []
@@ -484,21 +497,28 @@ class Context:
         if self._patience:
             self._patience.cancel()
             self._patience = None
-        if question and self._agent.patience:
+        if question is None:
+            self._pool.resume(self)
+            return
+        give_up = partial(self._give_up, record, question)
+        self._pool.ask(self, record.task.status_time, partial(give_up, TOO_MANY, "limit"))
+        if self._agent.patience:
+            text = f"Nobody answered within {self._agent.patience:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(
-                self._agent.patience, self._unanswered, record, question
-            )
+            self._patience = loop.call_later(self._agent.patience, give_up, text, "timeout")
 
-    def _unanswered(self, record: Record, question: Question) -> None:
-        """Nobody is there: what can be denied is denied, else the turn ends."""
-        text = f"Nobody answered within {self._agent.patience:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
-        answer = refusal(question, "timeout")
+    def _give_up(self, record: Record, question: Question, text: str, by: str) -> None:
+        """Answer for the client: what can be denied is denied, else the turn ends. `text` says
+        why, `by` is the same in a word."""
+        if record.task.question is not question:
+            return
+        answer = refusal(question, by)
         if answer:
             note = Status(f"{text}, so that it was denied.", _facts(answer))
             self._settle(record, question, answer, note)
         else:
-            self._end(record, TimedOut(f"{text}, and the agent could not go on without an answer."))
+            text = f"{text}, and the agent could not go on without an answer."
+            self._end(record, TimedOut(text, by))
 
     def _remember(self, session_id: str, resume: bool) -> None:
         """The CLI's own conversation that the next session is to go on with."""

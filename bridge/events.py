@@ -194,7 +194,8 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The client's answer to one question: the options it chose, or its own words. `by`: id of the
-    principal who gave it; `rule` for a rule of the operator, `timeout` where nobody answered."""
+    principal who gave it; `rule` for a rule of the operator, `timeout` where nobody answered in
+    time, `limit` where too many questions were open."""
 
     question_id: str
     text: str
@@ -210,6 +211,15 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Answered:
     answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The task waits for a session: `ahead` tasks have their turn before it, and `answers` sessions
+    wait for a person, which take no slot."""
+
+    ahead: int
+    answers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +244,10 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
+    """A limit of the bridge ended the turn; `reason` says which one."""
+
     text: str
+    reason: str = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +276,7 @@ AgentEvent = (
     | Rejected
     | Reply
 )
-ControlEvent = Answered | NotUnderstood | Steered | Canceled | TimedOut | Interrupted
+ControlEvent = Answered | NotUnderstood | Queued | Steered | Canceled | TimedOut | Interrupted
 Event = AgentEvent | ControlEvent
 
 ENDINGS = (Done, Failed, Rejected, Reply, Canceled, TimedOut, Interrupted)

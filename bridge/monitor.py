@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -22,9 +23,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Monitor:
-    """`managers` are the agents' by their ids."""
+    """`sessions`: how many there are, in figures."""
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._sessions = sessions
         self._managers: dict[str, TaskManager] = {}
         self._feed: EventLog[Change] = EventLog(keep=FEED)
 
@@ -49,7 +51,7 @@ class Monitor:
         for agent_id, manager in self._managers.items():
             states = Counter(record.task.state.value for record in manager.records())
             listed.append({"id": agent_id, **manager.figures(), "tasks": dict(states)})
-        return web.json_response({"agents": listed})
+        return web.json_response({"agents": listed, "sessions": dict(self._sessions())})
 
     async def _tasks(self, request: web.Request) -> web.Response:
         """Filters: `agent`, `state` (as 0.3 spells it), `contextId`."""
@@ -107,5 +109,13 @@ def _summary(task: Task) -> Change:
         "state": task.state.value,
         "created": timestamp(task.created),
         "changed": timestamp(task.status_time),
-        "waitsFor": task.question.kind if task.question else None,
+        "waitsFor": _waits_for(task),
+        "queued": asdict(task.queued) if task.queued else None,
     }
+
+
+def _waits_for(task: Task) -> str | None:
+    """The kind of the open question, or `slot`."""
+    if task.question:
+        return task.question.kind
+    return "slot" if task.queued else None

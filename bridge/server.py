@@ -74,7 +74,7 @@ async def serve(loaded: Loaded) -> int:
     with contextlib.ExitStack() as unused:
         for listener in sockets:
             unused.callback(listener.close)
-        pool = SessionPool(settings.bridge_max_sessions, Quotas(settings.tokens))
+        pool = make_pool(settings)
         state = await _open_state(settings, secrets)
         push = _push(settings, state.folder)
         sandboxes = await _sandboxes(choices, state)
@@ -87,13 +87,14 @@ async def serve(loaded: Loaded) -> int:
         root = make_root(choices, services, push, versions[choices[0].id])
         await _go_on(settings, services, state, push)
         unused.pop_all()
-    monitor = Monitor()
+    monitor = Monitor(pool.figures)
     for service in services:
         monitor.add(service.id, service.manager)
     watchdog = Watchdog()
     stop = asyncio.Event()
     _handle_signals(stop, services, sandboxes)
-    app = _app(settings, identify, services, root, monitor, (watchdog, state.audit))
+    watched = (watchdog, state.audit)
+    app = _app(settings, identify, services, root, monitor, watched, pool)
     runner = Runner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
@@ -117,6 +118,11 @@ async def serve(loaded: Loaded) -> int:
         watchdog.close()
         _end_the_rest(services, state)
         await asyncio.to_thread(_close, sandboxes)
+
+
+def make_pool(settings: Settings) -> SessionPool:
+    waiting = settings.bridge_max_waiting_sessions
+    return SessionPool(settings.bridge_max_sessions, Quotas(settings.tokens), waiting)
 
 
 async def _end_tasks(settings: Settings, services: list[Service]) -> None:
@@ -223,6 +229,7 @@ def _app(
     root: Service,
     monitor: Monitor,
     watched: Sequence[Watched],
+    pool: SessionPool,
 ) -> web.Application:
     return make_app(
         root,
@@ -230,6 +237,7 @@ def _app(
         started=time.time(),
         monitor=monitor,
         watched=watched,
+        sessions=pool.figures,
         http=Http(
             settings.public_url,
             identify,

@@ -277,7 +277,16 @@ class Settings(BaseModel):
     bridge_stall_timeout_ms: Timeout = Field(
         30_000, description="Time after which a client is cut off that does not read its answer."
     )
-    bridge_max_sessions: int = Field(8, ge=1, description="CLI processes alive at once.")
+    bridge_max_sessions: int = Field(
+        8, ge=1, description="CLIs that work or are kept warm at once; further tasks wait."
+    )
+    bridge_max_waiting_sessions: int = Field(
+        0,
+        ge=0,
+        description="CLIs that wait for an answer at once, beside those of BRIDGE_MAX_SESSIONS. "
+        "Where there are more, the question that has waited longest gets the answer that "
+        "BRIDGE_QUESTION_TIMEOUT_MS gives. 0: four times BRIDGE_MAX_SESSIONS.",
+    )
     bridge_session_idle_ms: Milliseconds = Field(
         600_000, description="How long an idle CLI is kept warm for the next message."
     )
@@ -481,7 +490,13 @@ SERVER_ONLY = frozenset(
     {
         *("agents", "profiles", "tokens", "host", "port", "public_url", "log_level"),
         *("config_file", "bridge_token", "bridge_auth", "bridge_audit_file"),
-        *("bridge_max_sessions", "bridge_max_body_bytes", "bridge_drain_ms", "bridge_state_dir"),
+        *(
+            "bridge_max_sessions",
+            "bridge_max_waiting_sessions",
+            "bridge_max_body_bytes",
+            "bridge_drain_ms",
+            "bridge_state_dir",
+        ),
         *("bridge_push_allow_private", "bridge_default_agent", "bridge_store"),
         *("bridge_on_restart", "bridge_on_stop", "bridge_max_store_bytes"),
         *("bridge_allowed_hosts", "bridge_allowed_origins", "bridge_max_connections"),

@@ -27,6 +27,7 @@ from bridge.events import (
     Plan,
     Question,
     QuestionWithdrawn,
+    Queued,
     Rejected,
     Reply,
     Retracted,
@@ -69,7 +70,7 @@ class TaskState(Enum):
     """Waiting for the client (§3.2.2)."""
 
 
-Progress = Started | Status | Thought | ToolCall | ToolResult | Plan
+Progress = Started | Status | Thought | ToolCall | ToolResult | Plan | Queued
 Conversation = Question | QuestionWithdrawn | Answered | NotUnderstood | Steered
 
 _PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
@@ -107,8 +108,9 @@ def _waiting(state: TaskState) -> dict[type, Targets]:
 
 
 TRANSITIONS: Mapping[TaskState, Mapping[type, Targets]] = {
-    TaskState.SUBMITTED: _RUNNING,
-    TaskState.WORKING: _RUNNING,
+    TaskState.SUBMITTED: {**_RUNNING, Queued: (TaskState.SUBMITTED,)},
+    # A question about the repository is answered before there is a slot.
+    TaskState.WORKING: {**_RUNNING, Queued: (TaskState.WORKING,)},
     TaskState.INPUT_REQUIRED: _waiting(TaskState.INPUT_REQUIRED),
     TaskState.AUTH_REQUIRED: _waiting(TaskState.AUTH_REQUIRED),
     TaskState.COMPLETED: {},
@@ -220,6 +222,7 @@ class Task:
     metadata: dict[str, Any] = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
     reply: Message | None = None
+    queued: Queued | None = None  # it waits for a slot
     _usage: Usage | None = None
     _held: list[Event] = field(default_factory=list)  # progress made while a question is open
     _messages: int = 0
@@ -275,6 +278,7 @@ class Task:
         if self.questions and isinstance(event, _PROGRESS):
             self._held.append(event)
             return []
+        self.queued = None
         updates = self._apply(event, targets[0], now)
         if self.state not in (before, *targets):
             raise IllegalTransition(f"{type(event).__name__}: {before} to {self.state}")
@@ -290,7 +294,7 @@ class Task:
                 return self._enter(target, now) + self._retract(event)
             case ArtifactChunk():
                 return [*self._enter(target, now), self._add_chunk(event)]
-            case Started() | Thought() | Status() | ToolCall() | ToolResult() | Plan():
+            case Started() | Thought() | Status() | ToolCall() | ToolResult() | Plan() | Queued():
                 return self._progress(event, target, now)
             case Usage():
                 self._usage = event
@@ -316,6 +320,9 @@ class Task:
                 return [self._started(event, target, now)]
             case Thought() if not self.show_thoughts:
                 return []
+            case Queued():
+                self.queued = event
+                return [self._say(target, now, *wording.queued(event))]
             case Thought() | Status() | ToolCall() | ToolResult() | Plan():
                 return [self._say(target, now, *wording.progress(event))]
             case _:

@@ -12,6 +12,7 @@ from bridge.events import (
     Interrupted,
     Plan,
     Question,
+    Queued,
     Rejected,
     Status,
     Thought,
@@ -91,6 +92,12 @@ def question(asked: Question, hint: str) -> Words:
     return "\n".join(filter(None, lines)), DataPart(facts)
 
 
+def queued(event: Queued) -> Words:
+    """Why the task has not begun."""
+    text = f"queued: {event.ahead} ahead, {event.answers} waiting for answers"
+    return text, DataPart({"type": "queued", **asdict(event)})
+
+
 def ending(event: BadEnd) -> tuple[Part, ...]:
     """The parts of the status message of a task that did not complete."""
     text = TextPart(readable(event.text))
@@ -102,10 +109,8 @@ def ending(event: BadEnd) -> tuple[Part, ...]:
 def reason(event: BadEnd) -> Mapping[str, Any]:
     """The metadata that says in one word, for programs, why it did not complete."""
     match event:
-        case Failed() | Interrupted():
+        case Failed() | Interrupted() | TimedOut():
             word = event.reason
-        case TimedOut():
-            word = "timeout"
         case Rejected() | Canceled():
             return {}
     return {"bridge": {"reason": word}}

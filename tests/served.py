@@ -14,11 +14,9 @@ from bridge.app import Http, make_app
 from bridge.choice import choose_all, make_root, make_service
 from bridge.identity import identify_by
 from bridge.manager import TaskManager
-from bridge.pool import SessionPool
 from bridge.process import reap_orphans
 from bridge.push import Push
-from bridge.quotas import Quotas
-from bridge.server import limits
+from bridge.server import limits, make_pool
 from bridge.settings import Loaded, Settings
 from bridge.store.push_queue import SqliteQueue
 from bridge.timers import Runner
@@ -64,7 +62,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
     before = children()  # of a server that other tests share
     chosen = loaded.settings
-    pool = SessionPool(chosen.bridge_max_sessions, Quotas(chosen.tokens))
+    pool = make_pool(chosen)
     allow_private = chosen.bridge_push_allow_private
     push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
     await push.start()
@@ -74,6 +72,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
         make_root(choices, services, push, cli_version),
         services,
         started=0.0,
+        sessions=pool.figures,
         http=Http(
             chosen.public_url,
             identify_by(chosen),

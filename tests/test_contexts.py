@@ -28,7 +28,7 @@ from bridge.errors import (
 )
 from bridge.manager import TaskManager
 from bridge.message import Message, Role, TextPart
-from bridge.pool import SessionPool
+from bridge.pool import SessionPool, Use
 from bridge.process import reap_orphans
 from bridge.session import Limits
 from bridge.store.tasks import Record, Retention, TaskStore
@@ -80,7 +80,7 @@ class Bridge:
     async def rested(self) -> None:
         """Until no context works, or waits for a place."""
         async with asyncio.timeout(WITHIN):
-            while any(self.pool._holders.values()) or self.pool._queues:
+            while Use.WORKING in self.pool._holders.values() or self.pool._queues:
                 await self.pool.changed()
 
 
