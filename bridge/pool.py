@@ -202,9 +202,9 @@ class SessionPool:
         self._let_go(holder)
         self._holders[holder] = Use.WAITING
         self._waiting[holder] = since, give_up
+        self._notify()
         if len(self._waiting) > self._waiting_limit:  # later: this may be in the midst of an event
             asyncio.get_running_loop().call_soon(self._give_up_oldest)
-        self._notify()
 
     def _give_up_oldest(self) -> None:
         for _ in range(len(self._waiting) - self._waiting_limit):
@@ -228,7 +228,12 @@ class SessionPool:
             idle = list(self._idle())[: self._excess]
             if not idle:
                 return
-            await asyncio.gather(*(one.close() for one in idle))
+            await asyncio.gather(*map(self._close_idle, idle))
+
+    @staticmethod
+    async def _close_idle(one: Holder) -> None:
+        if one.idle:  # which may have changed since it was chosen
+            await one.close()
 
     def _idle(self) -> Iterator[Holder]:
         """The sessions to give up: spare ones first, then those that are idle for longest."""

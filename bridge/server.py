@@ -93,8 +93,7 @@ async def serve(loaded: Loaded) -> int:
     watchdog = Watchdog()
     stop = asyncio.Event()
     _handle_signals(stop, services, sandboxes)
-    watched = (watchdog, state.audit)
-    app = _app(settings, identify, services, root, monitor, watched, pool)
+    app = _app(settings, identify, services, root, monitor, (watchdog, state.audit), pool)
     runner = Runner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from bridge import registry
 from bridge.a2a.codec import SendParams
+from bridge.access import OPERATOR, Quota
 from bridge.adapter import AgentConfig
 from bridge.attachments import Attachments
 from bridge.context import Agent
@@ -30,6 +32,7 @@ from bridge.manager import TaskManager
 from bridge.message import Message, Role, TextPart
 from bridge.pool import SessionPool, Use
 from bridge.process import reap_orphans
+from bridge.quotas import Quotas
 from bridge.session import Limits
 from bridge.store.tasks import Record, Retention, TaskStore
 from bridge.task import StatusUpdate, TaskState
@@ -55,7 +58,9 @@ class Bridge:
         idle = settings.pop("idle", 600.0)
         agent = Agent(adapter, config, {}, limits, idle, attachments)
         store = TaskStore(Retention(settings.pop("keep", 1000)))
-        self.pool = SessionPool(settings.pop("sessions", 4))
+        quota = replace(Quota.none(), running=settings.pop("running", 0))
+        quotas = Quotas({OPERATOR.id: quota})
+        self.pool = SessionPool(settings.pop("sessions", 4), quotas)
         assert not settings
         self.manager = TaskManager(agent, adapter, workspaces, store, self.pool)
 

@@ -17,13 +17,16 @@ from tests.bridge_process import BridgeProcess, bridge
 from tests.client import Client
 
 
-def serving(workspace: Path, token: str = "") -> AbstractAsyncContextManager[BridgeProcess]:
+def serving(
+    workspace: Path, token: str = "", **env: str
+) -> AbstractAsyncContextManager[BridgeProcess]:
     return bridge(
         workspace,
         AGENT_ADAPTER="jsonl",
         AGENT_BINARY=sys.executable,
         AGENT_ARGS=f"-I -S {PROGRAM}",
         BRIDGE_TOKEN=token,
+        **env,
     )
 
 

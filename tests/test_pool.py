@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from bridge.pool import SessionPool
 from bridge.quotas import Quotas
 
 WITHIN = 15.0
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWNERS = ("ann", "bob", "cat", "dan")
 
 
@@ -66,6 +68,67 @@ async def test_a_place_that_one_may_not_take_any_more_is_another_s() -> None:
         await first
 
 
+async def test_a_question_holds_no_place_and_an_answer_needs_none() -> None:
+    pool, asking, other = SessionPool(1), Holder(), Holder()
+    async with asyncio.timeout(WITHIN):
+        await pool.enter(asking, lambda: True)
+        pool.ask(asking, NOW, lambda: None)
+        await pool.enter(other, lambda: True)
+        third = entering(pool, Holder())
+        pool.resume(asking)
+        assert pool.figures()["working"] == 2
+        pool.leave(other)
+        await asyncio.sleep(0)
+        assert not third.done()  # there is still as much at work as there may be
+        pool.leave(asking)
+        await third
+
+
+async def test_the_question_that_has_waited_longest_is_given_up() -> None:
+    pool, given_up = SessionPool(3, waiting_limit=2), []
+    for number, minutes in enumerate((5, 1, 3)):
+        holder = Holder()
+        await pool.enter(holder, lambda: True)
+        since = NOW + timedelta(minutes=minutes)
+
+        def give_up(holder: Holder = holder, number: int = number) -> None:
+            given_up.append(number)
+            pool.resume(holder)
+
+        pool.ask(holder, since, give_up)
+    await asyncio.sleep(0)
+    assert given_up == [1]
+
+
+async def test_idle_sessions_make_room_for_those_that_go_on() -> None:
+    """Spare ones first, then those that are idle for longest."""
+    pool, closed = SessionPool(2), []
+
+    class Idle(Holder):
+        async def close(self) -> None:
+            closed.append(self)
+            pool.leave(self)
+
+    spare, idle, asking = Idle(idle=True), Idle(), Holder()
+    async with asyncio.timeout(WITHIN):
+        await pool.enter(asking, lambda: True)
+        pool.ask(asking, NOW, lambda: None)
+        await pool.enter(idle, lambda: True)
+        assert await pool.vacate()
+        pool.lend(spare)
+        pool.resume(asking)
+        while pool.figures()["working"] and closed != [spare]:
+            await pool.changed()
+        idle.idle = True
+        pool.rest(idle)
+        pool.ask(asking, NOW, lambda: None)
+        await pool.enter(second := Holder(), lambda: True)
+        pool.resume(asking)
+        while closed != [spare, idle]:
+            await pool.changed()
+    assert set(pool._holders) == {asking, second}
+
+
 class House:
     """A pool, and what of it must always hold."""
 
@@ -74,20 +137,63 @@ class House:
         self.limit = self.random.randint(1, 4)
         self.most = {owner: self.random.randint(0, 2) for owner in OWNERS}  # 0: as many as it likes
         quotas = {owner: replace(Quota.none(), running=most) for owner, most in self.most.items()}
-        self.pool = SessionPool(self.limit, Quotas(quotas))
+        self.open = self.random.randint(1, 3)  # questions at once
+        self.pool = SessionPool(self.limit, Quotas(quotas), self.open)
         self.working: Counter[str] = Counter()
+        self.processes = 0  # but for those that wait for a person
+        self.waiting = 0
+        self.now = NOW
+        self.broken: list[str] = []
 
     async def pause(self, turns: int) -> None:
         """Of the event loop, and that many at the most."""
         for _ in range(self.random.randrange(turns)):
             await asyncio.sleep(0)
 
-    async def work(self, owner: str) -> None:
+    def begin(self, owner: str, new: bool) -> None:
+        """A session works, which is `new`, or was warm."""
+        if new:
+            self.processes += 1
+            assert self.processes <= self.limit
         self.working[owner] += 1
-        assert self.working.total() <= self.limit
-        assert self.working[owner] <= (self.most[owner] or self.limit)
+        assert self.working[owner] <= (self.most[owner] or self.working[owner])
+
+    async def work(self, context: Context) -> None:
         await self.pause(6)
-        self.working[owner] -= 1
+        while self.random.random() < 0.4:
+            await self._ask(context)
+            await self.pause(3)
+        self.working[context.owner] -= 1
+
+    def _check_waiting(self) -> None:
+        if self.waiting > self.open:
+            self.broken.append(f"{self.waiting} sessions wait")
+
+    async def _ask(self, context: Context) -> None:
+        """A person answers, sooner or later, unless too many questions are open."""
+        self.now += timedelta(seconds=self.random.randint(-5, 5))
+        answered = False
+
+        def answer() -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                self.waiting -= 1
+                self.processes += 1
+                self.working[context.owner] += 1
+                self.pool.resume(context)
+
+        self.working[context.owner] -= 1
+        self.processes -= 1
+        self.waiting += 1
+        self.pool.ask(context, self.now, answer)
+        if self.waiting > self.open:  # right after the pool has seen to it
+            asyncio.get_running_loop().call_soon(self._check_waiting)
+        for _ in range(self.random.choice((3, 50))):
+            await asyncio.sleep(0)
+            if answered:
+                break
+        answer()
 
 
 class Context:
@@ -114,6 +220,7 @@ class Context:
     async def _close(self) -> None:
         await self._house.pause(3)
         self._closing = None
+        self._house.processes -= 1
         self._pool.leave(self)
 
     async def live(self) -> None:
@@ -128,8 +235,9 @@ class Context:
             await self.close()
         await self._pool.enter(self, lambda: self._wanted)
         if self._wanted:
+            self._house.begin(self.owner, new=not self._session)
             self._session = True
-            await self._house.work(self.owner)
+            await self._house.work(self)
         if not self._session or self._house.random.random() < 0.3:
             await self.close()
         self.idle = True
@@ -150,6 +258,14 @@ async def test_whoever_waits_for_a_place_gets_one(first: int) -> None:
         contexts = [Context(house) for _ in range(house.random.randint(5, 60))]
         async with asyncio.timeout(WITHIN):
             await asyncio.gather(*(context.live() for context in contexts))
+        if house.pool._closing:
+            await house.pool._closing
+        assert house.processes <= house.limit and not house.waiting and not house.broken
         for context in contexts:
             await context.close()
-        assert not house.pool._holders and not house.pool._queues and not house.pool._working
+        assert (
+            not house.pool._waiting
+            and not house.pool._holders
+            and not house.pool._queues
+            and not house.pool._working
+        )

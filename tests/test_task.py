@@ -32,6 +32,7 @@ from bridge.events import (
     PlanEntry,
     Question,
     QuestionWithdrawn,
+    Queued,
     Rejected,
     Reply,
     Retracted,
@@ -153,7 +154,7 @@ def test_every_event_but_an_answer_can_happen_to_a_working_task(state: TaskState
 
 @pytest.mark.parametrize("state", [TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED])
 def test_every_event_can_happen_while_a_question_is_open(state: TaskState) -> None:
-    assert set(EVENTS) - set(TRANSITIONS[state]) == {Steered}  # for it is the answer then
+    assert set(EVENTS) - set(TRANSITIONS[state]) == {Queued, Steered}  # it has a slot; a message is the answer
 
 
 def test_the_diagram_in_the_docs_is_the_table() -> None:
@@ -652,6 +653,7 @@ SAMPLES: dict[type, Event] = {
         Reply((TextPart("reply"),)),
         answer("q1"),
         NotUnderstood(client("?"), "hint"),
+        Queued(3, 2),
         Steered(client("this, too")),
         Canceled(),
         TimedOut("late"),
