@@ -154,7 +154,10 @@ def test_every_event_but_an_answer_can_happen_to_a_working_task(state: TaskState
 
 @pytest.mark.parametrize("state", [TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED])
 def test_every_event_can_happen_while_a_question_is_open(state: TaskState) -> None:
-    assert set(EVENTS) - set(TRANSITIONS[state]) == {Queued, Steered}  # it has a slot; a message is the answer
+    assert set(EVENTS) - set(TRANSITIONS[state]) == {
+        Queued,
+        Steered,
+    }  # it has a slot; a message is the answer
 
 
 def test_the_diagram_in_the_docs_is_the_table() -> None:
