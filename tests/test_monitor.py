@@ -18,7 +18,7 @@ from tests.client import Client
 
 
 def serving(
-    workspace: Path, token: str = "", **env: str
+    workspace: Path, token: str = "", **env: Any
 ) -> AbstractAsyncContextManager[BridgeProcess]:
     return bridge(
         workspace,

@@ -14,7 +14,7 @@ import pytest
 
 from bridge import pool as pool_module
 from bridge.events import Queued
-from bridge.task import TaskState
+from bridge.task import StatusUpdate, TaskState
 from tests.client import Client, Json, RpcError, artifact_text, state, task_id
 from tests.liveness import Liveness, listening
 from tests.served import Server, serving
@@ -131,11 +131,10 @@ async def test_a_waiting_session_counts_against_no_quota_of_its_principal(make: 
 
 async def test_questions_are_restored_as_waiting(place: Place) -> None:  # noqa: F811
     """Two servers are started: 3 s."""
-    env = {"BRIDGE_MAX_SESSIONS": "1"}
-    async with place.server(**env) as (server, client):
+    async with place.server(BRIDGE_MAX_SESSIONS="1") as (server, client):
         tasks = await asked(client, 3)
         await kill(server)
-    async with place.server(**env) as (_, client):
+    async with place.server(BRIDGE_MAX_SESSIONS="1") as (_, client):
         async with asyncio.timeout(WITHIN):
             assert state(await client.send("text a")) == "completed"
         figures = (await (await client.session.get(f"{client.url}/health")).json())["sessions"]
@@ -253,8 +252,8 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
                 await one.log.changed()
     for one in tasks:
         updates = [entry.update for entry in one.log._entries]
-        texts = [u.message.text for u in updates if getattr(u, "message", None)]
-        assert sum("queued:" in text for text in texts) == 1
+        said = [one.message for one in updates if isinstance(one, StatusUpdate)]
+        assert sum("queued:" in one.text for one in said if one) == 1
 
 
 async def test_the_pauses_between_updates_grow(monkeypatch: pytest.MonkeyPatch) -> None:
