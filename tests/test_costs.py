@@ -5,14 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import tracemalloc
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,46 +14,13 @@ from aiohttp import web
 from bridge.a2a import CODECS
 from bridge.log import BATCH
 from bridge.pool import SessionPool
+from tests import counting
 from tests.client import Json, state, task_id
 from tests.liveness import listening
 from tests.served import Server, serving
 
 FEW, MANY = 400, 4000
-OURS = str(Path(__file__).parent.parent)
 WITHIN = 60.0
-
-
-class Calls:
-    """How often each function was called, of those that the server consists of."""
-
-    def __init__(self) -> None:
-        self.by_code: Counter[CodeType] = Counter()
-
-    @property
-    def ours(self) -> int:
-        """Those of the bridge and its adapters."""
-        names = (f"{OURS}/bridge/", f"{OURS}/adapters/")
-        counts = self.by_code.items()
-        return sum(count for code, count in counts if code.co_filename.startswith(names))
-
-    def of(self, *functions: Any) -> int:
-        return sum(self.by_code[function.__code__] for function in functions)
-
-
-@contextmanager
-def counted() -> Iterator[Calls]:
-    calls = Calls()
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            calls.by_code[frame.f_code] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(before)
 
 
 async def burst(server: Server, count: int, subscribers: int = 1) -> list[list[Json]]:
@@ -114,7 +75,7 @@ async def test_an_event_costs_the_same_however_many_came_before(workspace: Path)
     ):
         agent = await connected
         for _ in range(4):
-            with counted() as calls:
+            with counting.counted() as calls:
                 for _ in range(FEW):
                     agent.write(b".")
                     while "step" not in str(await anext(items)):
@@ -132,7 +93,7 @@ async def test_an_event_costs_the_same_however_many_came_before(workspace: Path)
 async def test_an_update_is_rendered_once_for_all_subscribers(workspace: Path) -> None:
     async with serving(workspace) as server:
         await burst(server, FEW)
-        with counted() as calls:
+        with counting.counted() as calls:
             told = await burst(server, FEW, subscribers=20)
     assert {len(one) for one in told} == {len(told[0])}
     assert all(one[1:] == told[0][1:] for one in told)  # the first is the task as it was
@@ -144,7 +105,7 @@ async def test_an_update_is_rendered_once_for_all_subscribers(workspace: Path) -
 async def test_what_is_ready_goes_out_in_one_write(workspace: Path, subscribers: int) -> None:
     async with serving(workspace) as server:
         await burst(server, FEW)
-        with counted() as calls:
+        with counting.counted() as calls:
             told = await burst(server, MANY, subscribers)
     updates = sum(map(len, told))
     writes = calls.of(web.StreamResponse.write)

@@ -7,7 +7,8 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -21,14 +22,17 @@ from bridge.rate import (
     ACCEPTED_AT_ONCE,
     LINES_A_BURST,
     MOST_PEERS,
+    REFUSED_AT_ONCE,
     SHARED,
     Bucket,
+    Door,
     Peers,
     Seldom,
     peer_of,
 )
-from bridge.timers import Limits, Runner
+from bridge.timers import Connection, Limits, Runner
 from bridge.transports.operation import Operations
+from tests.counting import counted
 
 WITHIN = 20.0
 SLOW = 0.001  # per second: nothing is filled again while a test runs
@@ -161,6 +165,70 @@ async def test_who_comes_too_often_is_cut_and_nobody_else() -> None:
         async with asyncio.timeout(WITHIN):
             while await answered(port, 9) != 200:  # some time later it may again
                 pass
+
+
+def pending(address: tuple[str, int], count: int, stack: ExitStack) -> list[socket.socket]:
+    """Connections of 127.0.0.9 that the kernel keeps until the server accepts them."""
+    made = []
+    for _ in range(count):
+        one = stack.enter_context(socket.create_connection(address, WITHIN, ("127.0.0.9", 0)))
+        one.setblocking(False)
+        made.append(one)
+    return made
+
+
+def is_cut(one: socket.socket) -> bool:
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_one_pass_of_the_door_cuts_so_many_and_no_more() -> None:
+    """The loop serves others between two passes."""
+    with (
+        ExitStack() as stack,
+        Door(socket.create_server(("127.0.0.1", 0)), lambda _: False) as door,
+    ):
+        door.listen()
+        door.setblocking(False)
+        flood = pending(door.getsockname(), 3 * REFUSED_AT_ONCE, stack)
+        for passes in (1, 2, 3):
+            with pytest.raises(BlockingIOError):
+                door.accept()
+            assert sum(map(is_cut, flood)) == passes * REFUSED_AT_ONCE
+
+
+async def test_one_turn_of_the_loop_accepts_so_many_and_no_more() -> None:
+    with ExitStack() as stack:
+        async with doorkeeper(0, per_peer=1000) as port:
+            with counted() as calls:
+                pending(("127.0.0.1", port), 100, stack)
+                made = [0]
+                for _ in range(1000):
+                    await asyncio.sleep(0)  # a turn of the loop
+                    made.append(calls.of(Connection.connection_made))
+            assert made[-1] == 100
+            # In each pass, asyncio may accept one more than it was told.
+            turns = pairwise(made)
+            assert max(after - before for before, after in turns) <= ACCEPTED_AT_ONCE + 1
+
+
+async def test_what_is_cut_at_the_door_costs_no_handler() -> None:
+    with ExitStack() as stack:
+        async with doorkeeper(1, per_peer=10) as port:
+            begun = time.monotonic()
+            with counted() as calls:
+                flood = pending(("127.0.0.1", port), 500, stack)
+                for _ in range(1000):
+                    await asyncio.sleep(0)  # a turn of the loop
+            assert sum(map(is_cut, flood)) > 400
+            allowed = 10 + 1 + time.monotonic() - begun
+            assert calls.of(Connection.__init__) <= allowed
+            assert calls.of(Peers.admits) == 500
+            assert calls.ours < 500 * 20
 
 
 async def test_a_burst_of_this_machine_passes() -> None:
