@@ -37,7 +37,7 @@ class Principal:
 
 
 OPERATOR = Principal("local")
-"""Who runs the server: the same user on this machine, and bearers of BRIDGE_TOKEN."""
+"""Who runs the server: bearers of the token in the state folder, and of BRIDGE_TOKEN."""
 NOBODY = frozenset({"rule", "timeout", "limit"})
 """By whom questions are answered that no client has answered; no principal is called so."""
 

@@ -17,7 +17,7 @@ from bridge import __version__, registry
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.access import OPERATOR, Principal
-from bridge.errors import TooManyRequests, Unavailable
+from bridge.errors import Forbidden, TooManyRequests, Unavailable
 from bridge.gate import Gate
 from bridge.manager import TaskManager
 from bridge.monitor import Monitor
@@ -37,6 +37,12 @@ JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 ADDRESSES = 32  # by which clients know one server; for each, its cards are made once
 CARD_MAX_AGE = 60  # seconds; a card changes when the server is started anew
+UNKNOWN = (
+    "Send a token. The operator's is in a file that the server's banner names, by default "
+    '$XDG_STATE_HOME/coding-agent-bridge/PORT/token: curl -H "Authorization: Bearer '
+    '$(cat ~/.local/state/coding-agent-bridge/PORT/token)"'
+)
+"""What a client without a valid token is told. It names no path of this machine."""
 Identify = Callable[[web.Request], Principal | Awaitable[Principal | None] | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeCard = Callable[[str], Card]
@@ -284,7 +290,7 @@ def _authentication(identify: Identify) -> Any:
         try:
             found = identify(request)
             principal = await found if isinstance(found, Awaitable) else found
-        except (TooManyRequests, Unavailable) as error:
+        except (Forbidden, TooManyRequests, Unavailable) as error:
             body = encode_error(error)
             response = _json({"error": body}, body["code"])
             response.headers.update(retry_after(error))
@@ -292,7 +298,7 @@ def _authentication(identify: Identify) -> Any:
         if principal:
             request[PRINCIPAL] = principal
             return await handler(request)
-        response = _json(encode_unauthenticated("Send Authorization: Bearer <token>."), 401)
+        response = _json(encode_unauthenticated(UNKNOWN), 401)
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
         return response
 

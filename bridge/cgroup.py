@@ -24,6 +24,8 @@ SERVER = "coding-agent-bridge.server"  # the group that this process is in, if n
 UNUSED = 60.0  # seconds after which nobody is about to enter a group that is still empty
 
 
+_UNITS = (".service", ".scope", ".slice")  # of systemd, whatever an operator calls them
+_without: set[str] = set()  # groups that could not be made, so that children are outside of any
 EVENTS = (("memory", "memory.events", "oom_kill"), ("processes", "pids.events", "max"))
 
 
@@ -38,8 +40,11 @@ class Cgroup:
     def make(self) -> str:
         """The file that a process puts itself into the group by; empty where there is none."""
         if self._path:
-            with contextlib.suppress(OSError):
+            try:
                 self._path.mkdir(exist_ok=True)
+            except OSError:
+                _without.add(self._path.name)
+            else:
                 return str(self._path / "cgroup.procs")
         return ""
 
@@ -96,7 +101,7 @@ class Cgroup:
 @cache
 def home() -> Path | None:
     """Where groups can be made: below the one that this process is in. None if nowhere."""
-    for path in _candidates():
+    for path in _own_groups():
         probe = path / f"{PREFIX}probe-{secrets.token_hex(4)}"
         try:
             probe.mkdir()
@@ -113,6 +118,50 @@ def _entered(group: Path) -> bool:
     """Whether a process can put itself into the group, which takes more than to make it."""
     enter = ("/bin/sh", "-c", 'echo 0 >"$0"', str(group / "cgroup.procs"))
     return subprocess.run(enter, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def complete() -> bool:
+    """Whether each child of this server is in a group of its own."""
+    return home() is not None and not _without
+
+
+def holds_agents(group: int) -> bool | None:
+    """Whether the group with this id (the inode of its folder) is one that a server made for an
+    agent, or lies in one; None if there is no such group here. What contains this process itself
+    does not count: a server may run inside an agent of another server."""
+    for root in _mounts():
+        if path := _find(root, group):
+            return _is_of_agents(path)
+    return None
+
+
+def is_agent(pid: int) -> bool:
+    """Whether the process is in such a group now."""
+    return any(map(_is_of_agents, _groups_of(pid)))
+
+
+def _is_of_agents(path: Path) -> bool:
+    own = next((one for one in _own_groups() if path.is_relative_to(one)), None)
+    names = path.relative_to(own).parts if own else path.parts
+    return any(one.startswith(PREFIX) and not one.endswith(_UNITS) for one in names)
+
+
+def _find(folder: Path, inode: int) -> Path | None:
+    """The folder with that inode, at or below `folder`."""
+    try:
+        if folder.stat().st_ino == inode:
+            return folder
+    except OSError:
+        return None
+    queue = [str(folder)]
+    while queue:
+        with contextlib.suppress(OSError), os.scandir(queue.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.inode() == inode:
+                        return Path(entry.path)
+                    queue.append(entry.path)
+    return None
 
 
 def controllers(base: Path | None = None) -> set[str]:
@@ -180,13 +229,27 @@ def tidy() -> None:
             group.remove()
 
 
-def _candidates() -> list[Path]:
+@cache
+def _own_groups() -> tuple[Path, ...]:
+    """Those that this process was in when it was first asked."""
+    return tuple(_groups_of("self"))
+
+
+def _groups_of(pid: int | str) -> list[Path]:
     try:
-        own = Path("/proc/self/cgroup").read_text()
+        own = Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return []
+    inside = [line.removeprefix("0::/") for line in own.splitlines() if line.startswith("0::/")]
+    return [root / path for root in _mounts() for path in inside]
+
+
+def _mounts() -> list[Path]:
+    """Where hierarchies of version 2 are mounted."""
+    try:
         mounts = Path("/proc/self/mountinfo").read_text()
     except OSError:
         return []
     lines = [line.split() for line in mounts.splitlines()]
     roots = [Path(fields[4]) for fields in lines if fields[fields.index("-") + 1] == "cgroup2"]
-    inside = [line.removeprefix("0::/") for line in own.splitlines() if line.startswith("0::/")]
-    return [root / path for root in roots for path in inside if "\\040" not in str(root)]
+    return [root for root in roots if "\\040" not in str(root)]

@@ -231,7 +231,7 @@ def make_service(
         settings.rules,
         settings.bridge_question_timeout_ms / 1000,
         state.audit,
-        settings.secrets(choice.config.env),
+        settings.secrets(choice.config.env, _secret(state)),
         Trust(settings.agent_project_config, choice.adapter.project_files, choice.adapter.unshut),
         _warm(choice),
     )
@@ -261,6 +261,10 @@ def make_service(
     return _service(choice, manager, store, router, push, version)
 
 
+def _secret(state: State) -> Mapping[str, str]:
+    return {"OPERATOR_TOKEN": state.operator.value} if state.operator else {}
+
+
 def _warm(choice: Choice) -> Plan:
     adapter = choice.adapter
     number = choice.settings.bridge_warm_sessions if adapter.warms != "no" else 0
@@ -285,7 +289,7 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
         choice.config.env,
         make_scratch(folder, choice.id, user),
         (*adapter.writes, *settings.bridge_sandbox_write),
-        (*_hidden(choice.config.env), *_own(settings), *([str(folder)] if folder else [])),
+        (*_hidden(choice.config.env), *_own(settings), *_kept(state)),
         settings.bridge_sandbox_read,
         allowed,
         settings.bridge_sandbox_wrapper,
@@ -334,6 +338,14 @@ def _own(settings: Settings) -> Iterator[str]:
     for path in (os.path.abspath(os.path.expanduser(one)) for one in named if one):
         if not settings.workspaces.contains(path):
             yield path
+
+
+def _kept(state: State) -> Iterator[str]:
+    """The folders that the server keeps to itself."""
+    if state.files:
+        yield str(state.files.parent)
+    if state.operator:
+        yield str(state.operator.path.parent)
 
 
 def _limits(settings: Settings) -> dict[str, int]:

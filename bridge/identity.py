@@ -1,5 +1,5 @@
-"""Who sends a request: by a token, or, where the operator has set none, by the user of this machine
-whose process it comes from."""
+"""Who sends a request: the bearer of a token. The operator's count only where they do not come from
+a process that the server itself has started."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
 from bridge import registry
 from bridge.access import NOBODY, OPERATOR, Principal, Token, Tokens, digest
-from bridge.errors import ConfigurationError, TooManyRequests, Unavailable
-from bridge.peer import uid_of_peer
+from bridge.errors import ConfigurationError, Forbidden, TooManyRequests
+from bridge.origin import Origin
 from bridge.settings import Settings
 
-FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
-"""What a proxy adds: whoever is behind it is not the user that the proxy runs as."""
 FAILURES = 20  # wrong tokens of one address within a WINDOW
 WINDOW = 60.0  # seconds
 MOST_ADDRESSES = 10_000
 
 Found = Principal | Awaitable[Principal | None] | None
 """Somebody, nobody, or to be awaited."""
+_STARTED_HERE = (
+    "The operator's credentials do not count here: they come from a process that this server "
+    "started, or it cannot be seen which process they come from. Programs such as agents need a "
+    "token of their own: [tokens.NAME] in CONFIG_FILE."
+)
 
-_uids: WeakKeyDictionary[object, int | None] = WeakKeyDictionary()
 
-
-def tokens_of(settings: Settings) -> Tokens:
-    own = [(digest(settings.bridge_token), OPERATOR)] if settings.bridge_token else []
+def tokens_of(settings: Settings, operator: str | None = None) -> Tokens:
+    """`operator`: the token of the file in the state folder."""
+    own = [(digest(one), OPERATOR) for one in (operator, settings.bridge_token) if one]
     return Tokens([*own, *(_known(name, token) for name, token in settings.tokens.items())])
 
 
@@ -61,18 +62,12 @@ def new_token(name: str) -> str:
 
 def needs_token(settings: Settings) -> bool:
     """Whether everybody must present one."""
-    known = bool(tokens_of(settings)) or settings.bridge_oidc_issuer is not None
-    return settings.bridge_auth != "none" and known
+    return settings.bridge_auth != "none"
 
 
-def identify_by(settings: Settings) -> Callable[[web.Request], Found]:
-    """What says who sends a request. It raises TooManyRequests for who guesses tokens, and
-    Unavailable while that cannot be found out. To be called inside a running loop."""
-    if settings.bridge_auth == "none":
-        return lambda request: OPERATOR
-    if not needs_token(settings):
-        return _same_user
-    return _Bearers(tokens_of(settings), _issuer_of(settings)).identify
+def identify_by(settings: Settings) -> Identity:
+    """What says who sends a request. To be called inside a running loop."""
+    return Identity(settings)
 
 
 def _issuer_of(settings: Settings) -> Any:
@@ -90,33 +85,35 @@ def _issuer_of(settings: Settings) -> Any:
     return oidc.Issuer(trust)
 
 
-def _same_user(request: web.Request) -> Principal | None:
-    """The operator, if the other end of the connection is a process of the same user."""
-    connection = request.transport
-    if connection is None or any(name in request.headers for name in FORWARDED):
-        return None
-    if connection not in _uids:  # the kernel is asked once for each
-        names = ("sockname", "peername")
-        try:
-            _uids[connection] = uid_of_peer(*map(connection.get_extra_info, names))
-        except OSError as error:
-            text = "The server has no descriptor left to see who asks; try again in a moment."
-            raise Unavailable(text) from error
-    return OPERATOR if _uids[connection] == os.geteuid() else None
+class Identity:
+    """Says who sends a request. It raises TooManyRequests for who guesses tokens, Forbidden for the
+    operator's from a process that the server started, and Unavailable while it cannot tell."""
 
-
-class _Bearers:
-    def __init__(self, tokens: Tokens, issuer: Any) -> None:
-        self._tokens = tokens
-        self._issuer = issuer
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._tokens = tokens_of(settings)
+        self._issuer = _issuer_of(settings) if needs_token(settings) else None
+        self._origin: Origin | None = None
         self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
 
-    def identify(self, request: web.Request) -> Found:
+    def trust(self, operator: str, origin: Origin | None) -> None:
+        """Take `operator` for a token of the operator, and ask `origin` about all of them."""
+        self._tokens = tokens_of(self._settings, operator)
+        self._origin = origin
+
+    def __call__(self, request: web.Request) -> Found:
         """A right token is never refused, whoever else guesses at the same address."""
+        if not needs_token(self._settings):
+            return OPERATOR
         given = _given(request)
         if given is None:
             return None
         found: Found = self._tokens.find(given)
+        if found is OPERATOR and self._origin:
+            outside = self._origin.is_outside(request.transport)
+            return (
+                _operator_later(outside) if isinstance(outside, Awaitable) else _operator(outside)
+            )
         if found is None and self._issuer:
             found = self._issuer.find(given)
         address = request.remote or ""
@@ -144,6 +141,16 @@ class _Bearers:
         if len(self._failures) >= MOST_ADDRESSES:
             del self._failures[next(iter(self._failures))]
         self._failures[address] = (began, count + 1)
+
+
+def _operator(outside: bool) -> Principal:
+    if not outside:
+        raise Forbidden(_STARTED_HERE)
+    return OPERATOR
+
+
+async def _operator_later(outside: Awaitable[bool]) -> Principal:
+    return _operator(await outside)
 
 
 def _given(request: web.Request) -> str | None:

@@ -1,7 +1,7 @@
-"""Which user of this machine is at the other end of a TCP connection on loopback (Linux).
+"""The socket at the other end of a TCP connection, as this machine's kernel knows it (Linux).
 
-The kernel knows both ends: the other one's socket is asked for by the connection's addresses
-(sock_diag(7), which anybody may do), and its owner is in the answer.
+The kernel knows both ends of a connection inside the machine. sock_diag(7) looks the other end up
+by the addresses of the connection; every user may ask.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import ipaddress
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 _NETLINK_SOCK_DIAG = 4
@@ -21,38 +22,50 @@ _ALL_STATES = 0xFFFFFFFF
 _HEADER = struct.Struct("=IHHII")
 # family, protocol, extensions, padding, states; then ports (of the network), addresses, interface
 _REQUEST = struct.Struct("=BBBxI2s2s16s16sI8s")
+_ATTRIBUTE = struct.Struct("=HH")  # length with this header, type
+_CGROUP_ID = 21  # INET_DIAG_CGROUP_ID, Linux 5.8
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _UID_AT = _HEADER.size + 4 + 48 + 12  # family … retransmissions, the socket's id, expiry and queues
+_ATTRIBUTES_AT = _UID_AT + 8  # uid, inode
 
 
-def uid_of_peer(sockname: Any, peername: Any) -> int | None:
-    """The user whose process has the other end of the connection between these two addresses, as
-    sockets give them; None where that cannot be found out, as for another machine's. Raises OSError
-    where it can be found out later: there is no descriptor, or no memory, to ask with now."""
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A socket of this machine. `inode` names it in /proc/PID/fd. `group`: the id of the control
+    group (version 2) whose process made it, which is the inode of the group's folder; None where
+    the kernel does not tell."""
+
+    uid: int
+    inode: int
+    group: int | None
+
+
+def peer_of(sockname: Any, peername: Any) -> Peer | None:
+    """The other end of the connection between these two addresses, as sockets give them. None
+    where this machine has no established socket with them: it is on another machine or in another
+    network namespace, or it is closed in part. Raises OSError if the kernel cannot be asked now."""
     try:
-        ours, theirs = _address(sockname[0]), _address(peername[0])
-        if not theirs.is_loopback:
-            return None
-        family = socket.AF_INET6 if ours.version == 6 else socket.AF_INET
-        answer = _ask(family, (theirs.packed, peername[1]), (ours.packed, sockname[1]))
+        ours, theirs = address(sockname[0]), address(peername[0])
+        family = socket.AF_INET6 if theirs.version == 6 else socket.AF_INET
+        return _ask(family, (theirs.packed, peername[1]), (ours.packed, sockname[1]))
     except OSError as error:
         if error.errno in _SCARCE:
             raise
         return None
     except (ValueError, TypeError, IndexError, AttributeError):
         return None
-    return answer
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """What the other side connected to: a socket for both families has IPv4 ones inside IPv6."""
-    address = ipaddress.ip_address(text.partition("%")[0])
-    return getattr(address, "ipv4_mapped", None) or address
+def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address of a socket; a socket for both families has IPv4 addresses inside IPv6 ones.
+    Raises ValueError."""
+    found = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(found, "ipv4_mapped", None) or found
 
 
-def _ask(family: int, source: tuple[bytes, int], target: tuple[bytes, int]) -> int | None:
+def _ask(family: int, source: tuple[bytes, int], target: tuple[bytes, int]) -> Peer | None:
     ports = [struct.pack("!H", port) for _, port in (source, target)]
-    addresses = [address.ljust(16, b"\0") for address, _ in (source, target)]
+    addresses = [packed.ljust(16, b"\0") for packed, _ in (source, target)]
     body = _REQUEST.pack(
         family, socket.IPPROTO_TCP, 0, _ALL_STATES, *ports, *addresses, 0, _NO_COOKIE
     )
@@ -62,9 +75,21 @@ def _ask(family: int, source: tuple[bytes, int], target: tuple[bytes, int]) -> i
         netlink.settimeout(1.0)  # the kernel answers at once
         netlink.send(header + body)
         answer = netlink.recv(4096)
-    _, kind, _, _, _ = _HEADER.unpack_from(answer)
-    state = answer[_HEADER.size + 1]
-    if kind != _SOCK_DIAG_BY_FAMILY or state != _ESTABLISHED:
+    size, kind, _, _, _ = _HEADER.unpack_from(answer)
+    if kind != _SOCK_DIAG_BY_FAMILY or answer[_HEADER.size + 1] != _ESTABLISHED:
         return None
-    uid: int = struct.unpack_from("=I", answer, _UID_AT)[0]
-    return uid
+    uid, inode = struct.unpack_from("=II", answer, _UID_AT)
+    return Peer(uid, inode, _group(answer[_ATTRIBUTES_AT:size]))
+
+
+def _group(attributes: bytes) -> int | None:
+    at = 0
+    while at + _ATTRIBUTE.size <= len(attributes):
+        length, kind = _ATTRIBUTE.unpack_from(attributes, at)
+        if length < _ATTRIBUTE.size:
+            return None
+        if kind == _CGROUP_ID:
+            found: int = struct.unpack_from("=Q", attributes, at + _ATTRIBUTE.size)[0]
+            return found
+        at += (length + 3) & ~3
+    return None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 """What descendants inherit in their environment, whatever becomes of their parents."""
+
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_DEEPEST = 10_000  # parents; more is a loop, since links are read one by one
 
 Family = dict[int, int]
 """Processes by pid, each with its start time, which tells it from a later one of that pid."""
@@ -69,6 +73,39 @@ def environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def holders(socket: int) -> set[int]:
+    """The processes that have the socket with this inode open, as far as their descriptors may be
+    read. Raises OSError if that cannot be found out now."""
+    wanted, found = f"socket:[{socket}]", set[int]()
+    for pid in processes():
+        folder = f"/proc/{pid}/fd"
+        try:
+            if any(_link(f"{folder}/{name}") == wanted for name in os.listdir(folder)):
+                found.add(pid)
+        except OSError as error:
+            if error.errno in _SCARCE:
+                raise
+    return found
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # closed meanwhile
+
+
+def lineage(pid: int) -> list[int]:
+    """The process, its parent and so on; nothing if one of them ended meanwhile."""
+    found = [pid]
+    while found[-1] > 1:
+        fields = stat(found[-1])
+        if not fields or len(found) > _DEEPEST:
+            return []
+        found.append(int(fields[1]))
+    return found
 
 
 def processes() -> list[int]:

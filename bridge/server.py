@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
 import sqlite3
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -21,8 +23,9 @@ from bridge.app import Http, Identify, Service, Watched, make_app
 from bridge.choice import Choice, choose_all, make_root, make_sandbox, make_service
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.heap import collect_seldom
-from bridge.identity import identify_by, needs_token
+from bridge.identity import Identity, identify_by, needs_token
 from bridge.monitor import Monitor
+from bridge.origin import watch
 from bridge.pool import SessionPool
 from bridge.process import (
     AgentProcess,
@@ -39,10 +42,11 @@ from bridge.redaction import NO_SECRETS, Secrets
 from bridge.sandbox import Sandbox
 from bridge.settings import Loaded, Settings
 from bridge.spawn import Start
-from bridge.state import State, open_state
+from bridge.state import NO_STATE, State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import Stored
 from bridge.timers import Limits, Runner
+from bridge.token_file import open_token
 from bridge.transports.operation import encode_notification
 from bridge.watchdog import Watchdog
 
@@ -53,6 +57,7 @@ NO_WALLS = (
     "BRIDGE_SANDBOX=bwrap or external keeps them in, none says that it is meant so"
 )
 VERSION_WITHIN = 5.0  # seconds that a CLI gets to print its version
+ANYBODY = "not asked for: every program and user of this machine is the operator, agents too"
 OPEN = "none: agents can do what this user can"
 CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
 
@@ -75,7 +80,7 @@ async def serve(loaded: Loaded) -> int:
         for listener in sockets:
             unused.callback(listener.close)
         pool = make_pool(settings)
-        state = await _open_state(settings, secrets)
+        state = await _open_state(settings, secrets, unused)
         push = _push(settings, state.folder)
         sandboxes = await _sandboxes(choices, state)
         unused.callback(_close, sandboxes)
@@ -85,11 +90,10 @@ async def serve(loaded: Loaded) -> int:
             for one in choices
         ]
         root = make_root(choices, services, push, versions[choices[0].id])
+        _trust_operator(identify, state, sandboxes)
         await _go_on(settings, services, state, push)
         unused.pop_all()
-    monitor = Monitor(pool.figures)
-    for service in services:
-        monitor.add(service.id, service.manager)
+    monitor = _monitor(services, pool)
     watchdog = Watchdog()
     stop = asyncio.Event()
     _handle_signals(stop, services, sandboxes)
@@ -101,7 +105,7 @@ async def serve(loaded: Loaded) -> int:
         for site in sites:
             await site.start()
         collect_seldom()
-        text = banner(settings, choices, versions, _address(runner), state.folder, sandboxes)
+        text = banner(settings, choices, versions, _address(runner), state, sandboxes)
         print(text, file=sys.stderr, flush=True)
         await stop.wait()
         log.info("stopping")
@@ -157,18 +161,35 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
 
 
-async def _open_state(settings: Settings, secrets: Secrets) -> State:
-    """What an earlier server has left, where there is a folder for it."""
+async def _open_state(settings: Settings, secrets: Secrets, unused: contextlib.ExitStack) -> State:
+    """What an earlier server has left, where there is a folder for it, and the operator's token."""
     folder = settings.state_folder
     audit = settings.audit_file
     try:
         durable = folder if settings.bridge_store == "durable" else None
-        return await open_state(durable, audit, secrets.clean)
+        state = await open_state(durable, audit, secrets.clean)
     except ConfigurationError as error:
         if settings.bridge_state_dir:
             raise
         log.warning("tasks will not survive a restart", extra={"reason": str(error)})
-        return await open_state(None, audit, secrets.clean)
+        state = await open_state(None, audit, secrets.clean)
+    if not needs_token(settings):
+        return state
+    try:
+        operator = open_token(state.folder, settings.state_home)
+    except ConfigurationError:
+        await state.close()
+        raise
+    unused.callback(operator.close)
+    return replace(state, operator=operator)
+
+
+def _trust_operator(
+    identify: Identity, state: State, sandboxes: Mapping[str, Sandbox | None]
+) -> None:
+    if state.operator:
+        walled = all(one and one.walls for one in sandboxes.values())
+        identify.trust(state.operator.value, watch(state.markers, walled))
 
 
 async def _sandboxes(choices: Sequence[Choice], state: State) -> dict[str, Sandbox | None]:
@@ -219,6 +240,13 @@ async def _go_on(settings: Settings, services: list[Service], state: State, push
         await push.watch(record)
     for service in services:
         service.manager.warm_up()
+
+
+def _monitor(services: list[Service], pool: SessionPool) -> Monitor:
+    monitor = Monitor(pool.figures)
+    for service in services:
+        monitor.add(service.id, service.manager)
+    return monitor
 
 
 def _app(
@@ -300,11 +328,11 @@ def banner(
     choices: list[Choice],
     versions: dict[str, str],
     address: str,
-    folder: Path | None = None,
+    state: State = NO_STATE,
     sandboxes: Mapping[str, Sandbox | None] = {},
 ) -> str:
     """What the operator sees: what is served, where, and how to try it."""
-    auth = " -H 'Authorization: Bearer <token>'" if needs_token(settings) else ""
+    auth = f' -H "Authorization: Bearer {_shown(state)}"' if needs_token(settings) else ""
     message = (
         '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
         '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"What is in this directory?"}]}}}'
@@ -317,7 +345,8 @@ def banner(
         lines.append(f"  sandbox    {sandboxes.get(choice.id) or OPEN}")
     groups = cgroup.home()
     lines += [
-        f"  state      {folder or 'memory: nothing survives a restart'}",
+        f"  state      {state.folder or 'memory: nothing survives a restart'}",
+        f"  token      {state.operator.path if state.operator else ANYBODY}",
         f"  ending by  {f'control groups in {groups}' if groups else 'signals to all descendants'}",
         f"  endpoint   {address}/a2a/jsonrpc",
         *(f"             {address}/agents/{choice.id}/a2a/jsonrpc" for choice in choices[1:]),
@@ -326,6 +355,11 @@ def banner(
         f"               -H 'A2A-Version: 1.0'{auth} -d '{message}'",
     ]
     return "\n".join(lines)
+
+
+def _shown(state: State) -> str:
+    """The token of the operator, as a shell reads it."""
+    return f"$(cat {shlex.quote(str(state.operator.path))})" if state.operator else "<token>"
 
 
 async def _version(choice: Choice, sandbox: Sandbox | None) -> str:

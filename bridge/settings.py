@@ -186,9 +186,10 @@ class Settings(BaseModel):
     )
     bridge_auth: Literal["auto", "token", "none"] = Field(
         "auto",
-        description="Who may call. auto: bearers of the configured tokens, or, where there are "
-        "none, processes of the same user on this machine; token: only bearers; none: everybody "
-        "who can connect, on loopback alone.",
+        description="Who may call. auto: bearers of the operator's token (the file `token` in the "
+        "state folder) and of the configured tokens; token: the same, and the server does not "
+        "start unless one is configured; none: everybody who can connect, on loopback alone, "
+        "agents included.",
     )
     bridge_oidc_issuer: TrustedUrl | None = Field(
         None,
@@ -447,10 +448,13 @@ class Settings(BaseModel):
         in their port, so each has its own by default."""
         if self.bridge_state_dir:
             return Path(self.bridge_state_dir).expanduser().resolve()
-        if self.port == 0:
-            return None
+        return self.state_home / str(self.port) if self.port else None
+
+    @property
+    def state_home(self) -> Path:
+        """Where the folders of all servers of this user are by default."""
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        return Path(state) / "coding-agent-bridge" / str(self.port)
+        return Path(state) / "coding-agent-bridge"
 
     @property
     def audit_file(self) -> Path | None:

@@ -20,6 +20,7 @@ from bridge.spawn import LAUNCHES
 from bridge.store.database import private_directory, sync_directory
 from bridge.store.journal import Journal
 from bridge.store.tasks import MIGRATIONS
+from bridge.token_file import OperatorToken
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,14 @@ DATABASE = "tasks.db"
 @dataclass(frozen=True, slots=True)
 class State:
     """`journal` and `folder` are None for a server that forgets everything at its end. `markers`
-    is what the markers of all of its processes begin with, in every run."""
+    is what the markers of all of its processes begin with, in every run. `operator`: the token of
+    who runs the server; None where none is needed."""
 
     journal: Journal | None = None
     folder: Path | None = None
     markers: str = ""
     audit: Audit = NO_AUDIT
+    operator: OperatorToken | None = None
 
     @property
     def spools(self) -> Path | None:
@@ -73,6 +76,8 @@ class State:
 
     async def close(self) -> None:
         self.audit.close()
+        if self.operator:
+            self.operator.close()
         if self.journal:
             await self.journal.close()
 

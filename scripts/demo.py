@@ -16,6 +16,7 @@ import textwrap
 import threading
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
@@ -24,14 +25,14 @@ LIMIT = 80.0  # seconds for all of it; then the server is killed, which ends eve
 
 
 def main() -> int:
-    with start() as url:
+    with start() as (url, token):
         print(f"The bridge listens at {url} and plays a recorded session of Claude Code.\n")
         show("you", REQUEST)
         answer: str | None = REQUEST
         task_id = None
         state = ""
         while answer:
-            state, task_id = watch(send(url, answer, task_id))
+            state, task_id = watch(send(url, token, answer, task_id))
             answer = "allow" if state == "TASK_STATE_INPUT_REQUIRED" else None
             if answer:
                 show("you", answer)
@@ -39,36 +40,40 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def start() -> Iterator[str]:
-    """A server on a free port, with an empty folder as its workspace; its JSON-RPC address."""
-    with tempfile.TemporaryDirectory() as workspace:
+def start() -> Iterator[tuple[str, str]]:
+    """A server on a free port, with an empty folder as its workspace: its JSON-RPC address, and the
+    operator's token."""
+    with tempfile.TemporaryDirectory() as workspace, tempfile.TemporaryDirectory() as state:
         command = [sys.executable, "-m", "bridge", "--adapter", "replay", "--port", "0"]
         server = subprocess.Popen(
             [*command, "--root", workspace],
             stderr=subprocess.PIPE,
             text=True,
-            env={"PATH": os.environ.get("PATH", os.defpath)},
+            env={"PATH": os.environ.get("PATH", os.defpath), "XDG_STATE_HOME": state},
         )
         killer = threading.Timer(LIMIT, server.kill)
         killer.start()
         try:
             assert server.stderr
             banner: list[str] = []
+            token = ""
             for line in server.stderr:
                 banner.append(line)
+                if file := re.match(r"  token\s+(/.+)", line):
+                    token = Path(file[1]).read_text().strip()
                 if found := re.search(r"endpoint\s+(\S+)", line):
                     break
             else:
                 sys.exit("the server did not start:\n" + "".join(banner))
             threading.Thread(target=server.stderr.read, daemon=True).start()
-            yield found[1]
+            yield found[1], token
         finally:
             server.terminate()
             server.wait(timeout=20)
             killer.cancel()
 
 
-def send(url: str, text: str, task_id: str | None) -> Iterator[Json]:
+def send(url: str, token: str, text: str, task_id: str | None) -> Iterator[Json]:
     """Send a message; the items of its stream. With `task_id` it answers that task's question."""
     message: Json = {
         "messageId": os.urandom(8).hex(),
@@ -79,7 +84,11 @@ def send(url: str, text: str, task_id: str | None) -> Iterator[Json]:
         message["taskId"] = task_id
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}
     body = json.dumps({**call, "params": {"message": message}}).encode()
-    headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+    headers = {
+        "Content-Type": "application/json",
+        "A2A-Version": "1.0",
+        "Authorization": f"Bearer {token}",
+    }
     with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as stream:
         for line in stream:
             if line.startswith(b"data: "):

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,15 @@ class BridgeProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.url = ""
+        self.token_file = Path()
         self._lines: list[str] = []
         self._listening = asyncio.Event()
         self._reader = asyncio.create_task(self._read())
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The header with the operator's token."""
+        return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
 
     @property
     def log(self) -> str:
@@ -41,6 +47,8 @@ class BridgeProcess:
             found = re.search(r"endpoint\s+(http://\S+?)/a2a/jsonrpc", text)
             if found:
                 self.url = found[1]
+            if token := re.match(r"  token +(/.+)", text):
+                self.token_file = Path(token[1])
             if "curl -N" in text:
                 self._listening.set()
 
@@ -74,6 +82,12 @@ class BridgeProcess:
         return code
 
 
+def _has_tokens(env: Mapping[str, str]) -> bool:
+    config = env.get("CONFIG_FILE")
+    in_file = bool(config) and "[tokens" in Path(str(config)).read_text(errors="replace")
+    return in_file or not env.keys().isdisjoint({"BRIDGE_TOKEN", "BRIDGE_OIDC_ISSUER"})
+
+
 def scripted(workspace: Path) -> dict[str, Any]:
     """Settings of a server with tests/agent.py as its CLI, and a state folder beside the
     workspace."""
@@ -92,6 +106,8 @@ async def bridge(
 ) -> AsyncIterator[BridgeProcess]:
     """A server with `workspace` on a free port; `env` are settings and what else it inherits.
 
+    It asks for no token unless `env` or its files say so (BRIDGE_AUTH=auto for the operator's):
+    what clients do with a token is tested where that is the subject.
     Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
     Its CLIs have no boundary unless `env` says so: most of them write where tests want to see it,
     beside their workspace. What the default allows is tested where that is the subject.
@@ -107,6 +123,7 @@ async def bridge(
         "PORT": "0",
         "AGENT_REPO_PATH": str(workspace),
         "BRIDGE_SANDBOX": "none",
+        **({} if _has_tokens(env) else {"BRIDGE_AUTH": "none"}),
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -127,6 +127,7 @@ class World:
             "BRIDGE_STATE_DIR": str(self.state),
             "BRIDGE_STOP_GRACE_MS": str(int(GRACE * 1000)),
             "BRIDGE_DRAIN_MS": "0",
+            "BRIDGE_AUTH": "none",  # faults of tokens are not the subject
             "BRIDGE_SANDBOX": "none",  # the agent keeps its ledger beside its workspace
             **self.env,
         }

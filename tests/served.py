@@ -61,6 +61,7 @@ async def serving(
 async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator[Server]:
     """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
     before = children()  # of a server that other tests share
+    loaded = _open_to_all(loaded)
     chosen = loaded.settings
     pool = make_pool(chosen)
     allow_private = chosen.bridge_push_allow_private
@@ -98,3 +99,12 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
         await runner.cleanup()
         await push.close()
     assert not set(children()) - set(before)
+
+
+def _open_to_all(loaded: Loaded) -> Loaded:
+    """Without tokens of its own, the server asks for none: its test is its only client."""
+    one = loaded.settings
+    if one.bridge_token or one.tokens or one.bridge_oidc_issuer:
+        return loaded
+    settings = one.model_copy(update={"bridge_auth": "none"})
+    return Loaded(settings, loaded.dotenv, loaded.warnings)

@@ -105,6 +105,7 @@ ASYNCIO: dict[str, set[str]] = {
     "recording": {"errors"},
     "routing": {"a2a.codec", "errors", "manager", "options", "page", "store.tasks", "access"},
     "peer": set(),
+    "origin": {"cgroup", "errors", "peer", "proc"},
     "player": set(),  # a program of its own
     "runner": set(),  # another one
     "confine": set(),
@@ -122,7 +123,9 @@ ASYNCIO: dict[str, set[str]] = {
         "store.database",
         "store.journal",
         "store.tasks",
+        "token_file",
     },
+    "token_file": {"errors", "store.database"},
     "store.database": {"errors"},
     "store.journal": {"errors", "store.database"},
     "store.stored": {"events", "message"},
@@ -232,7 +235,7 @@ SHELL: dict[str, set[str]] = {
         "access",
         "errors",
     },
-    "identity": {"access", "errors", "peer", "registry", "settings"},
+    "identity": {"access", "errors", "origin", "registry", "settings"},
     "oidc": {"access", "egress", "errors", "settings"},  # loaded by name, for it needs an extra
     "choice": {
         "repository",
@@ -282,6 +285,8 @@ SHELL: dict[str, set[str]] = {
         "redaction",
         "readable",
         "pool",
+        "origin",
+        "token_file",
     },
     "doctor": set(),
     "doctor.report": {"readable"},

@@ -170,7 +170,7 @@ async def test_the_banner_says_what_is_served_where_and_how_to_try_it(
     assert re.search(rf"workspace +{re.escape(str(workspace))}\n", log)
     assert f"{server.url}/a2a/jsonrpc" in log
     assert f"{server.url}/.well-known/agent-card.json" in log
-    assert "curl -N" in log and "Authorization: Bearer <token>" in log and token not in log
+    assert "curl -N" in log and "Authorization: Bearer $(cat " in log and token not in log
     assert __version__ in log.splitlines()[0]
     assert not server.url.endswith(":0")
 

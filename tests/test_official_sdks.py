@@ -28,7 +28,9 @@ SLOW = {"text": "word " * 400, "chunks": 400, "delay": 0.05}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealClaudeCode]:
-    async with claude_code(tmp_path_factory.mktemp("claude")) as server:
+    folder = tmp_path_factory.mktemp("claude")
+    async with claude_code(folder, BRIDGE_AUTH="auto") as server:
+        server.http.headers.update(server.server.credentials)
         yield server
 
 
@@ -56,6 +58,7 @@ async def play(
         env={
             "PATH": os.environ["PATH"],
             "A2A_PROMPT": prompt,
+            "A2A_TOKEN": real.server.credentials["Authorization"].removeprefix("Bearer "),
             "A2A_ANSWER": answer,
             "A2A_TRANSPORT": "HTTP+JSON" if sdk.endswith("-rest") else "JSONRPC",
         },

@@ -7,7 +7,7 @@ stderr and exit status 1. ``sdk_v1.py`` offers the same scenarios and keys with 
 states, kinds, roles and error names are spelled alike, so that the outputs can be compared.
 
 Environment: ``A2A_PROMPT`` is the text of the first message (default "hello"), ``A2A_ANSWER`` the
-answer given in the scenario ``question`` (default "allow").
+answer given in the scenario ``question`` (default "allow"). ``A2A_TOKEN`` is the bearer token.
 """
 
 import argparse
@@ -144,7 +144,9 @@ async def connect(base_url: str, *, streaming: bool) -> AsyncIterator[Client]:
     A streaming client keeps the SDK's default timeout (5 s without a byte). A blocking send may
     take as long as the whole run.
     """
-    http = httpx.AsyncClient() if streaming else httpx.AsyncClient(timeout=RUN_SECONDS)
+    headers = {"Authorization": f"Bearer {os.environ['A2A_TOKEN']}"}
+    timeout = {} if streaming else {"timeout": RUN_SECONDS}
+    http = httpx.AsyncClient(headers=headers, **timeout)
     async with http:
         factory = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http))
         card = await A2ACardResolver(http, base_url).get_agent_card()

@@ -8,7 +8,7 @@ states, kinds, roles and error names are spelled alike, so that the outputs can 
 
 Environment: ``A2A_PROMPT`` is the text of the first message (default "hello"), ``A2A_ANSWER`` the
 answer given in the scenario ``question`` (default "allow"), ``A2A_TRANSPORT`` the only binding that
-the client knows: "JSONRPC" (the default) or "HTTP+JSON".
+the client knows: "JSONRPC" (the default) or "HTTP+JSON". ``A2A_TOKEN`` is the bearer token.
 """
 
 import argparse
@@ -137,7 +137,9 @@ async def connect(base_url: str, *, streaming: bool) -> AsyncIterator[Client]:
     A streaming client keeps the SDK's default timeout (5 s without a byte). A blocking send may
     take as long as the whole run.
     """
-    http = httpx.AsyncClient() if streaming else httpx.AsyncClient(timeout=RUN_SECONDS)
+    headers = {"Authorization": f"Bearer {os.environ['A2A_TOKEN']}"}
+    timeout = {} if streaming else {"timeout": RUN_SECONDS}
+    http = httpx.AsyncClient(headers=headers, **timeout)
     async with http:
         config = ClientConfig(
             streaming=streaming, httpx_client=http, supported_protocol_bindings=[transport()]

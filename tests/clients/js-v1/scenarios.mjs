@@ -18,7 +18,15 @@ const {
   A2A_PROMPT: PROMPT = "hello",
   A2A_ANSWER: ANSWER = "allow",
   A2A_TRANSPORT: TRANSPORT = "JSONRPC",
+  A2A_TOKEN: TOKEN,
 } = process.env;
+
+const plainFetch = globalThis.fetch; // which the SDK's transports use
+globalThis.fetch = (url, init = {}) => {
+  const headers = new Headers(init.headers);
+  headers.set("Authorization", `Bearer ${TOKEN}`);
+  return plainFetch(url, { ...init, headers });
+};
 
 /** What the events of a stream said, in the order in which they came. */
 class Transcript {

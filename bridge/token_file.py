@@ -1,0 +1,161 @@
+"""The operator's token: a file that programs of the server's user read, and its agents cannot.
+
+It lies in the state folder. A server without one has a folder of its own for as long as it runs,
+`pid-PID` beside the others, under a lock (flock) that tells a later start whether it still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.errors import ConfigurationError
+from bridge.store.database import private_directory
+
+log = logging.getLogger(__name__)
+
+NAME = "token"
+FILES = (NAME,)
+"""All that a folder `pid-PID` has."""
+PREFIX = "pid-"
+_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\n")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorToken:
+    """`value` is what the file at `path` has. `lock`: the descriptor of a folder that is removed
+    at the end."""
+
+    value: str
+    path: Path
+    lock: int | None = None
+
+    def close(self) -> None:
+        if self.lock is not None:
+            _remove(self.path.parent, self.lock)
+
+
+def open_token(folder: Path | None, beside: Path) -> OperatorToken:
+    """The token in `folder`, made if there is none. Without a folder, in a new one in `beside`,
+    where those of servers that have ended are removed. Raises ConfigurationError."""
+    try:
+        if folder:
+            fd = os.open(folder, _FOLDER)
+            try:
+                return OperatorToken(_token(fd, folder), folder / NAME)
+            finally:
+                os.close(fd)
+        beside.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_stale(beside)
+        path, lock = _own_folder(beside)
+        return OperatorToken(_token(lock, path), path / NAME, lock)
+    except OSError as error:
+        where = error.filename or folder or beside
+        text = f"cannot keep the operator's token in {where}: {error.strerror}"
+        raise ConfigurationError(
+            f"{text}; set BRIDGE_STATE_DIR to a folder that can be written"
+        ) from error
+
+
+def _token(folder: int, path: Path) -> str:
+    """The known one, or a new one where there is none or it may be known to others."""
+    try:
+        return _read(folder)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        facts = {"file": path / NAME, "reason": str(error)}
+        log.warning(
+            "the operator's token is replaced; the old one is not valid any more", extra=facts
+        )
+    made, draft = secrets.token_urlsafe(32), f"{NAME}.{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(draft, flags, 0o600, dir_fd=folder), "w") as file:
+        file.write(f"{made}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(draft, NAME, src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
+    return made
+
+
+def _read(folder: int) -> str:
+    """Raises ValueError for a file that others could have read or written."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(NAME, flags, dir_fd=folder)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise ValueError("it is not a file of its own")
+        if found.st_uid != os.geteuid():
+            raise ValueError(f"it belongs to the user {found.st_uid}")
+        if found.st_mode & 0o077:
+            raise ValueError(f"others may use it: its mode is {stat.S_IMODE(found.st_mode):o}")
+        content = os.read(fd, 4096)
+    finally:
+        os.close(fd)
+    if not _TOKEN.fullmatch(content):
+        raise ValueError("it has no token")
+    return content.decode().strip()
+
+
+# --- folders of servers without state -------------------------------------------------------------
+
+
+def _own_folder(beside: Path) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds its lock."""
+    while True:
+        path = beside / f"{PREFIX}{os.getpid()}"
+        if path.exists():  # of a server in another process namespace
+            path = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
+        path.mkdir(mode=0o700)
+        private_directory(path)
+        fd = os.open(path, _FOLDER)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if _is_at(path, fd):  # and not removed by a start between the two
+            return path, fd
+        os.close(fd)
+
+
+def remove_stale(beside: Path) -> None:
+    """Remove the folders of servers that have ended, as far as they can be."""
+    for path in beside.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            fd = os.open(path, _FOLDER)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(fd)
+            else:
+                _remove(path, fd)
+
+
+def _remove(path: Path, fd: int) -> None:
+    """Remove a folder that this process has locked, and let go of the lock."""
+    try:
+        for name in FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=fd)
+        if _is_at(path, fd):
+            path.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            log.warning("cannot remove a folder", extra={"folder": path, "reason": error.strerror})
+    finally:
+        os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except FileNotFoundError:
+        return False
