@@ -85,7 +85,7 @@ class BridgeProcess:
 def _has_tokens(env: Mapping[str, str]) -> bool:
     config = env.get("CONFIG_FILE")
     in_file = bool(config) and "[tokens" in Path(str(config)).read_text(errors="replace")
-    return in_file or not env.keys().isdisjoint({"BRIDGE_TOKEN", "BRIDGE_OIDC_ISSUER"})
+    return in_file or bool(env.get("BRIDGE_TOKEN") or env.get("BRIDGE_OIDC_ISSUER"))
 
 
 def scripted(workspace: Path) -> dict[str, Any]:
