@@ -234,6 +234,7 @@ def make_service(
         settings.secrets(choice.config.env, _secret(state)),
         Trust(settings.agent_project_config, choice.adapter.project_files, choice.adapter.unshut),
         _warm(choice),
+        settings.workspaces.check,
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size, pool.quotas.stored_bytes)

@@ -21,7 +21,7 @@ from pathlib import Path
 from bridge.adapter import Adapter, AgentConfig, Prompt, SessionOptions, SessionStart
 from bridge.attachments import Attachments
 from bridge.audit import NO_AUDIT, Audit
-from bridge.errors import LaunchError
+from bridge.errors import LaunchError, WorkspaceError
 from bridge.events import (
     SESSION_LOST,
     Answer,
@@ -68,7 +68,8 @@ class Agent:
     of sessions that are to outlive the server; None for pipes. `rules`: what is decided without
     asking a client. `patience`: seconds that a question waits for its answer; 0 for ever.
     `secrets` are taken out of what it says; `trust`: what becomes of a repository's own settings;
-    `warm`: the sessions that are started ahead of their tasks.
+    `warm`: the sessions that are started ahead of their tasks. `check` raises WorkspaceError where
+    no CLI can work in a directory.
     """
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
@@ -88,6 +89,7 @@ class Agent:
     secrets: Secrets = NO_SECRETS
     trust: Trust = TRUSTING
     warm: Plan = NOTHING
+    check: Callable[[str], None] = lambda cwd: None
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""
@@ -339,7 +341,19 @@ class Context:
     async def _guarded(self, record: Record, turn: Awaitable[None]) -> None:
         """What goes wrong in a turn is the failure of its task, and of nothing else."""
         try:
-            await turn
+            try:
+                await turn
+            except (LaunchError, OSError):
+                self._agent.check(self.cwd)  # which may be the cause
+                raise
+        except WorkspaceError as error:
+            log.warning(str(error), extra={"task": record.task.id})
+            text = (
+                f"The agent cannot work in {error.name}: {error.cause}. Restore the directory, or "
+                "begin a new context in another one."
+            )
+            facts = {"path": error.name, "cause": error.cause}
+            self._apply(record, Failed(text, "workspace", facts))
         except LaunchError as error:
             log.warning(str(error), extra={"task": record.task.id})
             text = f"The agent could not be started: {error.problem}. The server's log says more."
@@ -350,6 +364,7 @@ class Context:
 
     async def _turn(self, record: Record, message: Message) -> None:
         try:
+            self._agent.check(self.cwd)
             message = await self._agent.attachments.save(self.key, record.task.id, message)
             session = await self._live_session(record)
             if session:

@@ -3,6 +3,7 @@
 BridgeError
 ├── ConfigurationError          the operator: a setting, a file or a binary (exit status 2)
 ├── LaunchError                 the CLI: it could not be started
+├── WorkspaceError              the directory that a CLI works in: deleted, or not readable
 └── RequestError                the client
     ├── ParseError              the body is not JSON
     ├── InvalidRequest          JSON, but not a JSON-RPC 2.0 request
@@ -43,6 +44,16 @@ class LaunchError(BridgeError):
     def __init__(self, message: str, problem: str | None = None) -> None:
         super().__init__(message)
         self.problem = problem or message
+
+
+class WorkspaceError(BridgeError):
+    """No CLI can work in the directory. `name` is what clients may call it, `cause` the system's
+    words; the message has the full path."""
+
+    def __init__(self, path: str, name: str, cause: str) -> None:
+        super().__init__(f"{path} cannot be worked in: {cause}")
+        self.name = name
+        self.cause = cause
 
 
 class RequestError(BridgeError):

@@ -65,7 +65,7 @@ def guards(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _folders(cwd: Path) -> list[Path]:
     above = [cwd, *cwd.parents]
-    root = next((number for number, one in enumerate(above) if (one / ".git").exists()), 0)
+    root = next((number for number, one in enumerate(above) if os.path.exists(one / ".git")), 0)
     return above[: root + 1]
 
 

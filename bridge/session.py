@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bridge import denied
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.events import (
     ENDINGS,
@@ -82,7 +83,7 @@ class Session:
         self._redactor = Redactor(secrets)
         self._environment = environment
         self._rules = rules  # until it is started: each session has its own
-        self._confined = rules is not None
+        self._walls = _walls(rules) if rules else None
         self._limits = limits
         self._process: AgentProcess | None = None
         self._turn: _Turn | None = None
@@ -252,7 +253,7 @@ class Session:
             self._muted.cancel()
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
-        problem = refusal(code, stderr) if self._confined else None
+        problem = refusal(code, stderr) if self._walls else None
         if problem:
             log.warning("the agent could not be started: %s", problem)
             text = "The agent could not be started. The server's log says why."
@@ -269,11 +270,22 @@ class Session:
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._broken = True  # the process was to resume what is not there any more
+        if self._walls and events and isinstance(events[-1], Failed):
+            events[-1] = self._explained(events[-1], self._walls)
         if self._turn:
             self._turn.receive(events)
             self._broken = self._broken or self._turn.error is not None
         elif events:
             log.debug("output between turns", extra={"events": len(events)})
+
+    def _explained(self, failed: Failed, walls: Mapping[str, Any]) -> Failed:
+        """A failure that the sandbox brought about says so."""
+        found = denied.explain(failed.text, walls, failed.reason == "exit")
+        if found is None:
+            return failed
+        text, path = found
+        log.warning("the sandbox refused something to an agent", extra={"path": path})
+        return replace(failed, text=f"{text} {failed.text}")
 
     def _tell(self, tell: Callable[[], object]) -> None:
         """Let the adapter do something for its CLI; what goes wrong is its turn's failure."""
@@ -419,6 +431,12 @@ class _Turn:
                 "(AGENT_IDLE_EXIT_MS sets the limit)."
             )
         return None
+
+
+def _walls(rules: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the rules, what says why something was refused; the rest is only for the start."""
+    known = ("profile", "write", "hide", "uid")
+    return {name: rules[name] for name in known if name in rules}
 
 
 def _too_long(line: LongLine, limit: int) -> AgentEvent:

@@ -27,7 +27,7 @@ from bridge.errors import ConfigurationError
 from bridge.options import Profile
 from bridge.redaction import NO_SECRETS, Secrets, secrets_of
 from bridge.rules import Rule
-from bridge.workspace import Workspaces
+from bridge.workspace import Workspaces, obstacle
 
 # What every program may need of the server's environment; adapters add their own names.
 # Nothing else reaches a child: neither the bridge's settings nor its secrets.
@@ -592,6 +592,10 @@ def _check(settings: Settings) -> None:
     for path in (workspaces.default, *workspaces.roots):
         if not os.path.isdir(path):
             raise ConfigurationError(f"{path} is not a directory (AGENT_REPO_PATH or its roots).")
+        problem = obstacle(path)
+        if problem:
+            text = f"{path} cannot be worked in: {problem} (AGENT_REPO_PATH or its roots)."
+            raise ConfigurationError(text)
 
 
 def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:

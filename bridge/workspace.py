@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bridge.errors import ContentTypeNotSupported, InvalidParams
+from bridge.errors import ContentTypeNotSupported, InvalidParams, WorkspaceError
 
 
 class Workspaces:
@@ -21,6 +21,14 @@ class Workspaces:
 
     def contains(self, path: str) -> bool:
         return _is_below(os.path.realpath(path), (*self.roots, self.default))
+
+    def check(self, path: str) -> None:
+        """Raises WorkspaceError where no CLI can work in the directory, which is one of these."""
+        cause = obstacle(path)
+        if cause:
+            below = _is_below(path, (self.default,))
+            name = os.path.relpath(path, self.default) if below else os.path.basename(path)
+            raise WorkspaceError(path, "the default workspace" if name == "." else name, cause)
 
     def resolve(self, cwd: object, within: Sequence[str] | None = None) -> str:
         """The directory that a client's `cwd` means; relative ones start at the default. `within`:
@@ -67,6 +75,16 @@ class Workspaces:
         if found is None or not stat.S_ISREG(found.st_mode):
             raise refusal
         return Path(path), found.st_size
+
+
+def obstacle(path: str) -> str | None:
+    """Why nobody can work in the directory, in the system's words."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.stat(os.path.join(path, "."))  # it may be listed and yet not be entered
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def _is_below(path: str, roots: Iterable[str]) -> bool:

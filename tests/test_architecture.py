@@ -42,8 +42,10 @@ PURE: dict[str, set[str]] = {
 ASYNCIO: dict[str, set[str]] = {
     "spawn": {"cgroup", "confine", "proc", "spool"},
     "process": {"cgroup", "channel", "errors", "proc", "spawn", "spool"},
+    "denied": set(),
     "session": {
         "sandbox",
+        "denied",
         "adapter",
         "events",
         "message",

@@ -142,6 +142,7 @@ class Prompt:
         return self.message.parts
 
 
+LAST_WORDS = 2000  # characters of stderr in the failure of a CLI that ended
 _SIGXFSZ = 25  # the same wherever control groups and such limits are
 
 
@@ -336,11 +337,21 @@ class Adapter(ABC):
 
 def explain_exit(title: str, status: ExitStatus) -> tuple[str, str, dict[str, Any]]:
     """The text, reason and details of a Failed for a process that ended too early."""
-    tail = status.stderr.strip()
+    tail = _last_lines(status.stderr.strip())
     text = f"{title} ended before it had answered ({status})."
-    text += f" Its last words: {tail[-2000:]}" if tail else " It said nothing on stderr."
-    details: dict[str, Any] = {"exitCode": status.code, "stderr": tail[-2000:]}
+    text += f" Its last words: {tail}" if tail else " It said nothing on stderr."
+    details: dict[str, Any] = {"exitCode": status.code, "stderr": tail}
     if status.exceeded:
         text = f"{title} met a limit of the server ({status.exceeded}). {text}"
         return text, "limit", {**details, "limit": status.exceeded}
     return text, "exit", details
+
+
+def _last_lines(words: str) -> str:
+    """The end of what a program said: whole lines, as many as LAST_WORDS take. The last one, which
+    most often has the reason, is never cut."""
+    if len(words) <= LAST_WORDS:
+        return words
+    end = words[-LAST_WORDS:]
+    last = words.rpartition("\n")[2]
+    return last if len(last) >= LAST_WORDS else end.partition("\n")[2]

@@ -1,0 +1,70 @@
+"""What the sandbox refused to a CLI, recognised in the words with which it failed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+DENIED = re.compile(
+    r"\bE(?:ACCES|PERM|ROFS)\b|permission denied|operation not permitted|read-only file system",
+    re.IGNORECASE,
+)
+# Absolute paths, in quotes or bare; neither a URL nor the end of a relative path.
+PATH = re.compile(
+    r"""'(?P<single>/[^'\n]+)'|"(?P<double>/[^"\n]+)"|"""
+    r"""(?<![\w.~/-])(?P<bare>/(?!/)[^\s'"`:,;()\[\]{}<>]+)"""
+)
+NEAR = 5  # lines after the error in which Node.js names the path
+WALLS = ("landlock", "bwrap")
+WRITE = "BRIDGE_SANDBOX_WRITE names further paths that it may write."
+READ = "BRIDGE_SANDBOX_READ names hidden paths that it may read."
+
+
+def explain(words: str, rules: Mapping[str, Any], ended: bool) -> tuple[str, str] | None:
+    """A sentence that names the sandbox and the setting, and the path, where a CLI under `rules`
+    (see Sandbox.rules) failed with `words` because of them. `ended`: its process did, so that an
+    error without a path counts, too."""
+    profile = rules.get("profile")
+    if profile not in WALLS or not DENIED.search(words):
+        return None
+    paths = list(_paths(words))
+    for path in paths:
+        if _is_below(path, rules.get("hide", ())):
+            text = f"The sandbox ({profile}) hides a path that the agent wanted to read: {READ}"
+            return text, path
+        writable = _is_below(path, rules.get("write", ()))
+        if not writable and ("uid" in rules or _could_write(path)):
+            text = f"The sandbox ({profile}) did not let the agent write a path: {WRITE}"
+            return text, path
+    if ended and not paths:
+        return f"The sandbox ({profile}) may have refused something to the agent: {WRITE}", ""
+    return None
+
+
+def _paths(words: str) -> Iterator[str]:
+    """Those that are named with an error, the first one first."""
+    lines = words.splitlines()
+    for number, line in enumerate(lines):
+        if DENIED.search(line):
+            found = list(_named(line)) or list(_named("\n".join(lines[number : number + NEAR])))
+            yield from found
+
+
+def _named(text: str) -> Iterator[str]:
+    for found in PATH.finditer(text):
+        yield found["single"] or found["double"] or found["bare"].rstrip(".")
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    real = os.path.realpath(path)
+    roots = [os.path.realpath(one) for one in folders]
+    return any(os.path.commonpath((root, real)) == root for root in roots)
+
+
+def _could_write(path: str) -> bool:
+    """Whether the server itself could: else it is no matter of the sandbox."""
+    while not os.path.lexists(path) and path != "/":
+        path = os.path.dirname(path)
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
