@@ -143,6 +143,7 @@ class Prompt:
 
 
 LAST_WORDS = 2000  # characters of stderr in the failure of a CLI that ended
+LAST_LINE = 6000  # of its last line, if that is longer: less than is shown of a failure
 _SIGXFSZ = 25  # the same wherever control groups and such limits are
 
 
@@ -348,10 +349,10 @@ def explain_exit(title: str, status: ExitStatus) -> tuple[str, str, dict[str, An
 
 
 def _last_lines(words: str) -> str:
-    """The end of what a program said: whole lines, as many as LAST_WORDS take. The last one, which
-    most often has the reason, is never cut."""
+    """The end of what a program said: whole lines, as many as LAST_WORDS take. The last line, which
+    most often has the reason, is there whole, up to LAST_LINE."""
     if len(words) <= LAST_WORDS:
         return words
     end = words[-LAST_WORDS:]
     last = words.rpartition("\n")[2]
-    return last if len(last) >= LAST_WORDS else end.partition("\n")[2]
+    return last[-LAST_LINE:] if len(last) >= LAST_WORDS else end.partition("\n")[2]
