@@ -36,7 +36,8 @@ PURE: dict[str, set[str]] = {
     "a2a": {"a2a.codec", "a2a.v0_3", "a2a.v1_0"},
     "page": {"a2a.codec", "errors", "task"},
     "options": {"a2a.codec", "adapter", "errors"},
-    "rules": set(),
+    "shell_command": set(),
+    "rules": {"shell_command"},
     "redaction": {"events", "message"},
 }
 ASYNCIO: dict[str, set[str]] = {

@@ -1,0 +1,118 @@
+"""Shell commands as text: whether one is plain, and what else one could run.
+
+Nothing here is a parser of a shell. `is_plain` rejects text whose meaning depends on one;
+`readings` returns more commands than a shell would run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+_SPECIAL = re.compile(r"[;&|<>()`$\n\r{}\\*?\[\]]")
+"""Characters with which a shell runs another command, expands a word or continues a line."""
+_AT_START = re.compile(r"(?:^|\s)[#!~=%^]|[=:]~")
+"""Comments, history, home folders, jobs and zsh's `=command`, at the start of a word."""
+_UPWARDS = re.compile(r"(?:^|[\s/=:'\"])\.\.(?:[/\s'\"]|$)")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+_BETWEEN = re.compile(r"&&|\|\||\|&|[;&|\n\r(){}`]|\$\(")
+_REDIRECTION = re.compile(r"(?:\d+|&)?(?:<<<|<<-?|<>|>>|>\||[<>])&?\s*\S*")
+_SPACE = re.compile(r"\$\{?IFS\}?")
+_SHELLS = frozenset("sh ash bash dash ksh mksh zsh fish".split())
+_WRAPPERS = frozenset(
+    "builtin busybox chroot chrt command doas env eval exec find flock ionice nice nohup numactl "
+    "nsenter parallel pkexec prlimit runuser script setarch setpriv setsid ssh stdbuf strace su "
+    "sudo systemd-run taskset time timeout toybox unbuffer unshare watch xargs "
+    "if then elif else while until do !".split()
+)
+_EVALUATORS = _SHELLS | {"eval", "su", "ssh", "watch", "script", "trap"}
+"""Programs whose arguments may be commands."""
+_DEPTH = 2  # of commands in commands
+_LONGEST = 16 * 1024  # characters of a command that is worth the time that its words take
+_SUFFIXES = 40  # words of a wrapper's command line that may be where its command begins
+
+
+def is_plain(command: str, pattern: str) -> bool:
+    """Whether `command` is one program with literal arguments. An assignment or a wrapper before
+    the program must stand in `pattern` literally."""
+    if len(command) > _LONGEST:
+        return False
+    if not command.replace("\t", " ").isprintable():  # a shell splits words at fewer spaces
+        return False
+    if _SPECIAL.search(command) or _AT_START.search(command):
+        return False
+    if _UPWARDS.search(command) and not _UPWARDS.search(pattern):
+        return False
+    try:
+        shlex.split(command)
+    except ValueError:  # an open quotation mark
+        return False
+    return _begins_as(command.split(), pattern.split())
+
+
+def _begins_as(words: Sequence[str], wanted: Sequence[str]) -> bool:
+    for number, word in enumerate(words):
+        before = bool(_ASSIGNMENT.match(word)) or _name(word) in _WRAPPERS | _SHELLS
+        if before and list(wanted[number : number + 1]) != [word]:
+            return False
+        if not before:
+            return True
+    return True
+
+
+def line_of(words: Sequence[str]) -> str:
+    """The command line of an argument list; of a shell with one (`bash -lc …`), its command."""
+    shell = len(words) == 3 and _name(words[0]) in _SHELLS
+    return words[2] if shell and re.fullmatch(r"-\w*c", words[1]) else shlex.join(words)
+
+
+def readings(command: str) -> Iterator[str]:
+    """The commands that `command` may run, in all spellings that a pattern may have: as written,
+    without quotation marks, assignments, redirections and wrappers, with the program's name in
+    place of its path."""
+    yield from _readings(command, 0, set())
+
+
+def _readings(command: str, depth: int, seen: set[str]) -> Iterator[str]:
+    if command in seen:  # `eval eval …` has the same ends again and again
+        return
+    seen.add(command)
+    command = command.replace("\\\n", "").replace("$'", "'").replace('$"', '"')
+    for piece in dict.fromkeys((command, *_BETWEEN.split(command))):
+        yield " ".join(piece.split())
+        for spelling in dict.fromkeys((piece, _REDIRECTION.sub(" ", piece))):
+            yield from _of_words(_words(_SPACE.sub(" ", spelling)), depth, seen)
+
+
+def _of_words(words: list[str], depth: int, seen: set[str]) -> Iterator[str]:
+    words = _without_assignments(words)
+    # The options of a wrapper may have values: its command may begin at any of its words.
+    wrapped = bool(words) and _name(words[0]) in _WRAPPERS
+    for start in range(min(len(words), _SUFFIXES) if wrapped else min(len(words), 1)):
+        rest = _without_assignments(words[start:])
+        if not rest:
+            continue
+        yield " ".join(rest)
+        yield " ".join([_name(rest[0]), *rest[1:]])
+        if _name(rest[0]) in _EVALUATORS and depth < _DEPTH:
+            for text in (*rest[1:_SUFFIXES], " ".join(rest[1:])):
+                yield from _readings(text, depth + 1, seen)
+
+
+def _without_assignments(words: list[str]) -> list[str]:
+    first = next((n for n, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    return words[first:]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        if len(text) <= _LONGEST:
+            return shlex.split(text)
+    except ValueError:  # cut inside of quotation marks
+        pass
+    return re.sub(r"['\"\\]", "", text).split()
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
