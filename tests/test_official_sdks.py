@@ -6,23 +6,19 @@ Each scenario is a program of its own (tests/clients), in the SDK's own environm
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from tests.bridge_process import CHECKOUT
+from tests import official_sdks
+from tests.official_sdks import SDKS
 from tests.real_claude_code import RealClaudeCode, bash, claude_code, script, write
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
-SDKS = ["python-v1", "python-v1-rest", "python-v03", "js-v1", "js-v1-rest", "js-v03"]
 each_sdk = pytest.mark.parametrize("sdk", SDKS)
 
-RUNS_WITHIN = 45.0  # seconds; the programs give up after 30
 SLOW = {"text": "word " * 400, "chunks": 400, "delay": 0.05}
 
 
@@ -34,45 +30,11 @@ async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealCl
         yield server
 
 
-def command(sdk: str) -> tuple[Path | str, Path]:
-    """Interpreter and program. The folder of an SDK is made by scripts/install."""
-    language, version = sdk.split("-")[:2]
-    if language == "js":
-        installed = CHECKOUT / f"tests/clients/js-{version}/node_modules/@a2a-js/sdk"
-        found: tuple[Path | str, Path] = "node", CHECKOUT / f"tests/clients/js-{version}/driver.mjs"
-    else:
-        installed = CHECKOUT / f".venvs/a2a-sdk-{version}/bin/python"
-        found = installed, CHECKOUT / f"tests/clients/sdk_{version}.py"
-    assert installed.exists(), f"{installed} is missing: run scripts/install"
-    return found
-
-
 async def play(
     real: RealClaudeCode, sdk: str, scenario: str, prompt: str, answer: str = "allow"
 ) -> Any:
-    """What the SDK's client saw. Its environment has no proxies: the server is on loopback."""
-    process = await asyncio.create_subprocess_exec(
-        *command(sdk),
-        real.server.url,
-        scenario,
-        env={
-            "PATH": os.environ["PATH"],
-            "A2A_PROMPT": prompt,
-            "A2A_TOKEN": real.server.credentials["Authorization"].removeprefix("Bearer "),
-            "A2A_ANSWER": answer,
-            "A2A_TRANSPORT": "HTTP+JSON" if sdk.endswith("-rest") else "JSONRPC",
-        },
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(RUNS_WITHIN):
-            output, problems = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        raise
-    assert process.returncode == 0, problems.decode()
-    return json.loads(output)
+    token = real.server.credentials["Authorization"].removeprefix("Bearer ")
+    return await official_sdks.play(real.server.url, sdk, scenario, prompt, answer, token)
 
 
 @each_sdk

@@ -24,7 +24,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",
 }
-_PING = b": ping\n\n"
+_PING = b": ping\n"
 Items = AsyncGenerator[Batch | None]
 
 
