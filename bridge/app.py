@@ -17,7 +17,7 @@ from bridge import __version__, registry
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.access import OPERATOR, Principal
-from bridge.errors import Forbidden, TooManyRequests, Unavailable
+from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.gate import Gate
 from bridge.manager import TaskManager
 from bridge.monitor import Monitor
@@ -26,7 +26,7 @@ from bridge.store.tasks import TaskStore
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
-from bridge.transports.rest import Rest, encode_error, encode_unauthenticated, respond_unrouted
+from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted
 
 log = logging.getLogger(__name__)
 for binding in ("jsonrpc", "rest", "sse"):  # whoever finds what breaks a handler can do so often
@@ -260,8 +260,8 @@ def _health(
     return _json({**status, "version": __version__, "agents": agents, "sessions": sessions})
 
 
-def _json(body: dict[str, Any], status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+def _json(body: dict[str, Any]) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")
 
 
 @web.middleware
@@ -276,7 +276,7 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     except Exception as error:
         log.exception("request failed")
-        return _json({"error": encode_error(error)}, 500)
+        return respond_error(request, encode_error(error))
 
 
 def _authentication(identify: Identify) -> Any:
@@ -291,14 +291,13 @@ def _authentication(identify: Identify) -> Any:
             found = identify(request)
             principal = await found if isinstance(found, Awaitable) else found
         except (Forbidden, TooManyRequests, Unavailable) as error:
-            body = encode_error(error)
-            response = _json({"error": body}, body["code"])
+            response = respond_error(request, encode_error(error))
             response.headers.update(retry_after(error))
             return response
         if principal:
             request[PRINCIPAL] = principal
             return await handler(request)
-        response = _json(encode_unauthenticated(UNKNOWN), 401)
+        response = respond_error(request, encode_error(Unauthenticated(UNKNOWN)))
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
         return response
 

@@ -6,7 +6,7 @@ BridgeError
 ├── WorkspaceError              the directory that a CLI works in: deleted, or not readable
 └── RequestError                the client
     ├── ParseError              the body is not JSON
-    ├── InvalidRequest          JSON, but not a JSON-RPC 2.0 request
+    ├── InvalidRequest          JSON, but beyond our limits, or not a JSON-RPC 2.0 request
     ├── MethodNotFound
     ├── InvalidParams           carries the fields that are wrong
     ├── BodyTooLarge
@@ -28,6 +28,7 @@ BridgeError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class BridgeError(Exception):
@@ -69,7 +70,11 @@ class ParseError(RequestError):
 
 
 class InvalidRequest(RequestError):
-    pass
+    """`body`: the request as far as it could be decoded."""
+
+    def __init__(self, message: str, body: Any = None) -> None:
+        super().__init__(message)
+        self.body = body
 
 
 class MethodNotFound(RequestError):

@@ -22,6 +22,7 @@ import orjson
 from aiohttp import web
 
 from bridge.a2a.codec import ERROR_DOMAIN
+from bridge.transports.negotiation import JSON, media_type
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -65,9 +66,9 @@ class Refusal:
         error = {"code": self.status, "status": self.name, "message": self.text}
         return orjson.dumps({"error": {**error, "details": [info]}})
 
-    def response(self) -> web.Response:
+    def response(self, content_type: str = JSON) -> web.Response:
         return web.Response(
-            status=self.status, body=self.body, content_type="application/json", headers=SAFE
+            status=self.status, body=self.body, content_type=content_type, headers=SAFE
         )
 
 
@@ -88,8 +89,8 @@ _FOREIGN = Refusal(
     "Web pages of that origin may not use this server; its operator can add it to "
     "BRIDGE_ALLOWED_ORIGINS.",
 )
-_TOO_LONG = Refusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
-REFUSALS = (_MALFORMED, _MISDIRECTED, _FOREIGN, _TOO_LONG)
+TOO_LONG = Refusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
+REFUSALS = (_MALFORMED, _MISDIRECTED, _FOREIGN, TOO_LONG)
 """What any request may be answered here."""
 
 
@@ -118,7 +119,7 @@ class Gate:
         async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             refused = self._refused(request)
             if refused:
-                return refused.response()
+                return refused.response(media_type(request, JSON))
             if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
                 return _preflight(request)
             return await handler(request)
@@ -139,13 +140,18 @@ class Gate:
         elif headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return _FOREIGN  # a browser says no more than this where a page loads, say, an image
         if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADERS:
-            return _TOO_LONG
+            return TOO_LONG
         return None
 
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
         headers = response.headers
         for name, value in SAFE.items():
             headers.setdefault(name, value)
+        if "Upgrade" in request.headers:
+            # No protocol is upgraded to. The HTTP parser drops bytes that follow such a request, so
+            # a client that has sent more must learn that it was not read.
+            response.force_close()
+            headers["Connection"] = "close"
         if not self._origins:
             return
         vary = headers.get("Vary")

@@ -164,13 +164,15 @@ class Push:
     ) -> PushConfig:
         """Notify `config` of all that happens to the task after update `after`, or from now on.
         Returns it as clients may see it, with an id if it had none; one with its id is replaced.
+        The first one without an id in 0.3 gets the task's id: it is the task's default config.
 
         Raises InvalidParams if it is wrong, or one too many.
         """
         cursor = record.log.last if after is None else after
-        config = replace(config, id=config.id or uuid.uuid4().hex, task_id=record.task.id)
-        check(config, self._allow_private)
+        config = replace(config, task_id=record.task.id)
+        check(replace(config, id=config.id or "new"), self._allow_private)
         async with self._changing:
+            config = replace(config, id=config.id or await self._new_id(config))
             try:
                 # First, lest an attempt at the old address has the last word on what waits.
                 await self._halt({config.key})
@@ -222,6 +224,13 @@ class Push:
             for config in await self._queue.configs(record.task.id):
                 if config.key not in self._followers:
                     self._follow(config.key, record)
+
+    async def _new_id(self, config: PushConfig) -> str:
+        if config.version == "0.3":
+            known = await self._queue.configs(config.task_id)
+            if config.task_id not in [one.id for one in known]:
+                return config.task_id
+        return uuid.uuid4().hex
 
     async def _halt(self, keys: Collection[Key]) -> None:
         groups = (self._followers, self._lanes)

@@ -19,9 +19,10 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.log import server_logger
 
-from bridge.gate import SAFE, Refusal
+from bridge.gate import SAFE, TOO_LONG, Refusal
 from bridge.rate import ACCEPTED_AT_ONCE, AT_ONCE, SHARED, Door, Peers, Seldom, peer_of
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ KEEPALIVE = 75.0  # seconds that a connection may rest between two requests
 LOOK_EVERY = 1.0  # seconds
 SLOWEST_BODY = 64 * 1024  # bytes that one more second is given for
 SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if there are so many
+LONGEST_TARGET = 8192  # bytes of a request's first line
+LONGEST_FIELD = 8190  # bytes of one header; another number, since the parser's error says no more
 SEND_BUFFER = 256 * 1024  # bytes that the kernel keeps for a reader; it would take megabytes
 REFUSED_AT_ONCE = 100  # connections that are told why they are refused; others are just cut
 REFUSED_FOR = 1.0  # seconds that they get to read it
@@ -55,13 +58,9 @@ _TOO_SLOW = Refusal(
     408, "DEADLINE_EXCEEDED", "REQUEST_TIMEOUT", "The request did not come in time."
 )
 _NO_ROOM = Refusal(503, "UNAVAILABLE", "TOO_MANY_CONNECTIONS", "Too many connections.")
-_NO_HTTP = Refusal(
-    400,
-    "INVALID_ARGUMENT",
-    "MALFORMED_REQUEST",
-    "The request is not proper HTTP, or its headers are too large.",
-)
-REFUSALS = (_TOO_SLOW, _NO_ROOM, _NO_HTTP)
+_NO_HTTP = Refusal(400, "INVALID_ARGUMENT", "MALFORMED_REQUEST", "The request is not proper HTTP.")
+_LONG_TARGET = Refusal(414, "INVALID_ARGUMENT", "URI_TOO_LONG", "The address is too long.")
+REFUSALS = (_TOO_SLOW, _NO_ROOM, _NO_HTTP, _LONG_TARGET)
 """What any request may be answered here."""
 
 
@@ -80,6 +79,13 @@ def _raw(refusal: Refusal, *headers: str) -> bytes:
 
 _SAY_TOO_SLOW = _raw(_TOO_SLOW)
 _SAY_NO_ROOM = _raw(_NO_ROOM, "Retry-After: 1")
+
+
+def _refusal(error: HttpProcessingError) -> Refusal:
+    """What is wrong with a request that the parser refuses (RFC 9110 §15.5.15, RFC 6585 §5)."""
+    if isinstance(error, LineTooLong):
+        return _LONG_TARGET if LONGEST_TARGET in error.args else TOO_LONG
+    return TOO_LONG if "Too many headers" in error.message else _NO_HTTP
 
 
 class Runner(web.AppRunner):
@@ -204,6 +210,8 @@ class Connection(web.RequestHandler):
             "keepalive_timeout": KEEPALIVE,
             "access_log": None,
             "auto_decompress": False,  # compressed bodies are refused, so nobody need unpack them
+            "max_line_size": LONGEST_TARGET,
+            "max_field_size": LONGEST_FIELD,
         }
         super().__init__(server, loop=server.loop, **options)
         self._server = server
@@ -287,7 +295,7 @@ class Connection(web.RequestHandler):
         log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
-        response = _NO_HTTP.response()
+        response = _refusal(exc).response()
         response.force_close()
         return response
 

@@ -802,6 +802,7 @@ PUSH = (
             "push_over_http",
             "test_a_config_looks_in_each_version_as_it_should",
             "test_in_the_old_version_the_task_alone_may_name_a_config",
+            "test_in_the_old_version_a_config_without_an_id_is_the_default",
             "test_to_delete_what_is_not_there_is_fine_and_the_result_is_null",
         ),
     ),
@@ -1377,12 +1378,33 @@ JSON_RPC = (
         "§9.1, §9.3; 0.3 §6.11",
         "MUST",
         "Requests and answers are JSON-RPC 2.0: an answer has the id of its request, or "
-        "null where there is none to be found, and either a result or an error.",
+        "null where the request has no valid one, and either a result or an error.",
+        (
+            *_in(
+                "server",
+                "test_the_id_of_the_request_comes_back_as_it_was",
+                "test_what_is_no_request_is_refused",
+            ),
+            *_in(
+                "json_rpc",
+                "test_an_invalid_request_is_answered_with_its_id",
+                "test_an_invalid_request_without_an_id_is_answered_with_null",
+                "test_every_answer_has_the_id_of_its_request",
+            ),
+        ),
+    ),
+    Requirement(
+        "rpc-notifications",
+        "both",
+        "§9.1; 0.3 §6.11",
+        "MUST",
+        "A request without an id is a notification: it is executed and has no answer, which is "
+        "status 204 without a body.",
         _in(
-            "server",
-            "test_the_id_of_the_request_comes_back_as_it_was",
-            "test_what_is_no_request_is_refused",
-            "test_a_request_without_an_id_is_answered_with_null",
+            "json_rpc",
+            "test_a_notification_is_executed_and_has_no_answer",
+            "test_a_send_without_an_id_does_not_wait",
+            "test_a_notification_that_fails_has_no_answer_either",
         ),
     ),
     Requirement(
@@ -1399,6 +1421,12 @@ JSON_RPC = (
                 "test_params_that_are_wrong_are_refused",
             ),
             *_in("bad_input", "test_a_body_that_makes_no_sense_is_answered"),
+            *_in(
+                "json_rpc",
+                "test_json_beyond_our_limits_is_an_invalid_request",
+                "test_what_is_no_json_is_a_parse_error",
+                "test_what_cannot_be_executed_is_an_invalid_request_and_no_notification",
+            ),
         ),
     ),
     Requirement(
@@ -1480,12 +1508,13 @@ HTTP = (
         "1.0",
         "§11.1, §11.4, §14.1",
         "MUST",
-        "Bodies are A2A's own media type; plain JSON is read, and answered where clients know no "
-        "other.",
+        "Bodies are A2A's own media type or plain JSON: the answer's is the one that the client "
+        "accepts or else sends, in errors too.",
         _in(
             "rest",
             "test_the_answer_has_the_media_type_that_the_client_knows",
-            "test_an_answer_to_a_request_without_a_body_is_of_a2as_own_type",
+            "test_a_result_is_of_a2as_own_type_and_an_error_plain_json_unless_the_client_says",
+            "test_a_refusal_before_any_binding_has_the_media_type_too",
             "test_a_body_that_is_not_declared_as_json_is_refused_unread",
         ),
     ),
@@ -1731,8 +1760,14 @@ This page is made from `tests/requirements.py` (`python -m tests.requirements`).
 DIFFERENCES = """\
 ## Where we differ on purpose
 
-* A JSON-RPC request without an id is answered, with the id null, as the official servers do;
-  JSON-RPC itself would have no answer.
+* A JSON-RPC request without an id is a notification and has no answer (status 204), also where its
+  execution fails. The official servers answer it with the id null. One that cannot be executed (an
+  unknown method, invalid params, an unsupported version) is treated as an invalid request and
+  answered with an error and the id null, which the official suite for 0.3 requires.
+* JSON that is correct and beyond a limit of the server (64 levels, 250,000 members, integers of 64
+  bits, an id of 256 characters, no member twice in an object) is an invalid request (-32600). The
+  id of the answer is null where the limit kept the server from decoding the body.
+* An error over HTTP+JSON is plain JSON for a client that neither accepts nor sends A2A's own type.
 * Credentials and tokens of a push notification config are left out when it is shown.
 * The card is by default one for both versions: of 1.0, with the members that clients of 0.3 need.
   `BRIDGE_CARD=1.0` and `0.3` make it pure.

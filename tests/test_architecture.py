@@ -168,7 +168,7 @@ SHELL: dict[str, set[str]] = {
         "workspace",
     },
     "transports": set(),
-    "gate": {"a2a.codec"},
+    "gate": {"a2a.codec", "transports.negotiation"},
     "rate": set(),
     "timers": {"gate", "rate"},
     "transports.negotiation": {"a2a", "a2a.card", "errors"},

@@ -150,7 +150,7 @@ async def test_nesting_is_refused_or_served_but_never_half(client: Client, depth
         raw = body.replace('"DEEP"', nested(depth, '"x"')).encode()
         answer = await (await client.post(raw)).json()
         if "error" in answer:
-            assert answer["error"]["code"] in (-32700, -32602), answer
+            assert answer["error"]["code"] in (-32600, -32602), answer
             continue
         task = answer["result"].get("task", answer["result"])
         assert state(task) == "input-required", said(task)

@@ -74,6 +74,17 @@ async def ask_at(
     return int(first.split()[1]), found, rest
 
 
+async def raw(server: Server, sent: bytes) -> bytes:
+    """All that the server answers to these bytes before it closes the connection."""
+    host, port = server.url.removeprefix("http://").split(":")
+    async with asyncio.timeout(WITHIN):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        answer = await reader.read()
+        writer.close()
+    return answer
+
+
 def reason(body: bytes) -> str:
     (detail,) = json.loads(body)["error"]["details"]
     return str(detail["reason"])
@@ -331,10 +342,39 @@ async def test_headers_are_bounded_one_by_one_in_number_and_together(server: Ser
         "too much": [f"X-{n}: {'x' * 4000}" for n in range(10)],
     }
     for name, lines in ones.items():
-        status, _, _ = await ask(server, "Host: localhost", *lines)
-        assert status in (400, 431), name
+        status, _, body = await ask(server, "Host: localhost", *lines)
+        assert (status, reason(body)) == (431, "HEADERS_TOO_LARGE"), name
     status, _, _ = await ask(server, "Host: localhost", "Authorization: Bearer " + "x" * 7000)
     assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "code"),
+    [
+        (f"GET / HTTP/1.1\r\nX: {'x' * 200 * 1024}", 431, "HEADERS_TOO_LARGE"),
+        (f"GET / HTTP/1.1\r\n{'x' * 200 * 1024}: 1", 431, "HEADERS_TOO_LARGE"),
+        (f"GET /{'x' * 200 * 1024} HTTP/1.1", 414, "URI_TOO_LONG"),
+        (f"{'X' * 200 * 1024} / HTTP/1.1", 400, "MALFORMED_REQUEST"),
+    ],
+    ids=["value", "name", "target", "method"],
+)
+async def test_what_is_too_long_for_the_parser_is_named(
+    server: Server, lines: str, status: int, code: str
+) -> None:
+    answer = await raw(server, f"{lines}\r\nHost: localhost\r\n\r\n".encode())
+    assert int(answer.split()[1]) == status
+    assert reason(answer.partition(b"\r\n\r\n")[2]) == code
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "tcp", "foo"])
+async def test_nothing_behind_an_upgrade_waits_for_an_answer(server: Server, protocol: str) -> None:
+    """The first request is served; the connection then closes, so the second may be sent again."""
+    asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    upgrade = f"Connection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n".encode()
+    answer = await raw(server, asked + upgrade + asked + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nConnection: close\r\n" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 # --- JSON --------------------------------------------------------------------------------------
@@ -367,7 +407,7 @@ async def test_json_is_as_deep_as_it_may_be_and_no_deeper(server: Server, shape:
     assert answer["error"]["code"] == -32001, answer
     for depth in (MAX_DEPTH - own + 2, 500, 50_000):
         _, answer = await post(server, in_request(SHAPES[shape](depth)))
-        assert answer["error"]["code"] == -32700
+        assert answer["error"]["code"] == -32600
         assert f"more than {MAX_DEPTH} levels" in answer["error"]["message"]
 
 
@@ -405,7 +445,7 @@ async def test_a_request_has_so_many_members_and_no_more(server: Server) -> None
     _, answer = await post(server, in_request(numbers))
     assert answer["error"]["code"] == -32001
     _, answer = await post(server, in_request("[" + "1," * MAX_TOKENS + "1]"))
-    assert answer["error"]["code"] == -32700
+    assert answer["error"]["code"] == -32600
     assert str(MAX_TOKENS) in answer["error"]["message"]
 
 
@@ -419,7 +459,7 @@ async def test_integers_that_not_everybody_reads_alike_are_refused(
 ) -> None:
     for value in (digits, f"[{digits}]", f'{{"id":{digits}}}', f"[{digits},{digits}]"):
         _, answer = await post(server, in_request(value))
-        assert answer["error"]["code"] == -32700, value[:50]
+        assert (answer["error"]["code"], answer["id"]) == (-32600, 7), value[:50]
 
 
 @pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 2**63, 0, -1])
@@ -434,7 +474,7 @@ async def test_an_id_keeps_its_digits(server: Server) -> None:
         response, _ = await post(server, body)
         assert f'"id":{number},'.encode() in await response.read()
         twice = body.replace(b'"x":1', b'"x":%s' % number.encode())
-        assert (await post(server, twice))[1]["error"]["code"] == -32700
+        assert (await post(server, twice))[1]["error"]["code"] == -32600
 
 
 async def test_a_message_has_so_many_parts_and_no_more(tmp_path: Path) -> None:

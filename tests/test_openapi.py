@@ -366,6 +366,7 @@ async def bad_requests(rest: Documented, task: Json, limit: int) -> None:
             await rest.ask(method, at, sent)
         if method == "POST":
             await rest.post(at, b"{")
+            await rest.post(at, b'{"a":1,"a":2}')
             await rest.post(at, b"[]")
             await rest.post(at, b"x", **{"Content-Type": "text/plain"})
             await rest.post(at, b" " * (limit + 1))
@@ -389,6 +390,7 @@ ANYTIME = {
     (403, "ORIGIN_NOT_ALLOWED"),
     (403, "PERMISSION_DENIED"),
     (408, "REQUEST_TIMEOUT"),
+    (414, "URI_TOO_LONG"),
     (421, "HOST_NOT_ALLOWED"),
     (429, "TOO_MANY_REQUESTS"),
     (431, "HEADERS_TOO_LARGE"),
@@ -412,6 +414,7 @@ async def requests_that_come_nowhere(rest: Documented) -> None:
         await rest.get(path, **WRONG)
     await rest.raw(path, b"nonsense")
     await rest.raw(path, b"\r\n")
+    await rest.raw(path, b"GET /%s HTTP/1.1\r\n\r\n" % (b"x" * 10_000))
     async with rest.connection():  # there is room for one
         await rest.raw(path, b"")
 

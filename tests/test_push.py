@@ -484,8 +484,10 @@ async def test_configs_are_listed_in_order_and_without_their_secrets() -> None:
         first = await push.create(config("http://a.example/", "z", **secrets), record)
         second = await push.create(config("http://b.example/", "", version="0.3"), record)
         assert first == PushConfig("z", "t", "http://a.example/", scheme="Bearer")
-        assert len(second.id) == 32
-        assert await push.list("t") == [first, second]
+        third = await push.create(config("http://b.example/", "", version="0.3"), record)
+        assert second.id == "t"  # the task's: its default config
+        assert len(third.id) == 32
+        assert await push.list("t") == [first, second, third]
         assert await push.get("t", "z") == first
         assert await push.get("t", "unknown") is None
         assert await push.get("another", "z") is None

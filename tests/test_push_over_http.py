@@ -189,6 +189,58 @@ async def test_in_the_old_version_the_task_alone_may_name_a_config(server: Serve
     assert raised.value.code == -32001
 
 
+DEFAULT: list[Json] = [  # how clients of 0.3 name the config that they have set without an id
+    {},
+    {"pushNotificationConfigId": None},
+    {"pushNotificationConfigId": ""},
+    {"pushNotificationConfigId": "default"},
+]
+
+
+async def test_in_the_old_version_a_config_without_an_id_is_the_default(server: Server) -> None:
+    client = server.client("0.3")
+    configs = Configs(client)
+    task = (await client.send("done"))["id"]
+    get, remove = (f"tasks/pushNotificationConfig/{name}" for name in ("get", "delete"))
+    await configs.create(task, NOWHERE, id="first")
+    for name in DEFAULT:
+        assert (await client.call(get, {"id": task, **name}))["pushNotificationConfig"]["id"] == (
+            "first"
+        )
+    default = await configs.create(task, NOWHERE + "/a")
+    other = await configs.create(task, NOWHERE + "/b")
+    assert other["pushNotificationConfig"]["id"] != default["pushNotificationConfig"]["id"]
+    for name in (*DEFAULT, {"pushNotificationConfigId": task}):
+        assert await client.call(get, {"id": task, **name}) == default
+    assert len(await configs.all(task)) == 3
+    await client.call(remove, {"id": task, "pushNotificationConfigId": "default"})
+    assert (await client.call(get, {"id": task}))["pushNotificationConfig"]["id"] == "first"
+    await configs.create(task, NOWHERE, id="default")
+    await configs.create(task, NOWHERE)
+    named = await client.call(get, {"id": task, "pushNotificationConfigId": "default"})
+    assert named["pushNotificationConfig"]["id"] == "default"
+
+
+async def test_a_config_of_a_send_in_the_old_version_is_the_default(server: Server) -> None:
+    client = server.client("0.3")
+    asked = await client.send("ask one Which?", {"pushNotificationConfig": {"url": NOWHERE}})
+    get = "tasks/pushNotificationConfig/get"
+    found = await client.call(get, {"id": asked["id"], "pushNotificationConfigId": "default"})
+    assert found["pushNotificationConfig"] == {"id": asked["id"], "url": NOWHERE}
+
+
+async def test_in_the_new_version_there_is_no_default(server: Server) -> None:
+    client = server.client("1.0")
+    configs = Configs(client)
+    task = (await client.send("done"))["id"]
+    for _ in range(2):
+        await configs.create(task, NOWHERE)
+    assert len(await configs.all(task)) == 2
+    with pytest.raises(RpcError) as raised:
+        await configs.get(task, "default")
+    assert raised.value.code == -32001
+
+
 @pytest.mark.parametrize(
     ("version", "method", "params"),
     [

@@ -360,7 +360,12 @@ async def test_another_version_or_none_is_not_supported(root: Rest, version: str
         (PLAIN, A2A, PLAIN),
         (PLAIN, PLAIN, PLAIN),
         (f"{A2A}, {PLAIN}", PLAIN, A2A),
-        (f"{PLAIN}, {A2A};q=0.5", A2A, A2A),
+        (f"{PLAIN}, {A2A}", PLAIN, A2A),
+        (f"{PLAIN}, {A2A};q=0.5", A2A, PLAIN),
+        (f"{PLAIN};q=0.5, {A2A};v=1;q=0.8", PLAIN, A2A),
+        (f"{A2A};q=0, */*", PLAIN, PLAIN),
+        ("text/event-stream", PLAIN, PLAIN),
+        ("text/event-stream", A2A, A2A),
     ],
 )
 async def test_the_answer_has_the_media_type_that_the_client_knows(
@@ -373,12 +378,38 @@ async def test_the_answer_has_the_media_type_that_the_client_knows(
     assert (wrong.status, wrong.media_type) == (400, answered)
 
 
-@pytest.mark.parametrize(("accept", "answered"), [("", A2A), ("*/*", A2A), (PLAIN, PLAIN)])
-async def test_an_answer_to_a_request_without_a_body_is_of_a2as_own_type(
-    root: Rest, accept: str, answered: str
+@pytest.mark.parametrize(
+    ("headers", "answered", "refused"),
+    [
+        ({"Accept": ""}, A2A, PLAIN),
+        ({"Accept": "*/*"}, A2A, PLAIN),
+        ({"Accept": PLAIN}, PLAIN, PLAIN),
+        ({"Accept": A2A}, A2A, A2A),
+        ({"Accept": "*/*", "Content-Type": PLAIN}, PLAIN, PLAIN),
+        ({"Accept": "*/*", "Content-Type": A2A}, A2A, A2A),
+    ],
+)
+async def test_a_result_is_of_a2as_own_type_and_an_error_plain_json_unless_the_client_says(
+    root: Rest, headers: dict[str, str], answered: str, refused: str
 ) -> None:
-    assert (await root.get("/tasks", Accept=accept)).media_type == answered
-    assert (await root.get("/tasks/none", Accept=accept)).media_type == answered
+    """The official suite wants plain JSON for the error of a GET that accepts anything."""
+    assert (await root.get("/tasks", **headers)).media_type == answered
+    for path in ("/tasks/none", "/tasks?pageSize=0", "/nowhere/at/all"):
+        answer = await root.get(path, **headers)
+        assert (answer.status >= 400, answer.media_type) == (True, refused)
+    answer = await root.ask("PUT", "/tasks", None, headers)
+    assert (answer.status, answer.media_type) == (405, refused)
+
+
+@pytest.mark.parametrize("kind", [A2A, PLAIN])
+async def test_a_refusal_before_any_binding_has_the_media_type_too(
+    workspace: Path, kind: str
+) -> None:
+    async with serving(workspace, bridge_token="x" * 16) as server:
+        rest = Rest(server.http, server.url, Accept=kind)
+        for headers in ({}, {"Host": "evil.example"}, {"Origin": "https://evil.example"}):
+            answer = await rest.get("/tasks", **headers)
+            assert (answer.status in (401, 403, 421), answer.media_type) == (True, kind)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
@@ -446,7 +477,7 @@ def check_error(answer: Answer, error: type[Exception]) -> None:
     """That `answer` is this error, in the shape of google.rpc (§11.6)."""
     _, reason, status, name = TABLE[error]
     assert (answer.status, answer.reason) == (status, reason)
-    assert answer.media_type == A2A
+    assert answer.media_type in (A2A, PLAIN)
     assert answer.body.keys() == {"error"}
     assert answer.error.keys() == {"code", "status", "message", "details"}
     assert (answer.error["code"], answer.error["status"]) == (status, name)
@@ -455,7 +486,7 @@ def check_error(answer: Answer, error: type[Exception]) -> None:
 
 def check_unrouted(answer: Answer, status: int) -> None:
     """That `answer` says, in the same shape, that there is no such path or method."""
-    assert (answer.status, answer.media_type, answer.reason) == (status, A2A, "METHOD_NOT_FOUND")
+    assert (answer.status, answer.media_type, answer.reason) == (status, PLAIN, "METHOD_NOT_FOUND")
     assert answer.error.keys() == {"code", "status", "message", "details"}
     name = "NOT_FOUND" if status == 404 else "UNIMPLEMENTED"
     assert (answer.error["code"], answer.error["status"]) == (status, name)

@@ -194,11 +194,11 @@ class V0_3(Codec):
             created = parse(_TaskPushConfig, params)
             return created.push_notification_config.decoded(created.task_id)
         named = parse(_PushName, params)
-        if operation is Operation.PUSH_DELETE and named.push_notification_config_id is None:
+        if operation is Operation.PUSH_DELETE and not named.push_notification_config_id:
             problem = "Field required"
             field = "pushNotificationConfigId"
             raise InvalidParams(f"Invalid params: {field}: {problem}", [(field, problem)])
-        return PushParams(named.id, named.push_notification_config_id)
+        return PushParams(named.id, named.push_notification_config_id or None)
 
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
         if task.reply:

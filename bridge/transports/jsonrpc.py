@@ -53,24 +53,48 @@ class JsonRpc:
         request_id: RequestId = None
         codec = _NEWEST
         try:
-            envelope = _envelope(await read_json(request))
-            request_id = envelope.get("id")
+            envelope = await read_json(request)
+            request_id = _id(envelope)
+            _check(envelope)
             method, codec = _method(envelope, request)
             check_extension(request, self._extension_required)
-            result = await self._result(request, codec, codec.methods[method], _params(envelope))
-            del envelope  # a stream may stay for days
+            operation, params = codec.methods[method], _params(envelope)
+            if "id" not in envelope:
+                return await self._notified(request, codec, operation, params)
+            result = await self._result(request, codec, operation, params)
+            del envelope, params  # a stream may stay for days
             if isinstance(result, Stream):
                 before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request_id) + b',"result":'
                 return await sse.respond(request, result, before, b"}")
             body = {"jsonrpc": "2.0", "id": request_id, "result": result}
             return _respond(body, headers=activated_extensions(request))
         except errors.InvalidRequest as error:
-            return await _respond_error(request, codec, None, error)
+            if error.body is not None:
+                request_id = _id(error.body)
+            return await _respond_error(request, codec, request_id, error)
         except errors.RequestError as error:
             return await _respond_error(request, codec, request_id, error)
         except Exception as error:
             log.exception("request failed")
             return await _respond_error(request, codec, request_id, error)
+
+    async def _notified(
+        self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
+    ) -> web.Response:
+        """Execute a notification, which has no answer, not even where it fails (JSON-RPC 2.0
+        §4.1). Raises what HTTP has a status for, and InvalidParams: a request that cannot be
+        executed is invalid and, like one without a method, is answered with the id null."""
+        caller = self._caller(request)
+        try:
+            if operation in (Operation.SEND, Operation.STREAM):  # a stream does not wait
+                await self._operations.stream(codec, Operation.STREAM, params, caller)
+            elif operation not in STREAMING:
+                await self._operations.call(codec, operation, params, caller)
+        except errors.RequestError as error:
+            if isinstance(error, errors.InvalidParams) or type(error) in STATUS:
+                raise
+            log.info("a notification failed", extra={"error": str(error)})
+        return web.Response(status=204)
 
     async def _result(
         self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
@@ -83,17 +107,23 @@ class JsonRpc:
         return await self._operations.call(codec, operation, params, caller)
 
 
-def _envelope(envelope: Any) -> dict[str, Any]:
+def _id(envelope: Any) -> RequestId:
+    """The id of what may be a request; None if it has no valid one."""
+    request_id = envelope.get("id") if isinstance(envelope, dict) else None
+    if isinstance(request_id, bool) or not isinstance(request_id, RequestId):
+        return None
+    return None if isinstance(request_id, str) and len(request_id) > MAX_ID else request_id
+
+
+def _check(envelope: Any) -> None:
+    """Raises InvalidRequest for what is no JSON-RPC 2.0 request."""
     if isinstance(envelope, list):
         raise errors.InvalidRequest("Batches are not supported; send one request at a time.")
     if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
         raise errors.InvalidRequest('The body must be an object with "jsonrpc": "2.0".')
-    request_id = envelope.get("id")
-    if isinstance(request_id, bool) or not isinstance(request_id, RequestId):
-        raise errors.InvalidRequest("id must be a string, a number or null.")
-    if isinstance(request_id, str) and len(request_id) > MAX_ID:
-        raise errors.InvalidRequest(f"id may have up to {MAX_ID} characters.")
-    return envelope
+    if envelope.get("id") is not None and _id(envelope) is None:
+        text = f"id must be a string of at most {MAX_ID} characters, a number or null."
+        raise errors.InvalidRequest(text)
 
 
 def _method(envelope: Mapping[str, Any], request: web.Request) -> tuple[str, Codec]:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +21,8 @@ from bridge.a2a.card import EXTENSION
 
 JSON = "application/json"
 A2A_JSON = "application/a2a+json"
+_TYPES = (A2A_JSON, JSON)  # the first wins where the client wants both alike
+_QUALITY = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 MAX_DEPTH = 64  # levels of nested JSON in a request
 MAX_TOKENS = 250_000  # strings, brackets and commas in it; text of any length is one
 AT_ONCE = 64 * 1024  # bytes of JSON that are decoded while everybody else waits
@@ -45,10 +47,11 @@ def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Cod
     for codec in codecs:
         if match and codec.version == match[1]:
             return codec
+    versions = " or ".join(codec.version for codec in codecs)
     if match and any(codec.version == match[1] for codec in CODECS):
-        text = f"{name} is not of A2A {wanted[:20]}; send the header A2A-Version."
+        text = f"{name} is not of A2A {wanted[:20]}; send the header A2A-Version: {versions}."
     else:
-        text = f"A2A {wanted[:20]!r} is not supported."
+        text = f"A2A {wanted[:20]!r} is not supported; send the header A2A-Version: {versions}."
     supported = ", ".join(codec.version for codec in CODECS)
     raise errors.VersionNotSupported(text, supportedVersions=supported)
 
@@ -68,6 +71,29 @@ def activated_extensions(request: web.Request) -> dict[str, str]:
         if EXTENSION in [uri.strip() for uri in asked.split(",")]:
             headers[name] = EXTENSION
     return headers
+
+
+def media_type(request: web.Request, default: str) -> str:
+    """The type of the answer's JSON: what the client prefers by Accept, else what it sends itself,
+    else `default`."""
+    wanted: dict[str, float] = {}
+    for one in ",".join(request.headers.getall("Accept", ())).split(","):
+        name, *parameters = (piece.strip().lower() for piece in one.split(";"))
+        if name in _TYPES:
+            wanted[name] = max(wanted.get(name, 0.0), _quality(parameters))
+    best = max(wanted.values(), default=0.0)
+    if best:
+        return next(name for name in _TYPES if wanted.get(name) == best)
+    return request.content_type if request.content_type in _TYPES else default
+
+
+def _quality(parameters: Iterable[str]) -> float:
+    """How much the client wants a type of Accept (RFC 9110 §12.4.2)."""
+    for one in parameters:
+        found = _QUALITY.fullmatch(one)
+        if found:
+            return float(found[1])
+    return 1.0
 
 
 def shows_retry(request: web.Request) -> bool:
@@ -95,7 +121,8 @@ def declares_json(request: web.Request) -> bool:
 async def read_json(request: web.Request, empty: Any = None) -> Any:
     """The body as JSON; `empty` where there is none, if that is given. Raises, before it reads
     anything, ContentTypeNotSupported for what is not declared as JSON: of all that may start an
-    agent, a page of another site could send it without asking. Raises BodyTooLarge, ParseError."""
+    agent, a page of another site could send it without asking. Raises BodyTooLarge, and what
+    decode_json() does."""
     if empty is not None and not request.body_exists and request.content_type not in _FORMS:
         return empty
     if not declares_json(request):
@@ -117,19 +144,44 @@ async def read_json(request: web.Request, empty: Any = None) -> Any:
 
 
 def decode_json(body: bytes) -> Any:
-    """`body` as JSON. Raises ParseError, also where an object has a member twice: who looked at the
-    request before us, such as a filter, may have gone by the one that we would not see. Likewise
-    for integers of more than 64 bits, which not everybody reads as the same number; an `id` at the
-    top, which is only said again, may be one and keeps its digits."""
+    """`body` as JSON. Raises ParseError for what is none, and InvalidRequest for JSON that is
+    correct and beyond our limits. An object may not have a member twice: a filter in front of the
+    server may decide by the one that the server does not see. Nor may an integer have more than 64
+    bits, since parsers differ in how they read it; an `id` at the top may, and keeps its digits."""
     _check_shape(body)
     try:
         decoded = orjson.loads(body)  # it does not tell of members twice, nor of long integers
         _CHECK.decode(body.decode())
     except _Large:
-        decoded["id"] = orjson.Fragment(_large_id(body.decode()))
+        large = _large_id(body.decode())
+        if large is None:
+            text = "The body has an integer of more than 64 bits."
+            raise errors.InvalidRequest(text, decoded) from None
+        decoded["id"] = orjson.Fragment(large)
+    except _Twice as twice:
+        text = f"The body has an object with two members {str(twice)[:100]!r}."
+        raise errors.InvalidRequest(text, decoded if _has_one_id(body) else None) from None
     except ValueError as error:
-        raise errors.ParseError(f"The body is not JSON: {error}") from None
+        raise _refusal(body, str(error)) from None
     return decoded
+
+
+def _refusal(body: bytes, problem: str) -> errors.RequestError:
+    """Why a body is refused that orjson does not read: it may be correct JSON with a number or a
+    text that cannot be represented."""
+    try:
+        decoded = _LENIENT.decode(body.decode())
+    except ValueError:
+        return errors.ParseError(f"The body is not JSON: {problem}")
+    return errors.InvalidRequest(f"The body cannot be represented here: {problem}", decoded)
+
+
+def _small(digits: str) -> int | None:
+    return None if _is_large(digits) else int(digits)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 class _Large(Exception):
@@ -145,8 +197,17 @@ def _check_size(digits: str) -> None:
         raise _Large
 
 
-def _large_id(body: str) -> str:
-    """The digits of the `id` at the top. Raises ParseError if another integer is large, too."""
+def _has_one_id(body: bytes) -> bool:
+    top = json.loads(body, object_pairs_hook=lambda members: [name for name, _ in members])
+    return isinstance(top, list) and top.count("id") == 1
+
+
+class _Twice(Exception):
+    """There is an object with two members of this name."""
+
+
+def _large_id(body: str) -> str | None:
+    """The digits of the `id` at the top; None if there is another large integer."""
     large: list[str] = []
 
     def note(digits: str) -> _Digits:
@@ -157,9 +218,7 @@ def _large_id(body: str) -> str:
     json.loads(body, object_pairs_hook=_check_members, parse_int=note)
     exact = json.loads(body, parse_int=_Digits)
     named = exact.get("id") if isinstance(exact, dict) else None
-    if large != [named] or not isinstance(named, _Digits):
-        raise errors.ParseError("The body has an integer of more than 64 bits.")
-    return str(named)
+    return str(named) if large == [named] and isinstance(named, _Digits) else None
 
 
 class _Digits(str):
@@ -169,15 +228,16 @@ class _Digits(str):
 def _check_members(members: list[tuple[str, Any]]) -> None:
     if len(dict(members)) < len(members):
         (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
-        raise errors.ParseError(f"The body has an object with two members {twice[:100]!r}.")
+        raise _Twice(twice)
 
 
 _CHECK = json.JSONDecoder(object_pairs_hook=_check_members, parse_int=_check_size)
+_LENIENT = json.JSONDecoder(parse_int=_small, parse_constant=_no_number)
 
 
 def _check_shape(body: bytes) -> None:
-    """Raises ParseError for what is nested too deeply or has too many members, before anything is
-    built of it. It takes time with the number of members, which it bounds, not with their size."""
+    """Raises InvalidRequest for what is nested too deeply or has too many members, before anything
+    is built of it. The time that it takes depends on their number, not on their size."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH and len(body) <= MAX_TOKENS:
         return
     depth = tokens = 0
@@ -185,11 +245,12 @@ def _check_shape(body: bytes) -> None:
         brackets = piece.translate(_DEEPER, _OTHERS)
         tokens += 1 + len(brackets) + piece.count(b",")
         if tokens > MAX_TOKENS:
-            raise errors.ParseError(f"The body has more than {MAX_TOKENS} members.")
+            raise errors.InvalidRequest(f"The body has more than {MAX_TOKENS} members.")
         for deeper in brackets:
             depth += 1 if deeper else -1
             if depth > MAX_DEPTH:
-                raise errors.ParseError(f"The body is nested more than {MAX_DEPTH} levels deep.")
+                text = f"The body is nested more than {MAX_DEPTH} levels deep."
+                raise errors.InvalidRequest(text)
 
 
 def _outside_of_strings(body: bytes) -> Iterator[bytes]:

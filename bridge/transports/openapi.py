@@ -227,7 +227,8 @@ def _refusals(method: str, operation: Operation, card: Card) -> Iterator[Refusal
     yield errors.VersionNotSupported
     yield from CONTRACTS[operation].refusals
     if method == "POST":
-        yield from (errors.ParseError, errors.BodyTooLarge, errors.InvalidParams)
+        yield from (errors.ParseError, errors.InvalidRequest)
+        yield from (errors.BodyTooLarge, errors.InvalidParams)
     if operation is Operation.EXTENDED_CARD and not card.extended:
         yield errors.UnsupportedOperation
     if card.extension_required:

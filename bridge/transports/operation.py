@@ -285,10 +285,11 @@ class Operations:
         asked = codec.decode_push(Operation.PUSH_GET, params)
         self._tasks.get(asked.task_id, caller.principal)
         configs = await self._push.list(asked.task_id)
-        for config in configs:
-            if asked.config_id in (None, config.id):
-                return codec.encode_push(_shown(config))
-        raise TaskNotFound("The task has no such push notification config.")
+        wanted = _config_id(codec, asked, configs)
+        found = [config for config in configs if wanted in (None, config.id)]
+        if not found:
+            raise TaskNotFound("The task has no such push notification config.")
+        return codec.encode_push(_shown(found[0]))
 
     async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_LIST, params)
@@ -299,7 +300,9 @@ class Operations:
     async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_DELETE, params)
         self._tasks.get(asked.task_id, caller.principal, "run")
-        await self._push.delete(asked.task_id, asked.config_id or "")
+        configs = await self._push.list(asked.task_id)
+        wanted = _config_id(codec, asked, configs)
+        await self._push.delete(asked.task_id, wanted or asked.config_id or "")
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
@@ -379,6 +382,15 @@ def _config(codec: Codec, asked: PushParams) -> PushConfig:
     version: Literal["1.0", "0.3"] = "0.3" if codec.version == "0.3" else "1.0"
     secrets = (asked.token, asked.scheme, asked.credentials)
     return PushConfig(asked.config_id or "", asked.task_id, asked.url, *secrets, version)
+
+
+def _config_id(codec: Codec, asked: PushParams, configs: Sequence[PushConfig]) -> str | None:
+    """The id that the client means; None for any. In 0.3, no id and the id `default` mean the
+    first config that was set without one (see Push.create), else the oldest."""
+    known = {config.id for config in configs}
+    if codec.version != "0.3" or asked.config_id not in (None, "default") or "default" in known:
+        return asked.config_id
+    return asked.task_id if asked.task_id in known else None
 
 
 def _shown(config: PushConfig) -> PushParams:

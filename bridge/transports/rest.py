@@ -25,6 +25,7 @@ from bridge.transports.negotiation import (
     check_extension,
     codec_for,
     declares_json,
+    media_type,
     read_json,
     retry_after,
 )
@@ -150,19 +151,21 @@ def _value(name: str, text: str) -> Any:
     return _FLAGS.get(text, text) if name == "includeArtifacts" else text
 
 
-def _media_type(request: web.Request) -> str:
-    """A2A's own (§11.2), unless the client accepts or sends nothing but plain JSON."""
-    accepted = request.headers.get("Accept", "")
-    plain = JSON in accepted or request.content_type == JSON
-    return JSON if plain and A2A_JSON not in accepted else A2A_JSON
-
-
-def _respond(request: web.Request, body: Any, status: int = 200) -> web.Response:
+def _respond(request: web.Request, body: Any) -> web.Response:
     return web.Response(
         body=orjson.dumps({} if body is None else body),
-        status=status,
         headers=activated_extensions(request),
-        content_type=_media_type(request),
+        content_type=media_type(request, A2A_JSON),
+    )
+
+
+def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:
+    """`error` as of encode_error(). It is plain JSON for clients that do not say what they read:
+    unlike a result, it is not of A2A's own format (§11.6, AIP-193)."""
+    return web.Response(
+        body=orjson.dumps({"error": error}),
+        status=error["code"],
+        content_type=media_type(request, JSON),
     )
 
 
@@ -178,17 +181,12 @@ def encode_error(error: Exception) -> dict[str, Any]:
     }
 
 
-def encode_unauthenticated(text: str) -> dict[str, Any]:
-    """The body for a client whose request did not even come to a binding."""
-    return {"error": encode_error(errors.Unauthenticated(text))}
-
-
 def _respond_error(request: web.Request, error: Exception) -> web.Response:
     body = encode_error(error)
     if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
         body["code"] = 415  # what HTTP itself says of a body that nobody can read
-    response = _respond(request, {"error": body}, body["code"])
-    response.headers.update(retry_after(error))
+    response = respond_error(request, body)
+    response.headers.update({**activated_extensions(request), **retry_after(error)})
     return response
 
 
@@ -198,10 +196,10 @@ def respond_unrouted(
     """The answer where no route has the path, or none with that path has the method."""
     if isinstance(error, web.HTTPNotFound):
         body = encode_error(errors.MethodNotFound("Nothing answers at this address."))
-        return _respond(request, {"error": body}, 404)
+        return respond_error(request, body)
     allowed = error.headers["Allow"]
     body = encode_error(errors.MethodNotFound(f"This address takes only {allowed}."))
     body |= {"code": 405, "status": "UNIMPLEMENTED"}
-    response = _respond(request, {"error": body}, 405)
+    response = respond_error(request, body)
     response.headers["Allow"] = allowed
     return response
