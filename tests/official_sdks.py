@@ -29,7 +29,7 @@ def command(sdk: str) -> tuple[Path | str, Path]:
 
 
 async def play(
-    url: str, sdk: str, scenario: str, prompt: str, answer: str = "allow", token: str = ""
+    url: str, sdk: str, scenario: str, prompt: str, answer: str = "allow", token: str = "any"
 ) -> Any:
     """What the SDK's client saw. Its environment has no proxies: the server is on loopback."""
     process = await asyncio.create_subprocess_exec(
@@ -49,8 +49,9 @@ async def play(
     try:
         async with asyncio.timeout(RUNS_WITHIN):
             output, problems = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode == 0, problems.decode()
     return json.loads(output)
