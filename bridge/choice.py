@@ -225,7 +225,7 @@ def make_service(
         _attachments(choice, state.files, sandbox),
         choice.adapter.steers,
         state.markers,
-        state.spools if choice.adapter.spools else None,
+        state.spools,
         choice.adapter.by_the_minute,
         sandbox,
         settings.rules,

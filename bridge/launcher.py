@@ -20,6 +20,11 @@ stdin. It writes into the file who the child is, on one line: its pid, and when 
 ticks after boot). Once the child has ended, it adds the exit status, as subprocess gives it, and
 reaps it only then: who finds no status while the process is in /proc has to look again.
 
+Such a packet has one more descriptor, after that of stderr: the read end of the child's stdout.
+This process keeps it, so that what the child writes is not lost with the server. While there is a
+server, that reads it; while there is none, this process moves what comes to the file `out` beside
+the other one (bridge/pump.py).
+
 The answer is the child's pid, on one line; the end of the file says that the program runs. If it
 cannot, the rest is marshal's: what an OSError has, `[errno, strerror, filename]`, or the text of
 another exception. What the rules refuse, it says as confine.py does, on its stderr.
@@ -39,16 +44,18 @@ import signal
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from bridge import confine
+from bridge import confine, pump
 
 NAME = b"agent-launcher"  # what it is called in lists of processes
-STREAMS, MOST = 3, 5  # descriptors: of a program, and in a packet at most
+STREAMS, MOST = 3, 6  # descriptors: of a program, and in a packet at most
 PACKET = 8192  # bytes: a letter and a path
 LENGTH = 4  # bytes of an order, before it
+AGAIN = 1.0  # seconds until another attempt to move what a full disk did not take
 FAILED = 127  # the exit status of a process that has answered why it is no program
 _SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
@@ -57,7 +64,70 @@ _CLONE3 = 435
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
 _SET_DUMPABLE, _SET_NAME = 4, 15
 
-_files: dict[int, str] = {}  # of the programs that are this process's own children
+
+class _Program:
+    """A child of this process's own: its pid until it is reaped, the file where it is written down
+    how it ended, and its stdout's read end, until that has been moved. `left`: bytes that it wrote
+    before it ended; None while it runs."""
+
+    def __init__(self, pid: int, file: str, pipe: int) -> None:
+        self.pid = pid
+        self.file = file
+        self.pipe = pipe
+        self.left: int | None = None
+        self.again = 0.0  # when to try once more to move them
+
+    def write_down(self, *numbers: int) -> None:
+        """In the file that is there already: its folder may be being removed."""
+        line = " ".join(map(str, numbers))
+        with contextlib.suppress(OSError):
+            file = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(file, f"{line}\n".encode())
+            finally:
+                os.close(file)
+
+    def ended(self, *numbers: int) -> None:
+        """What a descendant writes from here on is not kept: it might not stop."""
+        self.left = pump.held(self.pipe) if self.pipe >= 0 else 0
+        self.write_down(*numbers)
+
+    def done(self) -> bool:
+        """Whether nothing is left to do: all is moved, or its folder was removed."""
+        if self.left is None:
+            return False
+        if self.pipe >= 0:
+            self.left = min(self.left, pump.held(self.pipe))
+            if self.left <= 0 or not os.path.exists(self.file):
+                self.close()
+        return self.pipe < 0
+
+    def move(self) -> None:
+        """Some bytes to the file. No other process may do that at the same time."""
+        most = pump.MOVE_BYTES if self.left is None else self.left
+        try:
+            path = os.path.join(os.path.dirname(self.file), pump.OUT)
+            out = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                moved = pump.move(self.pipe, out, os.fstat(out).st_size, most)
+            finally:
+                os.close(out)
+        except BlockingIOError:
+            return
+        except OSError:  # such as a full disk
+            self.again = time.monotonic() + AGAIN
+            return
+        if self.left is not None:
+            self.left -= moved
+        if not moved:
+            self.close()
+
+    def close(self) -> None:
+        os.close(self.pipe)
+        self.pipe = -1
+
+
+_programs: list[_Program] = []
 
 
 def serve(control: socket.socket) -> None:
@@ -78,34 +148,77 @@ def serve(control: socket.socket) -> None:
     for fd in (control.fileno(), died):
         poll.register(fd, select.POLLIN)
     while True:
-        ready = {fd for fd, _ in poll.poll()}
-        if died in ready:
-            os.read(died, 4096)
-            _reap(os.WNOHANG)
+        left = any(one.left is not None for one in _programs)
+        ready = {fd for fd, _ in poll.poll(AGAIN * 1000 if left else None)}
+        if died in ready or left:
+            _reap(died)
         if control.fileno() in ready and not _take(control):
             break
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # whoever reads the server's need not wait for us
-    _reap(0)
+    _outlive(died)
+
+
+def _outlive(died: int) -> None:
+    """Without the server that started this process: stand in for it until another one is there, and
+    whenever that has ended."""
+    attended = _attended()
+    alone = True
+    while _programs:
+        poll, now = select.poll(), time.monotonic()
+        poll.register(died, select.POLLIN)
+        pipes = {one.pipe: one for one in _programs if one.pipe >= 0 and one.again <= now}
+        for fd in pipes if alone else (attended,):
+            poll.register(fd, select.POLLIN if alone else 0)
+        waits = any(one.again > now or one.left is not None for one in _programs)
+        ready = {fd for fd, _ in poll.poll(AGAIN * 1000 if waits else None)}
+        if alone:
+            alone = _move_all([pipes[fd] for fd in ready & pipes.keys()], attended)
+        else:
+            alone = attended in ready
+        _reap(died)
+
+
+def _move_all(programs: list[_Program], attended: int) -> bool:
+    """False if another process does that."""
+    for one in programs:
+        if attended >= 0 and not pump.lock(attended):
+            return False
+        one.move()
+        if attended >= 0:
+            pump.unlock(attended)
+    return True
+
+
+def _attended() -> int:
+    """What says whether there is a server; -1 if there never was one."""
+    for one in _programs:
+        path = os.path.join(os.path.dirname(one.file), "../..", pump.ATTENDED)
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return -1
 
 
 def _take(control: socket.socket) -> bool:
     """One packet; False if there will be no more."""
     space = socket.CMSG_SPACE(MOST * array.array("i").itemsize)
-    packet, messages, _, _ = control.recvmsg(PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    packet, messages, flags, _ = control.recvmsg(PACKET, space, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for _, _, descriptors in messages:
         fds.frombytes(descriptors)
-    if packet:
-        _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
+    keep = -1
+    if packet and not flags & socket.MSG_CTRUNC:  # with too few descriptors left, it is not started
+        keep = _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
     for fd in fds:
-        os.close(fd)
+        if fd != keep:
+            os.close(fd)
     return bool(packet)
 
 
-def _launch(fds: list[int], grouped: bool, file: str) -> None:
-    """One child for one packet."""
+def _launch(fds: list[int], grouped: bool, file: str) -> int:
+    """One child for one packet. Returns the descriptor that is to stay open, or -1."""
     server = fds.pop()  # no socket object: what is touched first is copied, page by page
     group = fds.pop() if grouped else -1
+    pipe = fds.pop() if file else -1
     pid, inside = fork(0 if file else _CLONE_PARENT, group)
     if pid == 0:
         try:
@@ -113,26 +226,27 @@ def _launch(fds: list[int], grouped: bool, file: str) -> None:
             _become_program(fds, server, inside)
         finally:
             os._exit(FAILED)
-    if file and pid > 0:
-        _files[pid] = file
-        _write_down(pid, pid, _began(pid))
+    if not file or pid < 0:
+        return -1
+    program = _Program(pid, file, pipe)
+    _programs.append(program)
+    program.write_down(pid, _began(pid))
+    return pipe
 
 
-def _reap(flags: int) -> None:
-    """Write down how children have ended, and only then let go of them. Without WNOHANG, until
-    there is none left."""
+def _reap(died: int) -> None:
+    """Write down how children have ended, and only then let go of them."""
+    with contextlib.suppress(BlockingIOError):
+        os.read(died, 4096)
     with contextlib.suppress(ChildProcessError):
-        while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | flags):
+        while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG):
             exited = dead.si_code == os.CLD_EXITED
-            _write_down(dead.si_pid, dead.si_status if exited else -dead.si_status)
-            del _files[dead.si_pid]
+            for one in _programs:
+                if one.pid == dead.si_pid:
+                    one.ended(dead.si_status if exited else -dead.si_status)
+                    one.pid = 0
             os.waitpid(dead.si_pid, 0)
-
-
-def _write_down(child: int, *numbers: int) -> None:
-    line = " ".join(map(str, numbers))
-    with contextlib.suppress(OSError), open(_files[child], "ab", buffering=0) as file:
-        file.write(f"{line}\n".encode())
+    _programs[:] = [one for one in _programs if not one.done()]
 
 
 def _began(pid: int) -> int:

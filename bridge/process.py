@@ -1,4 +1,4 @@
-"""A child process on pipes: lines out, bytes in, and nothing of it left behind.
+"""A child process: lines out, bytes in, and nothing of it left behind.
 
 Facts that decide the code (CPython 3.11-3.13, Linux):
 
@@ -33,7 +33,7 @@ from bridge import cgroup, proc
 from bridge.cgroup import Cgroup
 from bridge.channel import Channel, Pipes
 from bridge.errors import LaunchError
-from bridge.spawn import Child, Start, start_child
+from bridge.spawn import Child, Start, launcher, start_child
 from bridge.spool import Spool, exit_code, who
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ class AgentProcess:
             self._channel.write(data)
 
     def pause(self, paused: bool) -> None:
-        """Hear nothing more for now, or go on. The child waits, or its file grows."""
+        """Hear nothing more for now, or go on. The child waits once its pipe is full."""
         if self.exit_code is None and not self._detached and paused != self._paused:
             self._paused = paused
             self._channel.pause(paused)
@@ -459,9 +459,11 @@ def kill_descendants(spared: Collection[str] = ()) -> None:
 
 
 def _with_descendants(markers: Collection[str]) -> set[int]:
-    """Whoever has one of these markers, what stems from them, and their parents: the launcher."""
+    """Processes with one of these markers, their descendants and their parents; and the launcher,
+    which may have the output of one that has just ended. It ends by itself."""
     roots = {pid for marker in markers for pid in proc.marked(marker)}
     parents = {int(fields[1]) for pid in roots if (fields := proc.living(pid))}
+    parents |= {launcher()} if markers else set()
     return roots.union(parents, *(proc.descendants(pid) for pid in roots))
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from bridge import confine
 from bridge.cgroup import Cgroup
 from bridge.proc import MARKER
+from bridge.pump import PIPE
 from bridge.spool import prepare
 
 # Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
@@ -71,6 +72,9 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     milliseconds. Raises OSError, whose filename is the directory where that is to blame,
     TimeoutError after STARTS_WITHIN, and ValueError."""
     argv, rules, checked = start.argv, start.rules, False
+    if spool and rules and rules["profile"] == "landlock":
+        # As on a pipe without a name, a program may open its own stdout again: /dev/stdout.
+        rules = {**rules, "write": [*rules.get("write", ()), os.path.realpath(spool / PIPE)]}
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
     if rules is not None:
@@ -167,6 +171,7 @@ class _Launcher:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control = -1  # the descriptor of the socket
+        self.pid = 0
 
     def start(self, order: Mapping[str, Any], packet: bytes, fds: Sequence[int]) -> int:
         written = marshal.dumps(dict(order))
@@ -197,11 +202,17 @@ class _Launcher:
                         start_new_session=True,
                     )
                     child.returncode = 0  # it is reaped like an orphan
+                    self.pid = child.pid
                     self._control = ours.detach()
             return self._control, socket.socket(*kind, fileno=os.dup(self._control))
 
 
 _launcher = _Launcher()
+
+
+def launcher() -> int:
+    """The pid of the process that starts children; 0: there has been none yet."""
+    return _launcher.pid
 
 
 def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[int]) -> int:

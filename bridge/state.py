@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -13,9 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge import proc
 from bridge.audit import NO_AUDIT, Audit
 from bridge.errors import ConfigurationError
 from bridge.process import kill_marked
+from bridge.pump import attend
 from bridge.spawn import LAUNCHES
 from bridge.store.database import private_directory, sync_directory
 from bridge.store.journal import Journal
@@ -25,6 +29,7 @@ from bridge.token_file import OperatorToken
 log = logging.getLogger(__name__)
 
 DATABASE = "tasks.db"
+SERVER = "server"  # pid and address of the server that uses the folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,12 @@ class State:
     markers: str = ""
     audit: Audit = NO_AUDIT
     operator: OperatorToken | None = None
+    attended: int | None = None  # while it is open, this process moves what the sessions write
 
     @property
     def spools(self) -> Path | None:
         """Where sessions have their streams in files, so that they outlive the server; None where
-        the system cannot (it takes inotify, and /proc)."""
+        the system cannot (it takes a launcher)."""
         return self.folder / "sessions" if self.folder and LAUNCHES else None
 
     @property
@@ -74,7 +80,19 @@ class State:
         await self.journal.open()
         return True
 
+    def announce(self, address: str) -> str:
+        """Have a second server on the same folder know where this one is. Returns the address."""
+        if self.folder:
+            with contextlib.suppress(OSError):
+                (self.folder / SERVER).touch(mode=0o600)
+                (self.folder / SERVER).write_text(f"{os.getpid()} {address}\n")
+        return address
+
     async def close(self) -> None:
+        if self.folder:
+            (self.folder / SERVER).unlink(missing_ok=True)
+        if self.attended is not None:
+            os.close(self.attended)
         self.audit.close()
         if self.operator:
             self.operator.close()
@@ -103,16 +121,42 @@ async def open_state(
         await journal.open()
     except ConfigurationError as error:
         cause = error.__cause__
+        if isinstance(cause, sqlite3.DatabaseError) and _locked(cause):
+            raise ConfigurationError(_in_use(folder)) from cause
         if not isinstance(cause, sqlite3.DatabaseError) or not _damaged(cause):
             raise
         _put_aside(folder / DATABASE, cause)
         await journal.open()
     try:
-        written = Audit(audit or folder / "audit.jsonl", clean)
+        attended = await asyncio.to_thread(_attend, folder)
+        try:
+            written = Audit(audit or folder / "audit.jsonl", clean)
+        except ConfigurationError:
+            if attended is not None:
+                os.close(attended)
+            raise
     except ConfigurationError:
         await journal.close()
         raise
-    return State(journal, folder, f"{identity}.", written)
+    return State(journal, folder, f"{identity}.", written, attended=attended)
+
+
+def _attend(folder: Path) -> int | None:
+    try:
+        return attend(str(folder)) if LAUNCHES else None
+    except OSError as error:
+        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+
+
+def _in_use(folder: Path) -> str:
+    """Why the folder cannot be used, with the server that uses it, if that has told."""
+    who = "another server"
+    with contextlib.suppress(OSError, ValueError):
+        pid, address = (folder / SERVER).read_text().split()
+        if proc.living(int(pid)):
+            who = f"the server at {address} (pid {pid})"
+    step = "Stop that server, or set BRIDGE_STATE_DIR to another folder."
+    return f"{who} uses the state folder {folder}. {step}"
 
 
 def _identity(path: Path) -> str:
@@ -128,6 +172,10 @@ def _identity(path: Path) -> str:
     draft.replace(path)
     sync_directory(path.parent)
     return made
+
+
+def _locked(error: sqlite3.DatabaseError) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _damaged(error: sqlite3.DatabaseError) -> bool:

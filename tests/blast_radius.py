@@ -50,12 +50,12 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         # Its own business.
         **dict.fromkeys(
             (
-                *("cut-its-own-output", "write-git-hooks", "write-git-config", "run-from-memory"),
+                *("write-git-hooks", "write-git-config", "run-from-memory"),
                 *("connect-to-the-model", "listen-on-any-free-port", "adopt-orphans"),
             ),
             "yes yes yes",
         ),
-        "rewrite-its-own-output": "yes no yes",
+        **dict.fromkeys(("rewrite-its-own-output", "cut-its-own-output"), "no no no"),
         # A folder of its own is where others are.
         "mkdir-in-tmp": "yes no own",
         "write-shared-memory": "yes yes own",

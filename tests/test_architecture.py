@@ -41,7 +41,7 @@ PURE: dict[str, set[str]] = {
     "redaction": {"events", "message"},
 }
 ASYNCIO: dict[str, set[str]] = {
-    "spawn": {"cgroup", "confine", "proc", "spool"},
+    "spawn": {"cgroup", "confine", "proc", "pump", "spool"},
     "process": {"cgroup", "channel", "errors", "proc", "spawn", "spool"},
     "denied": set(),
     "session": {
@@ -112,16 +112,18 @@ ASYNCIO: dict[str, set[str]] = {
     "player": set(),  # a program of its own
     "runner": set(),  # another one
     "confine": set(),
-    "launcher": {"confine"},
+    "launcher": {"confine", "pump"},  # and another
+    "pump": set(),
     "repository": set(),
     "sandbox": {"confine", "errors", "folders"},
     "channel": set(),
-    "inotify": set(),
-    "spool": {"channel", "inotify"},
+    "spool": {"channel", "pump"},
     "state": {
         "audit",
         "errors",
+        "proc",
         "process",
+        "pump",
         "spawn",
         "store.database",
         "store.journal",
@@ -312,6 +314,8 @@ SHELL: dict[str, set[str]] = {
         "message",
         "proc",
         "session",
+        "settings",
+        "spawn",
     },
     "doctor.agent": {
         "spawn",

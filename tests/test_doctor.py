@@ -357,7 +357,7 @@ def test_a_command_is_there_if_its_help_is(machine: Machine) -> None:
     [
         ("version", "program", "gemini --version"),
         ("help", "flags", "gemini --help"),
-        ("talk", "handshake", "gemini)"),
+        ("talk", "handshake", "gemini --acp)"),
     ],
 )
 def test_a_cli_that_hangs_is_given_up(machine: Machine, part: str, failing: str, step: str) -> None:

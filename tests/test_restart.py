@@ -607,12 +607,14 @@ async def test_a_refusal_is_one_line(place: Place) -> None:
 
 
 async def test_a_second_server_is_refused_and_harms_nothing(place: Place, live: Liveness) -> None:
-    async with place.server() as (_, client):
+    """It names the first, by its address and its pid."""
+    async with place.server() as (first, client):
         task = await client.send_now(f"wait {live.path} agent\ntext x")
         await live.pid("agent")
         async with place.server(ready=False) as (second, _):
             text = await refusal(second)
-            assert str(place.state) in text and "locked" in text
+            assert str(place.state) in text and "BRIDGE_STATE_DIR" in text
+            assert first.url in text and f"pid {first.process.pid}" in text
         await live.release("agent")
         assert artifact_text(await finished(client, task["id"])) == "x"
 

@@ -1,11 +1,10 @@
-"""A child whose streams are files: whoever attaches to it reads on to the byte, and writes on to
+"""A child that outlives the server: whoever attaches to it reads on to the byte, and writes on to
 the byte, whether it lives or not. Here the reader ends; in tests/test_restart.py, the server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import struct
@@ -18,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from bridge import spool as spooling
-from bridge.inotify import Watch
 from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
 from bridge.spawn import Start
 from bridge.spool import Spool, Uncertain, exit_code, prepare
@@ -292,26 +290,14 @@ async def test_a_child_that_has_closed_its_output_is_told_of(children: Children)
 async def test_a_child_that_opens_its_output_once_more_has_not_closed_it(
     children: Children,
 ) -> None:
-    """A script that says `echo x >>/dev/stdout`, or `tee -a /dev/stdout`."""
-    _, process, reader = await children.shell("echo a; echo b >>/dev/stdout; read x; echo c")
-    await reader.until(lambda: len(reader.lines) == 2)
+    """A script that says `echo x >/dev/stdout`, or `tee -a /dev/stdout`."""
+    script = "echo a; echo b >>/dev/stdout; echo c >/dev/stdout; read x; echo d"
+    _, process, reader = await children.shell(script)
+    await reader.until(lambda: len(reader.lines) == 3)
+    assert reader.ends == 0
     process.write(b"\n")
     await ended(process)
-    assert (reader.lines, reader.ends) == ([b"a", b"b", b"c"], 0)
-
-
-async def test_a_child_that_empties_its_output_ends_all_the_same(children: Children) -> None:
-    """`echo x >/dev/stdout` in a script empties a file, where it would do nothing to a pipe."""
-    script = "echo a long line; read x; echo b >/dev/stdout"
-    folder, process, reader = await children.shell(script)
-    await reader.until(lambda: reader.lines)
-    process.write(b"\n")
-    try:
-        async with asyncio.timeout(1.5):
-            assert await process.wait() == 0
-    finally:
-        process.detach()
-        children.forget(folder)
+    assert reader.lines == [b"a", b"b", b"c", b"d"]
 
 
 async def test_an_output_that_was_closed_while_nobody_was_attached_is_told_of(
@@ -451,61 +437,6 @@ async def test_a_writer_that_is_killed_is_gone_on_with_exactly_or_not_at_all(
         second.close()
 
 
-# --- how it is known that there is something to read ---------------------------------------------
-
-
-@contextlib.contextmanager
-def no_inotify() -> Iterator[None]:
-    """Every instance that a user may have is taken."""
-    libc, taken = ctypes.CDLL(None), list[int]()
-    try:
-        while (fd := libc.inotify_init1(os.O_CLOEXEC)) >= 0:
-            taken.append(fd)
-            assert len(taken) < 5000, "no limit to inotify instances here"
-        yield
-    finally:
-        for fd in taken:
-            os.close(fd)
-
-
-async def test_without_inotify_files_are_looked_at_now_and_then(
-    children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bridge.inotify.POLL", 0.02)
-    with no_inotify():
-        _, process, reader = await children.shell("echo a; read x; echo b; exit 6")
-        await reader.until(lambda: reader.lines)
-        process.write(b"\n")
-        assert await ended(process) == 6
-    assert reader.lines == [b"a", b"b"]
-
-
-def longest_queue() -> int:
-    return int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-
-
-async def test_when_the_kernel_had_too_much_to_tell_all_files_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bridge.inotify.POLL", 1000.0)
-    most = longest_queue()
-    if most > 100_000:
-        pytest.skip("this kernel's queue is too long to fill")
-    names = ["a", "b", "quiet"]
-    told = {name: asyncio.Event() for name in names}
-    files = [open(tmp_path / name, "wb", buffering=0) for name in names]  # noqa: ASYNC230
-    watches = [Watch(str(tmp_path / name), one.set, lambda: None) for name, one in told.items()]
-    for number in range(most + 10):  # by turns: a repetition is told once
-        files[number % 2].write(b"x")
-    files[2].write(b"x")
-    async with asyncio.timeout(WITHIN):
-        await told["quiet"].wait()
-    for watch in watches:
-        watch.close()
-    for file in files:
-        file.close()
-
-
 # --- being left alone --------------------------------------------------------------------------
 
 
@@ -539,6 +470,6 @@ async def test_all_that_a_child_says_is_its_owners_alone(children: Children) -> 
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert set(modes.values()) == {0o600}, modes
-    assert {"in", "out", "err", "exit", "sent"} == set(modes)
+    assert {"in", "pipe", "out", "err", "exit", "sent"} == set(modes)
     await process.stop(grace=1)
     assert (folder / "exit").stat().st_mode & 0o777 == 0o600

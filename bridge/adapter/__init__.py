@@ -234,11 +234,6 @@ class Adapter(ABC):
     may_reply: ClassVar[bool] = False
     """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
 
-    spools: ClassVar[bool] = True
-    """Whether the CLI behaves when its stdout is a file and its stdin a FIFO, so that it can
-    outlive the server. One that opens its own stdout anew and cuts it off (`>/dev/stdout`) loses
-    by that what it had said, as it would not on a pipe."""
-
     warms: ClassVar[Literal["greeted", "started", "no"]] = "greeted"
     """How far a process of it can get before there is a prompt: `started` only, where its greeting
     would have it remember what the workspace was like then; `no` where it runs its CLI anew for

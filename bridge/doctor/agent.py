@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,7 +215,7 @@ class _Examination:
         ran = await self._run(["--version"], self._within.version)
         if ran.code is None:
             text = f"{path} printed no version within {self._within.version:g} s"
-            return failed("program", text, f"see what keeps it: {path} --version")
+            return failed("program", text, f"see what keeps it: {shlex.quote(path)} --version")
         said = self.told(ran.out.strip().partition("\n")[0])
         if ran.code != 0:
             return note("program", f"{path}, which does not tell its version")
@@ -226,7 +227,7 @@ class _Examination:
         if not flags and words == ("--help",):
             return []
         ran = await self._run(words, self._within.help)
-        command = " ".join([self._choice.config.binary, *words])
+        command = shlex.join([self._choice.config.binary, *words])
         if ran.code is None:
             text = f"it printed no help within {self._within.help:g} s"
             return [failed("flags", text, f"see what keeps it: {command}")]
@@ -248,7 +249,7 @@ class _Examination:
         ran = await self._run(status, self._within.login)
         if ran.code is None:
             text = f"it did not tell within {self._within.login:g} s"
-            command = " ".join([self._choice.config.binary, *status])
+            command = shlex.join([self._choice.config.binary, *status])
             return [failed("login", text, f"see what keeps it: {command}")]
         self._logged_in = ran.code == 0
         if not self._logged_in:

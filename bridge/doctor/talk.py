@@ -4,10 +4,13 @@ them. The process is gone when it is over."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import shlex
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,8 @@ from bridge.events import (
 from bridge.message import Message, Role, TextPart
 from bridge.proc import marked
 from bridge.session import Limits, Session
+from bridge.settings import Settings
+from bridge.spawn import LAUNCHES
 
 PROMPT = "Reply with OK."
 
@@ -68,7 +73,7 @@ class Talk:
         self._rules = rules
         self._upkeep = choice.adapter.upkeep
         self._cwd = choice.settings.workspaces.default
-        self._by_hand = f"(cd {self._cwd} && {choice.config.binary})"
+        self._by_hand = ""
 
     async def run(self, live: bool) -> list[Check]:
         """The handshake and, if `live`, a prompt, with one process that is gone after that."""
@@ -77,23 +82,31 @@ class Talk:
         start = SessionStart(self._cwd, str(uuid.uuid4()))
         grace = settings.bridge_stop_grace_ms / 1000
         limits = Limits(self._within.prompt, 0, settings.bridge_max_line_bytes, grace)
+        argv = self._choice.make(self._choice.config, start).launch().argv
+        self._by_hand = f"(cd {shlex.quote(self._cwd)} && {shlex.join(argv)})"
         adapter = self._choice.make(self._choice.config, start)
-        session = Session(adapter, self._environment, limits, marker, rules=self._rules)
-        begun = time.monotonic()
-        await session.open()
-        try:
-            checks = await self._handshake(session, live)
-            if checks[0].status == "ok" and self._choice.adapter.warms != "no":
-                checks.append(self._cold_start(time.monotonic() - begun, memory(marked(marker))))
-            if live and not any(check.failed for check in checks):
-                checks.append(await self._prompt(session))
-        finally:
-            await session.stop()
+        with _streams(settings) as spool:
+            session = Session(adapter, self._environment, limits, marker, spool, self._rules)
+            checks = await self._hold(session, live)
         left = marked(marker) | Cgroup(marker).pids()
         if left:
             pids = " ".join(map(str, sorted(left)))
             text = f"{len(left)} of its processes could not be ended"
             checks.append(failed("end", text, f"kill -9 {pids}"))
+        return checks
+
+    async def _hold(self, session: Session, live: bool) -> list[Check]:
+        begun = time.monotonic()
+        await session.open()
+        try:
+            checks = await self._handshake(session, live)
+            if checks[0].status == "ok" and self._choice.adapter.warms != "no":
+                size = memory(marked(session.marker))
+                checks.append(self._cold_start(time.monotonic() - begun, size))
+            if live and not any(check.failed for check in checks):
+                checks.append(await self._prompt(session))
+        finally:
+            await session.stop()
         return checks
 
     async def _handshake(self, session: Session, live: bool) -> list[Check]:
@@ -174,6 +187,16 @@ class Talk:
             text += f"; it said: {listener.words[-1]}"
         step = f"it may wait for a person; see what for: {self._by_hand}"
         return failed("handshake", self._told(text), step, reason="timeout")
+
+
+@contextlib.contextmanager
+def _streams(settings: Settings) -> Iterator[Path | None]:
+    """Where the CLI's streams are, as in a served task: None: on pipes without a name."""
+    if settings.bridge_store == "memory" or not LAUNCHES:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="coding-agent-bridge-") as folder:
+        yield Path(folder) / "session"
 
 
 class _Listener:

@@ -1,0 +1,67 @@
+"""Moves what a CLI writes from its pipe to a file that only grows.
+
+Used by the server and by its launcher, a program of its own; nothing but the standard library.
+
+One process at a time moves the bytes of a state folder's sessions. A FIFO in that folder
+(ATTENDED) says which: a server keeps it open for writing and holds a lock on it, from its start to
+its end, whatever that end is. A launcher whose server has ended takes the lock for one move at a
+time, as long as it can; if it cannot, another server is there, and the hang-up of the FIFO (no
+process has it open for writing) says when that one has ended, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+
+ATTENDED = "attended"
+PIPE, OUT = "pipe", "out"  # in the folder of a session
+MOVE_BYTES = 1024 * 1024  # at a time: as much as a pipe can have without privileges
+_LOCKED_WITHIN, _PAUSE = 10.0, 0.01  # seconds
+_FIONREAD = 0x541B
+_NONBLOCK = os.SPLICE_F_NONBLOCK if hasattr(os, "SPLICE_F_NONBLOCK") else 2
+
+
+def move(pipe: int, out: int, position: int, most: int) -> int:
+    """Move up to `most` bytes to that position of the file. Returns how many; 0: no process has the
+    pipe open for writing, and it is empty. Raises BlockingIOError where nothing is there yet.
+
+    The kernel does it in one call: whoever is killed meanwhile has moved a byte, or has not."""
+    return os.splice(pipe, out, most, offset_dst=position, flags=_NONBLOCK)
+
+
+def held(pipe: int) -> int:
+    """Bytes in the pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, _FIONREAD, bytes(4)), "little")
+
+
+def attend(folder: str) -> int:
+    """Say that this process moves the bytes of all sessions with their state in `folder`, until the
+    descriptor that is returned is closed. Raises TimeoutError if another process keeps the lock."""
+    path = os.path.join(folder, ATTENDED)
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
+    # Open before it is locked: a launcher that is refused the lock waits for the hang-up.
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    deadline = time.monotonic() + _LOCKED_WITHIN
+    while not lock(fd):
+        if time.monotonic() > deadline:
+            os.close(fd)
+            raise TimeoutError(0, "another process holds the lock", path)
+        time.sleep(_PAUSE)
+    return fd
+
+
+def lock(attended: int) -> bool:
+    """Whether it was to be had."""
+    try:
+        fcntl.flock(attended, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def unlock(attended: int) -> None:
+    fcntl.flock(attended, fcntl.LOCK_UN)
