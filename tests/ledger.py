@@ -309,6 +309,7 @@ def left_files(state: Path, temporary: Path) -> list[str]:
     found += [f"tmp/{name}" for name in os.listdir(temporary)]
     known = {
         "id",
+        "attended",
         "audit.jsonl",
         "ballast",
         "sessions",
