@@ -113,6 +113,10 @@ class Acp(Adapter):
         variables = {k: v for k, v in preset.variables.items() if k not in seen}
         return Launch(tuple(argv), variables | preset.closing(self.config, self.start))
 
+    @property
+    def handshaking(self) -> bool:
+        return not self._ready
+
     def greet(self) -> bool:
         self._greeting = True
         self._begin()

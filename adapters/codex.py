@@ -167,6 +167,10 @@ class Codex(Adapter):
         own = closed(self.config, self.start)
         return Launch((self.config.binary, *self.config.args, *own, "app-server"))
 
+    @property
+    def handshaking(self) -> bool:
+        return self._thread is None
+
     def greet(self) -> bool:
         if self._thread is None and not self._opening:
             self._opening = True

@@ -212,6 +212,7 @@ def make_service(
     limits = Limits(
         turn=settings.agent_timeout_ms / 1000,
         silence=settings.agent_idle_exit_ms / 1000,
+        start=settings.bridge_start_timeout_ms / 1000,
         line=settings.bridge_max_line_bytes,
         term_grace=settings.bridge_stop_grace_ms / 1000,
         group=_group(settings),
@@ -235,6 +236,7 @@ def make_service(
         Trust(settings.agent_project_config, choice.adapter.project_files, choice.adapter.unshut),
         _warm(choice),
         settings.workspaces.check,
+        choice.adapter.may_reply,
     )
     days, size = settings.bridge_keep_days, settings.bridge_max_store_bytes
     retention = Retention(settings.bridge_max_tasks, days, size, pool.quotas.stored_bytes)

@@ -32,6 +32,7 @@ from bridge.events import (
     Interrupted,
     NotUnderstood,
     Option,
+    Prompted,
     Question,
     Queued,
     Started,
@@ -69,7 +70,7 @@ class Agent:
     asking a client. `patience`: seconds that a question waits for its answer; 0 for ever.
     `secrets` are taken out of what it says; `trust`: what becomes of a repository's own settings;
     `warm`: the sessions that are started ahead of their tasks. `check` raises WorkspaceError where
-    no CLI can work in a directory.
+    no CLI can work in a directory. `replies`: it may answer with a Message instead of a task.
     """
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
@@ -90,6 +91,7 @@ class Agent:
     trust: Trust = TRUSTING
     warm: Plan = NOTHING
     check: Callable[[str], None] = lambda cwd: None
+    replies: bool = False
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A new session, or the one that an earlier server called `session_id`."""
@@ -207,7 +209,9 @@ class Context:
             if not record.task.state.terminal:
                 waiting = record.task.state.interrupted
                 self._watch_question(record)
-                await self._run(session, record, lambda: session.waiting(waiting))
+                if not session.handshaking:
+                    self._prompted(record)
+                await self._run(session, record, lambda: session.go_on(waiting))
         finally:
             if record.task.state is not TaskState.COMPLETED or not session.healthy:
                 await self.close()
@@ -369,19 +373,32 @@ class Context:
             session = await self._live_session(record)
             if session:
                 told = Told("prompt", session.position, message)
+                if not session.handshaking:
+                    self._prompted(record)  # durable together with what the CLI is told
+                prompt = Prompt.of(message)
                 await self._run(
                     session,
                     record,
-                    lambda: self._tell(
-                        session, told, record, lambda: session.prompt(Prompt.of(message))
-                    ),
+                    lambda: self._tell(session, told, record, lambda: session.prompt(prompt)),
                 )
         finally:
             if not (self._session and self._session.healthy):
                 await self.close()
 
+    def shown(self, record: Record) -> None:
+        """A client knows the task from now on."""
+        session = self._session
+        if self._agent.replies and record is self._current and record.begun and session:
+            self._prompted(record)
+
+    def _prompted(self, record: Record) -> None:
+        """The CLI is given the prompt. Where it may reply with a Message, no task is shown before
+        it says something, unless a client knows the task already."""
+        if record.task.state is TaskState.SUBMITTED and (record.shown or not self._agent.replies):
+            self._apply(record, Prompted())
+
     async def _run(self, session: Session, record: Record, begin: Callable[[], object]) -> None:
-        await session.run(begin, partial(self._receive, record))
+        await session.run(begin, partial(self._receive, record), partial(self._prompted, record))
 
     async def _live_session(self, record: Record) -> Session | None:
         """The warm session, or a new one as soon as there is a place. None: the task was

@@ -214,6 +214,11 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompted:
+    """The CLI was given the prompt, so that the task is working, even if nothing is said yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Queued:
     """The task waits for a session: `ahead` tasks have their turn before it, and `answers` sessions
     wait for a person, which take no slot."""
@@ -276,7 +281,9 @@ AgentEvent = (
     | Rejected
     | Reply
 )
-ControlEvent = Answered | NotUnderstood | Queued | Steered | Canceled | TimedOut | Interrupted
+ControlEvent = (
+    Answered | NotUnderstood | Prompted | Queued | Steered | Canceled | TimedOut | Interrupted
+)
 Event = AgentEvent | ControlEvent
 
 ENDINGS = (Done, Failed, Rejected, Reply, Canceled, TimedOut, Interrupted)

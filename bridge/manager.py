@@ -191,7 +191,7 @@ class TaskManager:
         record = self._store.get(task_id)
         authorize(principal, scope, task_id, record.task.owner if record else None)
         assert record
-        record.shown = True
+        self._show(record)
         return record
 
     def cancel(self, task_id: str, principal: Principal = OPERATOR) -> Record:
@@ -230,6 +230,8 @@ class TaskManager:
             except TimeoutError:
                 yield
         record.shown = record.task.reply is None
+        if record.shown:
+            self._show(record)
 
     async def close(self, drain: float, keep: bool = False) -> None:
         """Take no more messages; give the agents that work `drain` seconds, then end everything,
@@ -310,6 +312,13 @@ class TaskManager:
         sent = Sent(record, record.log.last)
         context.answer(record, message, principal.id)
         return sent
+
+    def _show(self, record: Record) -> None:
+        """A client knows the task from now on."""
+        record.shown = True
+        context = self._contexts.get(_key(record.task))
+        if context:
+            context.shown(record)
 
     def _steers(self, context: Context, record: Record, message: Message) -> bool:
         return self._policy.when_busy == "steer" and context.can_steer(record, message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,13 +51,15 @@ Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds, 0 for none; the line limit in bytes; `group` as in process.Start."""
+    """Times in seconds, 0 for none; the line limit in bytes; `group` as in process.Start. `start`
+    is for the handshake, `turn` for all of the turn."""
 
     turn: float = 3600.0
     silence: float = 0.0
     line: int = 16 * 1024 * 1024
     term_grace: float = TERM_GRACE
     group: Mapping[str, str] = field(default_factory=dict)
+    start: float = 0.0
 
 
 class Session:
@@ -169,14 +171,20 @@ class Session:
         """Bytes of the CLI's output that have been understood."""
         return self._process.position if self._process else 0
 
-    async def run(self, begin: Callable[[], object], sink: Sink) -> None:
+    async def run(
+        self,
+        begin: Callable[[], object],
+        sink: Sink,
+        taken: Callable[[], object] = lambda: None,
+    ) -> None:
         """One turn, which `begin` begins: `sink` gets every batch of events, the last of which
-        ends the turn.
+        ends the turn. `taken` is called when a prompt was given to the CLI that had to wait for
+        the end of the handshake.
 
         Returns when that has happened, at the latest when the time limits say so. What `sink`
         raises ends the turn, too, and is raised.
         """
-        turn = self._turn = _Turn(sink, self._limits)
+        turn = self._turn = _Turn(sink, self._limits, taken)
         try:
             begin()
             if self._process and self._process.exit_code is not None:
@@ -191,6 +199,16 @@ class Session:
             turn.end()
             if self._turn is turn:
                 self._turn = None
+
+    @property
+    def handshaking(self) -> bool:
+        """Whether a prompt has to wait until the CLI has opened its session."""
+        return self.adapter.handshaking
+
+    def go_on(self, waiting: bool) -> None:
+        """Begin a run() with a turn that was begun by an earlier server."""
+        self._watch_start()
+        self.waiting(waiting)
 
     def waiting(self, waiting: bool) -> None:
         """While a question is open, the time is the client's and does not count."""
@@ -216,6 +234,11 @@ class Session:
     def prompt(self, prompt: Prompt) -> None:
         self._redactor.rest()  # of a turn that was cancelled
         self._tell(lambda: self.adapter.prompt(prompt))
+        self._watch_start()
+
+    def _watch_start(self) -> None:
+        if self._turn and self.adapter.handshaking:
+            self._turn.start()
 
     def answer(self, question: Question, answer: Answer) -> None:
         self._tell(lambda: self.adapter.answer(question, answer))
@@ -237,6 +260,8 @@ class Session:
             events.append(self._adapter_failed(error))
         self._deliver(events)
         self._flush()
+        if self._turn and self._turn.starting and not self.adapter.handshaking:
+            self._turn.started()
 
     def _receive_end(self) -> None:
         """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
@@ -358,17 +383,33 @@ class _Turn:
     """The events of one turn on their way to the sink, and the clocks that run meanwhile. `over`:
     it has ended, or has missed the limit that this says."""
 
-    def __init__(self, sink: Sink, limits: Limits) -> None:
+    def __init__(self, sink: Sink, limits: Limits, taken: Callable[[], object]) -> None:
         self._sink = sink
+        self._taken = taken
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
         self.error: Exception | None = None  # what the sink raised
+        self.starting = False  # the prompt waits for the end of the handshake
         self._heard = self._loop.time()
-        self._left = limits.turn or float("inf")  # seconds of work, without those of waiting
+        self._worked = 0.0  # seconds of work, without those of waiting, until it was resumed
         self._resumed = self._heard
         self._waiting = False  # for the client
         self._clock = self._loop.call_later(self._until_late(), self._look)
+
+    def start(self) -> None:
+        """The handshake has to end before the prompt can be given."""
+        self._clock.cancel()
+        self.starting = True
+        if not self.over.done():
+            self._look()
+
+    def started(self) -> None:
+        """The CLI was given its prompt."""
+        self.starting = False
+        self._heard = self._loop.time()
+        if not self.over.done():
+            self._taken()
 
     def receive(self, events: Sequence[AgentEvent]) -> None:
         """Pass on what was said up to the end of the turn; what follows is not this turn's."""
@@ -398,7 +439,7 @@ class _Turn:
         self._clock.cancel()
         self._waiting, now = waiting, self._loop.time()
         if waiting:
-            self._left -= now - self._resumed
+            self._worked += now - self._resumed
         else:
             self._resumed = self._heard = now
             self._look()
@@ -413,24 +454,45 @@ class _Turn:
     def _until_late(self) -> float:
         """Seconds until a limit can be missed."""
         now = self._loop.time()
-        left = self._left - (now - self._resumed)
-        if self._limits.silence:
-            left = min(left, self._limits.silence - (now - self._heard))
+        left = min((limit - used for limit, used, _ in self._limited(now)), default=3600.0)
         return min(max(left, 0.0), 3600.0)
 
     def _late(self) -> TimedOut | None:
-        now = self._loop.time()
-        if self._left - (now - self._resumed) <= 0:
-            return TimedOut(
-                f"The turn took longer than {self._limits.turn:g} s and was stopped "
-                "(AGENT_TIMEOUT_MS sets the limit)."
-            )
-        if self._limits.silence and now - self._heard >= self._limits.silence:
-            return TimedOut(
-                f"The agent printed nothing for {self._limits.silence:g} s and was stopped "
-                "(AGENT_IDLE_EXIT_MS sets the limit)."
-            )
+        for limit, used, late in self._limited(self._loop.time()):
+            if used >= limit:
+                return late(limit)
         return None
+
+    def _limited(self, now: float) -> Iterator[tuple[float, float, Callable[[float], TimedOut]]]:
+        """The limits that there are: seconds, how many of them are over, and what to say then."""
+        worked = self._worked + now - self._resumed
+        if self.starting and self._limits.start:
+            yield self._limits.start, worked, _no_handshake
+        if self._limits.turn:
+            yield self._limits.turn, worked, _too_slow
+        if self._limits.silence:
+            yield self._limits.silence, now - self._heard, _too_silent
+
+
+def _no_handshake(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The agent was started, but did not take the prompt within {limit:g} s and was stopped "
+        "(BRIDGE_START_TIMEOUT_MS sets the limit; `coding-agent-bridge doctor` examines the CLI).",
+        "start",
+    )
+
+
+def _too_slow(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The turn took longer than {limit:g} s and was stopped (AGENT_TIMEOUT_MS sets the limit)."
+    )
+
+
+def _too_silent(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
+        "limit)."
+    )
 
 
 def _walls(rules: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -132,6 +132,11 @@ class Settings(BaseModel):
     agent_idle_exit_ms: Milliseconds = Field(
         0, description="End a turn whose CLI has printed nothing for so long; 0 for never."
     )
+    bridge_start_timeout_ms: Milliseconds = Field(
+        60_000,
+        description="Longest handshake of a CLI, from its prompt to the time when it takes that; "
+        "0 for none.",
+    )
     agent_force: bool = Field(
         False, description="Let the CLI act without asking for permission. Dangerous."
     )

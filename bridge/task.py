@@ -25,6 +25,7 @@ from bridge.events import (
     Interrupted,
     NotUnderstood,
     Plan,
+    Prompted,
     Question,
     QuestionWithdrawn,
     Queued,
@@ -71,7 +72,7 @@ class TaskState(Enum):
 
 
 Progress = Started | Status | Thought | ToolCall | ToolResult | Plan | Queued
-Conversation = Question | QuestionWithdrawn | Answered | NotUnderstood | Steered
+Conversation = Prompted | Question | QuestionWithdrawn | Answered | NotUnderstood | Steered
 
 _PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
 _OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
@@ -91,6 +92,7 @@ ENDINGS: Mapping[type, Targets] = {
 _RUNNING: dict[type, Targets] = {
     **dict.fromkeys(_OUTPUT, (TaskState.WORKING,)),
     QuestionWithdrawn: (TaskState.WORKING,),
+    Prompted: (TaskState.WORKING,),
     Steered: (TaskState.WORKING,),
     Question: _WAITING,  # by its kind
     **ENDINGS,
@@ -101,7 +103,7 @@ def _waiting(state: TaskState) -> dict[type, Targets]:
     """Output of the agent does not answer the question that is open; the answer may bring the
     next question."""
     return {
-        **dict.fromkeys((*_OUTPUT, Question, NotUnderstood), (state,)),
+        **dict.fromkeys((*_OUTPUT, Prompted, Question, NotUnderstood), (state,)),
         **dict.fromkeys((Answered, QuestionWithdrawn), (TaskState.WORKING, *_WAITING)),
         **ENDINGS,
     }
@@ -299,7 +301,14 @@ class Task:
             case Usage():
                 self._usage = event
                 return []
-            case Question() | QuestionWithdrawn() | Answered() | NotUnderstood() | Steered():
+            case (
+                Prompted()
+                | Question()
+                | QuestionWithdrawn()
+                | Answered()
+                | NotUnderstood()
+                | Steered()
+            ):
                 return self._converse(event, target, now)
             case Done():
                 return self._done(event, target, now)
@@ -330,6 +339,8 @@ class Task:
 
     def _converse(self, event: Conversation, target: TaskState, now: datetime) -> list[Update]:
         match event:
+            case Prompted():
+                return self._enter(target, now)
             case Question():
                 self.questions.append(event)
                 return [self._asked(event, now)] if len(self.questions) == 1 else []

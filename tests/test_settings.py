@@ -66,6 +66,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_body_timeout_ms": ("8", 8),
     "bridge_stall_timeout_ms": ("9", 9),
     "bridge_max_sessions": ("1", 1),
+    "bridge_start_timeout_ms": ("5", 5),
     "bridge_max_waiting_sessions": ("5", 5),
     "bridge_warm_sessions": ("2", 2),
     "bridge_session_idle_ms": ("0", 0),

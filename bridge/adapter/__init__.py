@@ -291,6 +291,11 @@ class Adapter(ABC):
     def launch(self) -> Launch:
         """How to start the CLI for this session."""
 
+    @property
+    def handshaking(self) -> bool:
+        """Whether a prompt waits, or would wait now, for the end of a handshake."""
+        return False
+
     def greet(self) -> bool:
         """Begin the handshake before there is a prompt. How it went is the next Started or Failed.
         False: the CLI has none, and is ready."""
