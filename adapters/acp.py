@@ -97,6 +97,7 @@ class Acp(Adapter):
         self._opening = False  # a request of the handshake is under way
         self._greeting = False  # and nobody has given a prompt yet
         self._ready = False
+        self._loading = False  # the conversation that is to be resumed was asked for
         self._tried_login = False
         self._cost: float | None = None if start.resume else 0.0  # of the session so far
         self._turn: Turn | None = None
@@ -158,7 +159,10 @@ class Acp(Adapter):
     def receive_exit(self, status: ExitStatus) -> Said:
         self._peer.close()
         self._questions.close()
-        return super().receive_exit(status)
+        said = list(super().receive_exit(status))
+        if self._loading and status.code > 0:
+            return [self._lost(one.text) if isinstance(one, Failed) else one for one in said]
+        return said
 
     def _may_ask(self) -> bool:
         return self._turn is not None and not self._turn.interrupted
@@ -265,6 +269,7 @@ class Acp(Adapter):
         return ()
 
     def _resume(self) -> None:
+        self._loading = True
         if self._can("sessionCapabilities", "resume"):
             self._ask_session("session/resume", sessionId=self.start.session_id)
         else:
@@ -272,7 +277,9 @@ class Acp(Adapter):
             self._ask_session("session/load", sessionId=self.start.session_id)
 
     def _opened(self, method: str, reply: Reply) -> Said:
+        self._loading = False
         if reply.error and reply.error.code == METHOD_NOT_FOUND and method == "session/resume":
+            self._loading = True
             self._ask_session("session/load", sessionId=self.start.session_id)  # qwen
             return ()
         if reply.error:
@@ -303,8 +310,8 @@ class Acp(Adapter):
             if method:
                 self._authenticate(method)
                 return ()
-        if resumed and error.code != AUTH_REQUIRED and _means_lost(error):
-            return self._give_up(self._lost())
+        if resumed and error.code != AUTH_REQUIRED:
+            return self._give_up(self._lost("" if _means_lost(error) else _reason(error)))
         return self._not_opened(error)
 
     def _configure(self, session: Json, steps: Sequence[tuple[str, str]]) -> Said:
@@ -363,12 +370,12 @@ class Acp(Adapter):
             text += f" It offers: {'; '.join(filter(None, hints))}."
         return Failed(f"{text} It said: {_reason(error)}", "auth", {"code": error.code})
 
-    def _lost(self) -> Failed:
-        return Failed(
-            f"{self.title} no longer has the conversation {self.start.session_id}. The message "
-            "was not run; send it again to begin a new conversation.",
-            SESSION_LOST,
-        )
+    def _lost(self, reason: str = "") -> Failed:
+        what = f"{self.title} no longer has the conversation {self.start.session_id}."
+        if reason:
+            what = f"{self.title} cannot load the conversation {self.start.session_id}: {reason}."
+        text = f"{what} The message was not run; send it again to begin a new conversation."
+        return Failed(text, SESSION_LOST)
 
     def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
         """The turn is over, if there is one."""

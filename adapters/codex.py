@@ -283,11 +283,12 @@ class Codex(Adapter):
         """The handshake ends here. The next prompt begins it anew."""
         self._opening = False
         failed = Failed(f"Codex could not begin: {error.message}", details={"code": error.code})
-        if self.start.resume and _means_lost(error):
-            text = (
-                f"Codex no longer has the conversation {self.start.session_id}. The message was "
-                "not run; send it again to begin a new conversation."
-            )
+        if self.start.resume and self._initialized and not _means_login(error):
+            what = f"Codex no longer has the conversation {self.start.session_id}."
+            if not _means_lost(error):
+                what = f"Codex cannot load the conversation {self.start.session_id}: "
+                what += f"{error.message}."
+            text = f"{what} The message was not run; send it again to begin a new conversation."
             failed = Failed(text, SESSION_LOST)
         return self._end(failed)
 
@@ -549,6 +550,10 @@ def _warning(params: Json) -> Said:
 def _means_lost(error: RpcError) -> bool:
     known = ("no rollout found", "thread not found", "invalid session id", "invalid thread id")
     return any(words in error.message for words in known)
+
+
+def _means_login(error: RpcError) -> bool:
+    return any(words in error.message.casefold() for words in ("log in", "login", "unauthorized"))
 
 
 ADAPTER = Codex

@@ -30,6 +30,11 @@ class Channel(ABC):
     def write(self, data: bytes) -> None:
         """Send `data` to stdin as soon as the child reads. One that is gone reads nothing."""
 
+    def end_input(self) -> bool:
+        """Let the child read the end of stdin. False where that cannot be: it keeps stdin open
+        itself."""
+        return False
+
     @abstractmethod
     def pause(self, paused: bool) -> None:
         """Read nothing more of stdout for now, or go on."""
@@ -71,6 +76,13 @@ class Pipes(Channel):
     def write(self, data: bytes) -> None:
         if self._stdin:
             self._stdin.write(data)
+
+    def end_input(self) -> bool:
+        if self._stdin:
+            self._stdin.stop()
+            self._stdin = None
+            os.close(self._fds.pop(0))
+        return True
 
     def pause(self, paused: bool) -> None:
         if paused:

@@ -52,6 +52,17 @@ def group_and_session(pid: int) -> tuple[int, ...]:
     return tuple(map(int, living(pid)[2:4]))
 
 
+def activity(pid: int) -> tuple[str, ...]:
+    """What has changed when the process has done something since: its CPU time, and how often and
+    how much it has read and written. Nothing if it is gone."""
+    fields = living(pid)
+    try:
+        counted = Path(f"/proc/{pid}/io").read_text().splitlines() if fields else []
+    except OSError:  # another user's
+        counted = []
+    return (*fields[11:13], *counted)
+
+
 def living(pid: int) -> list[str]:
     """As stat(); nothing if it is a zombie."""
     fields = stat(pid)

@@ -38,6 +38,7 @@ from bridge.spool import Spool, exit_code, who
 
 T = TypeVar("T")
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL, as container runtimes give by default, halved
+QUIET = 0.2  # seconds without a system call or CPU time, after which a child has nothing to write
 KILL_GRACE = 5.0  # seconds for the kernel to end what was sent SIGKILL
 COLLECTED_WITHIN = 2.0  # seconds: about that long somebody may take to write down how a CLI ended
 SPAWNS_AT_ONCE = 4  # more only makes all of them slower
@@ -306,6 +307,20 @@ class AgentProcess:
         await asyncio.wait([self._exited])
         assert self.exit_code is not None
         return self.exit_code
+
+    async def settle(self, within: float) -> None:
+        """Close stdin and give the child time to write down what it knows: until it has ended, or
+        has been quiet for QUIET seconds, at most `within`."""
+        self._channel.end_input()
+        deadline = self._loop.time() + within
+        before, since = None, self._loop.time()
+        while self.exit_code is None and (now := self._loop.time()) < deadline:
+            activity = proc.activity(self.pid)
+            if activity != before:
+                before, since = activity, now
+            elif now - since >= QUIET:
+                return
+            await asyncio.wait([self._exited], timeout=QUIET / 4)
 
     async def stop(self, grace: float = TERM_GRACE) -> str:
         """End the child and everything it started. Safe to call twice and after the exit.

@@ -44,6 +44,7 @@ from bridge.store.stored import Told
 
 log = logging.getLogger(__name__)
 
+SETTLE_WITHIN = 1.0  # seconds for a CLI that has ended its turn to write down the conversation
 INTERRUPT_GRACE = 2.0  # seconds for the CLI to end its turn in its own way before SIGTERM
 EXIT_GRACE = 2.0  # seconds for the CLI to exit when its stdout has ended
 Sink = Callable[[list[AgentEvent | TimedOut]], None]
@@ -342,7 +343,8 @@ class Session:
         """Tell the CLI to stop now; stop() waits until it and its descendants are gone.
 
         `interrupt`: ask in its own dialect first, which is what saves its running shell commands
-        from being orphaned, and give it INTERRUPT_GRACE to end the turn.
+        from being orphaned, and give it INTERRUPT_GRACE to end the turn. Many CLIs write down the
+        conversation after they have said so, and could not resume it otherwise.
         """
         if self._stopping is None:
             turn = self._turn if interrupt and self._interrupt() else None
@@ -374,6 +376,8 @@ class Session:
     async def _stop(self, turn: _Turn | None) -> str:
         if turn:
             await asyncio.wait([turn.over], timeout=INTERRUPT_GRACE)
+            if turn.over.done() and self._process:
+                await self._process.settle(SETTLE_WITHIN)
         rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"
         log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
         return rung

@@ -6,6 +6,8 @@ bridge: what it sends was written down from the specification and from recording
 capabilities  auth_methods  modes  models  config    what it answers, as it is
 login       a file: session/new needs a login until it exists; authenticate makes it
 sessions    a file with the ids of sessions, which load and resume look into
+journal     "late": a session is in that file only when a turn has ended, and a moment after that
+load        "error", "exit": what a session/load comes to
 history     updates that session/load says before its answer;  late: and after it
 ids         "string": its own requests have such ids;  bare: it leaves `jsonrpc` out
 
@@ -132,10 +134,14 @@ class Agent:
         if login and not Path(login).exists():
             raise Problem(-32000, "Authentication required")
         self.session = f"session-{os.getpid()}"
+        if not self.options.get("journal"):
+            self.write_down()
+        return {"sessionId": self.session, **self.offers()}
+
+    def write_down(self) -> None:
         if "sessions" in self.options:
             with open(self.options["sessions"], "a", encoding="utf-8") as file:
                 file.write(f"{self.session}\n")
-        return {"sessionId": self.session, **self.offers()}
 
     def offers(self) -> Json:
         names = {"modes": "modes", "models": "models", "config": "configOptions"}
@@ -150,6 +156,10 @@ class Agent:
         return self.offers()
 
     def on_session_load(self, params: Json) -> Json:
+        if self.options.get("load") == "exit":
+            sys.exit("the journal cannot be read")
+        if self.options.get("load") == "error":
+            raise Problem(-32603, "the journal cannot be read")
         result = self.on_session_resume(params)
         self.repeat("history")
         return result
@@ -163,6 +173,9 @@ class Agent:
     def after(self, method: str) -> None:
         if method == "session/load":
             self.repeat("late")
+        if method == "session/prompt" and self.options.get("journal"):
+            time.sleep(0.1)
+            self.write_down()
 
     def repeat(self, which: str) -> None:
         for update in self.options.get(which, []):

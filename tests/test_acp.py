@@ -434,13 +434,30 @@ def test_a_conversation_that_is_gone_is_told(error: Json) -> None:
     assert failed.reason == SESSION_LOST
 
 
-def test_another_error_of_a_load_does_not_lose_the_conversation() -> None:
+def test_a_conversation_that_cannot_be_loaded_does_not_fail_for_ever() -> None:
+    """The next message begins another one; the failure names the one that is left behind."""
     talk = Talk(resume=True)
     talk.prompt()
     talk.initialized(LOADS)
     (failed,) = talk.reply("session/load", error={"code": -32603, "message": "disk is full"})
     assert isinstance(failed, Failed)
-    assert failed.reason == "agent-error"
+    assert failed.reason == SESSION_LOST
+    assert "disk is full" in failed.text and "s-1" in failed.text
+    assert "new conversation" in failed.text
+
+
+def test_an_agent_that_ends_while_it_loads_cannot_load() -> None:
+    talk = Talk(resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    (failed,) = talk.adapter.receive_exit(ExitStatus(1, "the journal is damaged"))
+    assert isinstance(failed, Failed) and failed.reason == SESSION_LOST
+    assert "the journal is damaged" in failed.text
+    killed = Talk(resume=True)
+    killed.prompt()
+    killed.initialized(LOADS)
+    (failed,) = killed.adapter.receive_exit(ExitStatus(-9))  # nothing is wrong with the journal
+    assert isinstance(failed, Failed) and failed.reason == "exit"
 
 
 def test_qwen_is_asked_whether_it_knows_the_conversation() -> None:

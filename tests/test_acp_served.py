@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -230,3 +231,61 @@ async def test_the_operator_may_allow_everything(workspace: Path) -> None:
     async with agent(workspace, agent_force=True) as server:
         task = await server.client().send("permit rm")
     assert json.loads(artifact_text(task))["optionId"] == "option-0"
+
+
+# --- after a cancel ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["load", "resume"])
+async def test_a_conversation_goes_on_after_a_cancel(
+    workspace: Path, tmp_path: Path, method: str
+) -> None:
+    """The agent ends its turn, and writes the conversation down only then."""
+    resumes: Json = {"sessionCapabilities": {"resume": {}}}
+    options = {
+        "sessions": str(tmp_path / "sessions"),
+        "journal": "late",
+        "capabilities": {"loadSession": True} if method == "load" else resumes,
+    }
+    async with agent(workspace, options) as server:
+        client = server.client()
+        cancelled: list[Json] = []
+        async with client.stream("text a\nhold") as stream:
+            async for item in stream:
+                if "artifactUpdate" in item and not cancelled:
+                    cancelled.append(await client.cancel(task_id(item)))
+        (task,) = cancelled
+        assert state(task) == "canceled"
+        after = await client.send(f"told session/{method}\nturn", contextId=context_id(task))
+        assert state(after) == "completed"
+        assert artifact_text(after).endswith("}1")  # another process, with the same conversation
+        assert task["metadata"]["bridge"]["sessionId"] in artifact_text(after)
+
+
+@pytest.mark.parametrize("way", ["error", "exit"])
+async def test_a_conversation_that_cannot_be_loaded_is_followed_by_a_new_one(
+    workspace: Path, tmp_path: Path, way: str
+) -> None:
+    options = {
+        "sessions": str(tmp_path / "sessions"),
+        "capabilities": {"loadSession": True},
+        "load": way,
+    }
+    async with agent(workspace, options, bridge_session_idle_ms=1) as server:
+        client = server.client()
+        first = await client.send("text a")
+        await closed(server)
+        failed = await client.send("text b", contextId=context_id(first))
+        text = failed["status"]["message"]["parts"][0]["text"]
+        assert (state(failed), reason(failed)) == ("failed", "session-lost")
+        assert "the journal cannot be read" in text and "new conversation" in text
+        after = await client.send("text c", contextId=context_id(first))
+        assert (state(after), artifact_text(after)) == ("completed", "c")
+
+
+async def closed(server: Server) -> None:
+    """Until no session is kept warm."""
+    pool = server.managers[0]._pool
+    async with asyncio.timeout(10):
+        while pool._holders:
+            await pool.changed()

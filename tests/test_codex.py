@@ -258,7 +258,12 @@ def test_a_conversation_is_resumed_without_its_history() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["no rollout found for thread id x", "invalid session id: invalid character"]
+    "message",
+    [
+        "no rollout found for thread id x",
+        "invalid session id: invalid character",
+        "failed to read the rollout: unexpected end of file",
+    ],
 )
 def test_a_conversation_that_is_gone_is_lost(message: str) -> None:
     talk = Talk(resume=True)
