@@ -30,12 +30,18 @@ from bridge.settings import Loaded, Settings, discovery, nearest
 from bridge.state import NO_STATE, State
 from bridge.store.tasks import Retention, TaskStore
 from bridge.transports.operation import Operations
+from bridge.trusted import check as check_programs
+from bridge.trusted import check_links, default_workspace
 from bridge.warm import Plan
 
 REPLAY = "replay"
 # Programs, which are not imported: the server does without what they need.
 RUNNER = (sys.executable, "-I", str(Path(__file__).with_name("runner.py")))
 PLAYER = (sys.executable, "-I", str(Path(__file__).with_name("player.py")))
+OUTSIDE_THE_CODE = (
+    "this directory has the bridge's own code, which no agent may change, so that the workspace is "
+    "the folder below; choose another with AGENT_REPO_PATH"
+)
 SKILLS = (
     Skill(
         "code",
@@ -97,6 +103,8 @@ def _check_profiles(settings: Settings, choices: Sequence[Choice]) -> None:
 def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
     """The agent of `settings`. Without an id it is called after its adapter."""
     name, notes = (settings.agent_adapter, ()) if settings.agent_adapter else _first_found()
+    if settings.agent_repo_path is None and default_workspace() != os.getcwd():
+        notes = (*notes, OUTSIDE_THE_CODE)
     agent_id = agent_id or _identifier(name)
     if name == REPLAY:
         return _replay(agent_id, settings, notes)
@@ -298,14 +306,47 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
         settings.bridge_sandbox_wrapper,
         limits,
         user,
+        settings.bridge_sandbox_unix_sockets == "allow",
         temporary=folder is None,
     )
     try:
+        check_links(_named(choice, sandbox), _writable(choice, sandbox))
+        places = (settings.workspaces.default, *settings.workspaces.roots)
+        sandbox = sandbox.settled(())  # what is missing is made by the trial
         sandbox.check(choice.config.binary, settings.workspaces.default)
+        return sandbox.settled(places) if sandbox.walls else sandbox
     except ConfigurationError:
         sandbox.close()
         raise
-    return sandbox
+
+
+def check_trusted(
+    choices: Sequence[Choice], sandboxes: Mapping[str, Sandbox | None], libraries: str = ""
+) -> None:
+    """Raise ConfigurationError if an agent with walls could change what runs outside of them: the
+    server, or the program of any agent. `libraries`: LD_LIBRARY_PATH of the server."""
+    for one in choices:
+        sandbox = sandboxes.get(one.id)
+        if sandbox and sandbox.walls:
+            helpers = ("bwrap",) if sandbox.profile == "bwrap" else ()
+            for other in choices:
+                config = other.config
+                writable = _writable(one, sandbox)
+                check_programs(writable, config.binary, config.env, libraries, helpers)
+
+
+def _named(choice: Choice, sandbox: Sandbox) -> dict[str, str]:
+    """The paths that an agent may write as they are written down, each with its setting."""
+    settings = choice.settings
+    named = {path: f"the adapter {choice.adapter.name}" for path in sandbox.paths}
+    named |= {sandbox.path(one): "BRIDGE_SANDBOX_WRITE" for one in settings.bridge_sandbox_write}
+    named |= {one: "AGENT_ALLOWED_REPO_ROOTS" for one in settings.agent_allowed_repo_roots}
+    return {**named, settings.agent_repo_path or default_workspace(): "AGENT_REPO_PATH"}
+
+
+def _writable(choice: Choice, sandbox: Sandbox) -> dict[str, str]:
+    """The real paths that an agent may write, each with its setting."""
+    return {os.path.realpath(path): setting for path, setting in _named(choice, sandbox).items()}
 
 
 def _check_wanted(

@@ -2,8 +2,8 @@
 
     python -I -S confine.py RULES -- PROGRAM [ARGUMENT …]
 
-A program of its own, with nothing but the standard library. RULES is one JSON object. Only
-`profile` must be there; what is left out is the value shown here:
+A program of its own, with nothing but the standard library and bridge/seccomp.py. RULES is one JSON
+object. Only `profile` must be there; what is left out is the value shown here:
 
     profile   "none": only what the other members ask for; "landlock": the kernel's own rules, no
               privileges needed; "bwrap": namespaces, by bubblewrap; "external": the `wrapper`
@@ -11,9 +11,13 @@ A program of its own, with nothing but the standard library. RULES is one JSON o
     read      null  what may be read and run besides those; null: everything
     hide      []    what may not be read all the same, unless it is below a path in `write`, `show`
     show      []    what may be read and run although it is below a path in `hide`
+    same      {}    paths of `write` and `show` that were resolved before: no link may be on the way
+                    to one now, and it is the folder with this device and inode, unless null
     connect   null  remote TCP ports; null: all. With "bwrap", []: no network at all
     bind      null  local TCP ports, 0 for any that is free; null: all
     scope     true  no signals and no abstract UNIX sockets to who is outside
+    unix      null  UNIX sockets with a path: those below `write` where Landlock knows them (ABI 9),
+                    else all; true: all; false: none can be made, but for connected pairs
     limits    {}    by rlimit: "nofile": 1024, "fsize": bytes, "cpu": seconds, "core": 0, …
     uid, gid  null  whom to become; for a server that is root
     capabilities [] numbers of those that root keeps ("landlock" only)
@@ -21,8 +25,8 @@ A program of its own, with nothing but the standard library. RULES is one JSON o
 
 The environment, the working directory and 0-2 are handed on, other descriptors are not; signals
 are as they are by default. Under "landlock" and "bwrap" nothing that is run can gain privileges,
-and the system calls in DENIED are refused. What is asked for and cannot be had is a refusal: exit
-status 126 and a line on stderr (NOT_STARTED), and PROGRAM has not run.
+and system calls are refused as bridge/seccomp.py says. What is asked for and cannot be had is a
+refusal: exit status 126 and a line on stderr (NOT_STARTED), and PROGRAM has not run.
 
 What the kernel's rules do not cover is in docs/security.md. They are bound to files, not to names:
 a file that appears after the start, outside the folders named, is under the rules of its folder.
@@ -30,6 +34,7 @@ a file that appears after the start, outside the folders named, is under the rul
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -41,6 +46,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from bridge import seccomp
 
 Rules = Mapping[str, Any]
 REFUSED = 126
@@ -76,19 +85,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on all machines
 
-# Per machine: AUDIT_ARCH, socket(), ioctl() and what no coding tool needs: keyrings, BPF, perf,
-# userfaultfd, io_uring (whose sockets no filter sees), files by handle, modules, another kernel.
-_MACHINES = {
-    "x86_64": (
-        *(0xC000003E, 41, 16),
-        (248, 249, 250, 321, 298, 323, 425, 304, 175, 313, 176, 246, 320),
-    ),
-    "aarch64": (
-        *(0xC00000B7, 198, 29),
-        (217, 218, 219, 280, 241, 282, 425, 265, 105, 273, 106, 104, 294),
-    ),
-}
-
 
 class Refusal(Exception):
     """Why it cannot be confined as asked, and what to do."""
@@ -121,6 +117,11 @@ def _limits(value: Any) -> bool:
     )
 
 
+def _places(value: Any) -> bool:
+    known = _or_null(lambda pair: len(pair) == 2 and _each(_number(2**64 - 1))(pair))
+    return isinstance(value, dict) and all(_path(one) and known(value[one]) for one in value)
+
+
 _PORTS = _or_null(_each(_number(65535)))
 _ID = _or_null(_number(2**32 - 2))
 _SHAPE: dict[str, tuple[Any, Callable[[Any], bool]]] = {
@@ -129,9 +130,11 @@ _SHAPE: dict[str, tuple[Any, Callable[[Any], bool]]] = {
     "read": (None, _or_null(_each(_path))),
     "hide": ([], _each(_path)),
     "show": ([], _each(_path)),
+    "same": ({}, _places),
     "connect": (None, _PORTS),
     "bind": (None, _PORTS),
     "scope": (True, lambda value: isinstance(value, bool)),
+    "unix": (None, _or_null(lambda value: isinstance(value, bool))),
     "limits": ({}, _limits),
     "uid": (None, _ID),
     "gid": (None, _ID),
@@ -210,7 +213,7 @@ def _check_kernel(rules: Rules) -> None:
                 f"the kernel cannot {what}: that needs Landlock ABI {least} (Linux {version}), and "
                 f"here is {abi or 'no Landlock'}. Leave it out, or choose another profile"
             )
-    if os.uname().machine not in _MACHINES:
+    if not seccomp.known(os.uname().machine):
         raise Refusal(f"no filter for system calls on {os.uname().machine}: choose another profile")
 
 
@@ -244,9 +247,10 @@ def _done(what: str, result: int) -> int:
 class _Ruleset:
     """Rules of Landlock, until they are put into force. `files`: whether they are about files."""
 
-    def __init__(self, files: bool, net: int, scopes: int) -> None:
+    def __init__(self, files: bool, net: int, scopes: int, left: int = 0) -> None:
+        """`left`: rights to files that everybody keeps."""
         rights = max(count for abi, count in _SINCE if abi <= landlock_abi())
-        self._handled = (1 << rights) - 1 if files else 0
+        self._handled = ((1 << rights) - 1) & ~left if files else 0
         self._fd = -1
         if self._handled or net or scopes:
             attributes = struct.pack("QQQ", self._handled, net, scopes)
@@ -254,10 +258,10 @@ class _Ruleset:
             made = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), attributes, size, 0)
             self._fd = _done("no rules of Landlock", made)
 
-    def allow_path(self, path: str, rights: int) -> None:
+    def allow_path(self, path: str, rights: int, same: Mapping[str, Any] = {}) -> None:
         """Allow it for what is there, and for what is below. Not being there is no error."""
         try:
-            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            fd = _opened(path, same)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError:
@@ -283,11 +287,48 @@ class _Ruleset:
             os.close(self._fd)
 
 
+def _opened(path: str, same: Mapping[str, Any]) -> int:
+    """A descriptor of what is there. Raises Refusal if it is not what `same` knows, OSError."""
+    flags = os.O_PATH | os.O_CLOEXEC
+    plain = path.rstrip("/")
+    if plain not in same:
+        return os.open(path, flags)
+    fd = os.open(plain, flags | os.O_NOFOLLOW)
+    found, known = os.fstat(fd), same[plain]
+    moved = os.readlink(f"/proc/self/fd/{fd}") != plain
+    if moved or stat.S_ISLNK(found.st_mode) or (known and [found.st_dev, found.st_ino] != [*known]):
+        os.close(fd)
+        raise Refusal(
+            f"{plain} is not what it was when the server started: another folder or a link is in "
+            "its place. If you have replaced it, restart the server"
+        )
+    return fd
+
+
+def _make_folder(path: str, same: Mapping[str, Any]) -> None:
+    """A folder that ends in /, with those above it. Raises OSError where a link is in the way."""
+    if path.rstrip("/") not in same:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open("/", flags)
+    for name in path.strip("/").split("/"):
+        try:
+            below = os.open(name, flags, dir_fd=fd)
+        except FileNotFoundError:
+            os.mkdir(name, 0o700, dir_fd=fd)
+            below = os.open(name, flags, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
 def _ruleset(rules: Rules) -> _Ruleset:
     files = rules["profile"] == "landlock"
     connect, bind = rules["connect"], rules["bind"]
     net = (_CONNECT if connect is not None else 0) | (_BIND if bind is not None else 0)
-    ruleset = _Ruleset(files, net, _SCOPES if rules["scope"] else 0)
+    left = _CONNECT_UNIX if rules["unix"] else 0
+    ruleset = _Ruleset(files, net, _SCOPES if rules["scope"] else 0, left)
     for ports, right in ((connect, _CONNECT), (bind, _BIND)):
         for port in ports or ():
             ruleset.allow_port(port, right)
@@ -296,9 +337,9 @@ def _ruleset(rules: Rules) -> _Ruleset:
             ruleset.allow_path(path, _USE)
         for path in rules["write"]:
             terminals = 0 if _inside(path, "/dev") else _IOCTL
-            ruleset.allow_path(path, ~(_MAKE_DEVICES | terminals))
+            ruleset.allow_path(path, ~(_MAKE_DEVICES | terminals), rules["same"])
         for path in rules["show"]:
-            ruleset.allow_path(path, _LOOK)
+            ruleset.allow_path(path, _LOOK, rules["same"])
         hidden = [os.path.realpath(path) for path in rules["hide"]]
         for path in ["/"] if rules["read"] is None else rules["read"]:
             for part, rights in _beside(os.path.realpath(path), hidden):
@@ -328,57 +369,6 @@ def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
             yield from _beside(entry.path, below)
         else:
             yield entry.path, _LOOK
-
-
-# --- the filter for system calls -----------------------------------------------------------------
-
-
-@cache
-def syscall_filter() -> bytes:
-    """A program of seccomp: EPERM for what is denied, terminals cannot be typed into, and sockets
-    are those that Landlock knows. Multipath TCP, SCTP and the like pass by its ports."""
-    arch, socket, ioctl, denied = _MACHINES[os.uname().machine]
-    load, equal, above, mask, leave = 0x20, 0x15, 0x35, 0x54, 0x06
-    allow, eperm, enosys, no_family, no_protocol = 0x7FFF0000, 1, 38, 97, 93
-    code: list[tuple[int, int, int, int]] = []
-
-    def end(action: int) -> None:
-        code.append((leave, 0, 0, action if action == allow else 0x50000 | action))
-
-    def unless(jump: int, value: int, action: int, negate: bool = False) -> None:
-        """`action` where the comparison holds (or where it does not), else go on."""
-        code.append((jump, int(negate), int(not negate), value))
-        end(action)
-
-    def argument(number: int) -> None:
-        code.append((load, 0, 0, 16 + 8 * number))  # its lower half
-
-    code.append((load, 0, 0, 4))
-    unless(equal, arch, enosys, negate=True)  # 32-bit programs
-    code.append((load, 0, 0, 0))
-    unless(above, 0x40000000, enosys)  # the x32 kind of x86_64
-    for number in denied:
-        unless(equal, number, eperm)
-    code.append((equal, 0, 6, ioctl))
-    argument(1)
-    unless(equal, 0x5412, eperm)  # TIOCSTI
-    unless(equal, 0x541C, eperm)  # TIOCLINUX
-    end(allow)
-    unless(equal, socket, allow, negate=True)
-    argument(0)
-    unless(equal, 1, allow)  # AF_UNIX
-    unless(equal, 16, allow)  # AF_NETLINK, which lists the network's interfaces
-    code.append((equal, 2, 0, 2))  # AF_INET
-    unless(equal, 10, no_family, negate=True)  # AF_INET6
-    argument(1)
-    code.append((mask, 0, 0, 0xF))
-    code.append((equal, 2, 0, 1))  # SOCK_STREAM
-    unless(equal, 2, eperm, negate=True)  # SOCK_DGRAM
-    argument(2)
-    for protocol in (0, 6, 17, 1, 58):  # any, TCP, UDP, ICMP and its 6
-        unless(equal, protocol, allow)
-    end(no_protocol)
-    return b"".join(struct.pack("HBBI", *line) for line in code)
 
 
 # --- putting it into force -----------------------------------------------------------------------
@@ -462,7 +452,11 @@ def enforce(rules: Rules) -> None:
     _change_user(rules["uid"], rules["gid"])
     for path in rules["write"]:
         if path.endswith("/"):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            _make_folder(path, rules["same"])
+    if rules["profile"] == "bwrap":  # which looks the paths up again, an instant later
+        for path in (*rules["write"], *rules["show"]):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.close(_opened(path, rules["same"]))
     kernel = rules["profile"] in ("landlock", "bwrap")
     ruleset = _ruleset(rules) if kernel else None
     if ruleset:
@@ -470,7 +464,7 @@ def enforce(rules: Rules) -> None:
         if rules["profile"] == "landlock":  # bwrap needs them, where it has them, and drops them
             _drop_capabilities(rules["capabilities"])
         ruleset.enforce()
-        code = syscall_filter()
+        code = seccomp.program(rules["unix"] is not False)
         lines = ctypes.create_string_buffer(code, len(code))
         program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(lines))
         prctl(_SET_SECCOMP, _FILTER, program)

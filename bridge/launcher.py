@@ -49,7 +49,7 @@ from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from bridge import confine, pump
+from bridge import confine, pump, seccomp
 
 NAME = b"agent-launcher"  # what it is called in lists of processes
 STREAMS, MOST = 3, 6  # descriptors: of a program, and in a packet at most
@@ -141,7 +141,8 @@ def serve(control: socket.socket) -> None:
     name = ctypes.create_string_buffer(NAME)
     confine.prctl(_SET_NAME, ctypes.addressof(name))
     confine.prctl(_SET_DUMPABLE, 0)  # a process has its order in memory until it is the program
-    confine.landlock_abi(), confine.syscall_filter()  # or each child would find that out for itself
+    # Or each child would find that out for itself:
+    confine.landlock_abi(), seccomp.program(True), seccomp.program(False)
     gc.collect()
     gc.freeze()
     poll = select.poll()

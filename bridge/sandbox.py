@@ -3,16 +3,18 @@ bridge/confine.py, which is put in front of it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from bridge.folders import PASSAGE, closing, keep_own, open_folder
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
-SCOPES_SINCE = 6  # ABI of Landlock
+SCOPES_SINCE, SOCKETS_SINCE = 6, 9  # ABI of Landlock
 HIDDEN = ("~/.ssh", "~/.gnupg", "~/.aws", "~/.netrc")
 # Where semaphores are, which sem_open(3) and so every pool of processes in Python needs.
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
@@ -71,8 +73,10 @@ class Sandbox:
 
     `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
     `${NAME:-default}` are the CLI's. `ports`: the remote TCP ports that it may connect to; None
-    for all. `wrapper`: the command of "external". `limits`: see setrlimit(2). `temporary`: the
-    scratch folder goes with the server.
+    for all. `wrapper`: the command of "external". `limits`: see setrlimit(2). `sockets`: UNIX
+    sockets may be made and connected to anywhere. `temporary`: the scratch folder goes with the
+    server. `known`: real paths that were resolved at the start of the server, with the device and
+    the inode of those that are folders (see settled()).
     """
 
     profile: str
@@ -85,7 +89,9 @@ class Sandbox:
     wrapper: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     user: User | None = None
+    sockets: bool = False
     temporary: bool = False
+    known: Mapping[str, list[int] | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
         words = [self.profile]
@@ -119,19 +125,60 @@ class Sandbox:
             return rules
         landlock = self.profile == "landlock"
         shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
-        rules["write"] = [cwd, self.scratch, *shared, *map(self._path, self.writes)]
+        rules["write"] = [cwd, self.scratch, *shared, *map(self.path, self.writes)]
         rules["show"] = [folder] if folder else []
-        open_ = {one.rstrip("/") for one in (*rules["write"], *map(self._path, self.shown))}
-        hidden = map(self._path, self.hidden)
+        if self.known:
+            fresh = {one: _identity(one) for one in (self.scratch, *rules["show"])}
+            rules["same"] = {cwd: None, **fresh, **self.known}
+        open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
+        hidden = map(self.path, self.hidden)
         rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
         if landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
         rules["scope"] = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        rules["unix"] = True if self.sockets else None if self._knows_sockets else False
         if self.ports is not None:
             rules["connect"] = list(self.ports)
         return rules
 
-    def _path(self, written: str) -> str:
+    @property
+    def _knows_sockets(self) -> bool:
+        """Whether the boundary itself tells UNIX sockets by their path."""
+        return self.profile == "landlock" and confine.landlock_abi() >= SOCKETS_SINCE
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What the boundary leaves open on this machine, by name, for whoever runs the server."""
+        if not self.walls:
+            return ()
+        landlock = self.profile == "landlock"
+        scoped = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
+        names += ["UDP"]
+        names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []
+        names += [] if scoped else ["signals to this user's processes (Linux 6.12)"]
+        names += [f"{SHARED_MEMORY}, shared by all agents"] if landlock else []
+        return tuple(names)
+
+    def settled(self, workspaces: Iterable[str]) -> Sandbox:
+        """With its paths resolved for good, for an agent that may work below these real
+        `workspaces`. What an agent puts in the place of one of them later ends in a refusal."""
+        writes = tuple(map(self._real, self.writes))
+        known = {one.rstrip("/"): _identity(one) for one in (*writes, *workspaces)}
+        return replace(self, writes=writes, known=known)
+
+    def _real(self, written: str) -> str:
+        path = self.path(written)
+        end = "/" if path.endswith("/") else ""
+        return os.path.realpath(path) + end if path.startswith("/") else path
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What it may write besides its workspace and its own folders."""
+        return tuple(map(self.path, self.writes))
+
+    def path(self, written: str) -> str:
+        """Where a path is that was written with `~` or a variable of the CLI's."""
         env = self.environment
         path = _VARIABLE.sub(lambda found: env.get(found[1]) or found[2], written)
         home = env.get("HOME", "")
@@ -157,6 +204,14 @@ class Sandbox:
         """Remove what was only temporary, once the CLIs are gone."""
         if self.temporary:
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _identity(path: str) -> list[int] | None:
+    """Device and inode of a folder. A file may be replaced by its owner, as editors do."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        return [found.st_dev, found.st_ino] if stat.S_ISDIR(found.st_mode) else None
+    return None
 
 
 _WORDS = {"nofile": "open files", "fsize": "bytes a file", "nproc": "processes"}

@@ -20,7 +20,14 @@ from aiohttp import web
 
 from bridge import __version__, cgroup
 from bridge.app import Http, Identify, Service, Watched, make_app
-from bridge.choice import Choice, choose_all, make_root, make_sandbox, make_service
+from bridge.choice import (
+    Choice,
+    check_trusted,
+    choose_all,
+    make_root,
+    make_sandbox,
+    make_service,
+)
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.heap import collect_seldom
 from bridge.identity import Identity, identify_by, needs_token
@@ -41,7 +48,7 @@ from bridge.readable import one_line
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.sandbox import Sandbox
 from bridge.settings import Loaded, Settings
-from bridge.spawn import Start
+from bridge.spawn import Start, libraries
 from bridge.state import NO_STATE, State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import Stored
@@ -200,6 +207,7 @@ async def _sandboxes(choices: Sequence[Choice], state: State) -> dict[str, Sandb
             sandbox = made[choice.id] = await asyncio.to_thread(make_sandbox, choice, state)
             if choice.settings.bridge_sandbox == "auto" and not (sandbox and sandbox.walls):
                 log.warning(NO_WALLS, extra={"agent": choice.id})
+        check_trusted(choices, made, libraries())
     except ConfigurationError:
         _close(made)
         raise
@@ -342,7 +350,10 @@ def banner(
         lines += [f"  note       {note}" for note in choice.notes]
         lines.append(f"  agent      {choice.id}: {choice.runs} {versions[choice.id]}".rstrip())
         lines.append(f"  workspace  {choice.settings.workspaces.default}")
-        lines.append(f"  sandbox    {sandboxes.get(choice.id) or OPEN}")
+        sandbox = sandboxes.get(choice.id)
+        lines.append(f"  sandbox    {sandbox or OPEN}")
+        if sandbox and sandbox.left_open:
+            lines.append(f"  left open  {'; '.join(sandbox.left_open)}")
     groups = cgroup.home()
     lines += [
         f"  state      {state.folder or 'memory: nothing survives a restart'}",

@@ -27,6 +27,7 @@ from bridge.errors import ConfigurationError
 from bridge.options import Profile
 from bridge.redaction import NO_SECRETS, Secrets, secrets_of
 from bridge.rules import Rule
+from bridge.trusted import default_workspace
 from bridge.workspace import Workspaces, obstacle
 
 # What every program may need of the server's environment; adapters add their own names.
@@ -147,7 +148,9 @@ class Settings(BaseModel):
         "cannot be kept from it, deny refuses the task.",
     )
     agent_repo_path: str | None = Field(
-        None, description="Workspace of the agent. Unset: the directory the server starts in."
+        None,
+        description="Workspace of the agent. Unset: the directory the server starts in, or its "
+        "folder `workspace` where that is a checkout of the bridge.",
     )
     agent_allowed_repo_roots: Paths = Field(
         (),
@@ -235,6 +238,12 @@ class Settings(BaseModel):
     )
     bridge_sandbox_ports: Names = Field(
         (), description="Remote TCP ports that it may connect to, such as 443. Unset: all."
+    )
+    bridge_sandbox_unix_sockets: Literal["deny", "allow"] = Field(
+        "deny",
+        description="UNIX sockets inside: deny: none of a service outside, such as D-Bus, Docker, "
+        "tmux or an SSH agent, can be reached; before Linux 7.1 none can be made at all. allow: "
+        "all of them, and with them what those services do outside the sandbox.",
     )
     bridge_sandbox_wrapper: Words = Field(
         (), description="Command to put before the CLI's, for BRIDGE_SANDBOX=external."
@@ -445,7 +454,8 @@ class Settings(BaseModel):
 
     @property
     def workspaces(self) -> Workspaces:
-        return Workspaces(self.agent_repo_path or os.getcwd(), self.agent_allowed_repo_roots)
+        default = self.agent_repo_path or default_workspace()
+        return Workspaces(default, self.agent_allowed_repo_roots)
 
     @property
     def state_folder(self) -> Path | None:
@@ -545,6 +555,8 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     settings = _validated({**_config_file(given.get("config_file")), **given})
     if env_file and _inside_a_workspace(env_file, settings):
         raise ConfigurationError(_refusal(env_file))
+    if settings.agent_repo_path is None and default_workspace() != os.getcwd():
+        os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
     for one in settings.each:
         _check(one)
     return Loaded(settings, dotenv, warnings)

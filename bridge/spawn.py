@@ -39,6 +39,11 @@ STARTS_WITHIN = 30.0  # seconds; what takes longer hangs, as on a file system th
 KILLED_WITHIN = 1.0  # seconds
 
 
+def libraries() -> str:
+    """Where the server's own interpreter finds its libraries, besides where all do."""
+    return os.environ.get(LIBRARIES, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What to start, where: `cwd` is a real path, without symbolic links. `marker` tells its
@@ -195,7 +200,7 @@ class _Launcher:
                 with ours, theirs:
                     child = subprocess.Popen(
                         LAUNCHER,
-                        env={LIBRARIES: os.environ.get(LIBRARIES, "")},  # empty is as none
+                        env={LIBRARIES: libraries()},  # empty is as none
                         cwd="/",
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bridge import confine
+from tests import programs
 
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 
@@ -59,3 +63,30 @@ def script(path: Path, rules: Mapping[str, Any], *argv: str) -> Path:
     path.write_text(f'#!/bin/sh\nexec {shlex.join(command(rules, *argv))} "$@"\n')
     path.chmod(0o700)
     return path
+
+
+# --- what this machine has ----------------------------------------------------------------------
+
+ABI = confine.landlock_abi()
+landlock = pytest.mark.skipif(ABI < 6, reason=f"Landlock's ABI here is {ABI}, and 6 is needed")
+
+
+def bwrap_works() -> bool:
+    """Installed, and not forbidden to make namespaces."""
+    argv = command({"profile": "bwrap", "scope": False}, "/bin/true")
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def without_bwrap() -> str | None:
+    """Why tests with bwrap are skipped."""
+    if programs.first_of("bwrap") is None:
+        return programs.missing("bwrap")
+    return None if bwrap_works() else "bwrap may not make namespaces here"
+
+
+bwrap = pytest.mark.skipif(bool(without_bwrap()), reason=without_bwrap() or "")
+CONFINED = [
+    pytest.param("landlock", marks=landlock),
+    pytest.param("bwrap", marks=[landlock, bwrap]),
+]
+PROFILES = [pytest.param("none"), *CONFINED]

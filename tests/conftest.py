@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -112,3 +114,12 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(timeout=timeout, read_bufsize=2**25) as session:
         yield session
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that every user can reach; not in /tmp, which bwrap empties."""
+    folder = Path(tempfile.mkdtemp(dir="/var/lib" if os.geteuid() == 0 else Path.home()))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)

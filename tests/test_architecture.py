@@ -111,11 +111,13 @@ ASYNCIO: dict[str, set[str]] = {
     "origin": {"cgroup", "errors", "peer", "proc"},
     "player": set(),  # a program of its own
     "runner": set(),  # another one
-    "confine": set(),
-    "launcher": {"confine", "pump"},  # and another
+    "seccomp": set(),
+    "confine": {"seccomp"},
+    "launcher": {"confine", "pump", "seccomp"},  # and another
     "pump": set(),
     "repository": set(),
     "sandbox": {"confine", "errors", "folders"},
+    "trusted": {"errors"},
     "channel": set(),
     "spool": {"channel", "pump"},
     "state": {
@@ -167,6 +169,7 @@ SHELL: dict[str, set[str]] = {
         "options",
         "redaction",
         "rules",
+        "trusted",
         "workspace",
     },
     "transports": set(),
@@ -264,6 +267,7 @@ SHELL: dict[str, set[str]] = {
         "identity",
         "sandbox",
         "pool",
+        "trusted",
         "warm",
     },
     "signature": {"errors"},  # loaded by name, for it needs an extra

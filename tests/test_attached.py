@@ -8,9 +8,7 @@ import contextlib
 import json
 import os
 import pwd
-import shutil
 import stat
-import tempfile
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from bridge.errors import LaunchError
 from bridge.message import Message, RawPart, Role, UrlPart
 from bridge.workspace import Workspaces
 from tests.client import artifact_text, context_id, said, state
-from tests.test_confine import CONFINED, landlock
+from tests.confined import CONFINED, landlock
 from tests.test_sandbox import needs_root, serving_shell
 
 SENT = b"what a client sent"
@@ -193,15 +191,6 @@ async def test_who_swaps_folders_while_files_are_written_gets_nothing_written_ou
 
 
 # --- through the server -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def reachable() -> Iterator[Path]:
-    """A folder that every user can reach; not in /tmp, which bwrap empties."""
-    folder = Path(tempfile.mkdtemp(dir="/var/lib" if os.geteuid() == 0 else Path.home()))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 def raw(text: str) -> list[dict[str, Any]]:

@@ -22,10 +22,21 @@ import pytest
 from bridge import confine, runner
 from bridge.proc import marked
 from bridge.process import leader, reap_orphans
-from tests import blast_radius, hostile_cli, programs
+from tests import blast_radius, hostile_cli
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text
-from tests.confined import ANY_PORT, LAUNCHER, command, needs, script
+from tests.confined import (
+    ABI,
+    ANY_PORT,
+    CONFINED,
+    LAUNCHER,
+    PROFILES,
+    bwrap,
+    command,
+    landlock,
+    needs,
+    script,
+)
 from tests.real_claude_code import answer, ask
 from tests.real_claude_code import script as told
 from tests.real_clis import CLIS, CODEX, Cli, serving
@@ -33,30 +44,6 @@ from tests.real_clis import CLIS, CODEX, Cli, serving
 Rules = dict[str, Any]
 WITHIN = 30.0
 PYTHON = (sys.executable, "-I", "-S", "-c")
-
-ABI = confine.landlock_abi()
-landlock = pytest.mark.skipif(ABI < 6, reason=f"Landlock's ABI here is {ABI}, and 6 is needed")
-
-
-def bwrap_works() -> bool:
-    """Installed, and not forbidden to make namespaces."""
-    argv = command({"profile": "bwrap", "scope": False}, "/bin/true")
-    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
-
-
-def without_bwrap() -> str | None:
-    """Why tests with bwrap are skipped."""
-    if programs.first_of("bwrap") is None:
-        return programs.missing("bwrap")
-    return None if bwrap_works() else "bwrap may not make namespaces here"
-
-
-bwrap = pytest.mark.skipif(bool(without_bwrap()), reason=without_bwrap() or "")
-CONFINED = [
-    pytest.param("landlock", marks=landlock),
-    pytest.param("bwrap", marks=[landlock, bwrap]),
-]
-PROFILES = [pytest.param("none"), *CONFINED]
 
 
 def run(rules: Any, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -399,6 +386,99 @@ def test_no_network_at_all() -> None:
 def test_sockets_of_which_kinds(what: str, error: str) -> None:
     done = run({"profile": "landlock"}, *PYTHON, f"import socket; {what}")
     assert error in done.stderr if error else done.returncode == 0, done.stderr
+
+
+SOCKETS = """
+import errno, socket, sys
+def attempt(act):
+    try:
+        act()
+        return "worked"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def datagram():
+    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.sendto(b"x", sys.argv[1])
+found = [attempt(lambda kind=kind: socket.socket(socket.AF_UNIX, kind)) for kind in (1, 2, 5)]
+found += [attempt(datagram)]
+found += [attempt(lambda kind=kind: socket.socketpair(socket.AF_UNIX, kind)) for kind in (1, 5)]
+print(*found)
+"""
+
+
+@pytest.mark.parametrize("profile", CONFINED)
+def test_path_sockets_are_refused_unless_they_are_allowed(workspace: Path, profile: str) -> None:
+    """Datagrams included: an end of a connected pair sends to any other address, too."""
+    path = str(workspace / "service")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+        service.bind(path)
+        rules = {"profile": profile, "write": [str(workspace)], "unix": False}
+        no = "EAFNOSUPPORT"
+        assert python(rules, SOCKETS, path) == f"{no} {no} {no} {no} worked worked"
+        service.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            service.recv(1)
+        assert python({**rules, "unix": True}, SOCKETS, path) == " ".join(["worked"] * 6)
+        assert service.recv(1) == b"x"
+
+
+# --- modes of files ------------------------------------------------------------------------------
+
+SET_ID = """
+import ctypes, errno, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = os.uname().machine == "x86_64"
+def call(number, *given):
+    longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in given]
+    if libc.syscall(ctypes.c_long(number), *longs) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def ways(name, mode):
+    path = name.encode()
+    here, create, temporary = -100, os.O_CREAT | os.O_WRONLY, 0o20000000 | os.O_DIRECTORY | 1
+    if x86:
+        yield "chmod", lambda: call(90, b"f", mode)
+        yield "open", lambda: call(2, path, create, mode)
+        yield "creat", lambda: call(85, path, mode)
+        yield "mknod", lambda: call(133, path, 0o100000 | mode, 0)
+        yield "mkdir", lambda: call(83, path, mode)
+    at = (91, 268, 257, 259, 258) if x86 else (52, 53, 56, 33, 34)
+    fd = os.open("f", os.O_RDONLY)
+    yield "fchmod", lambda: call(at[0], fd, mode)
+    yield "fchmodat", lambda: call(at[1], here, b"f", mode)
+    yield "fchmodat2", lambda: call(452, here, b"f", mode, 0)
+    yield "openat", lambda: call(at[2], here, path, create, mode)
+    yield "temporary", lambda: call(at[2], here, b".", temporary, mode)
+    yield "mknodat", lambda: call(at[3], here, path, 0o100000 | mode, 0)
+    yield "mkdirat", lambda: call(at[4], here, path, mode)
+    yield "openat2", lambda: call(437, here, path, (ctypes.c_uint64 * 3)(create, mode, 0), 24)
+found = {}
+open("f", "w").close()
+for number, (name, act) in enumerate(list(ways(sys.argv[2], int(sys.argv[1], 8)))):
+    try:
+        act()
+        found[name] = "worked"
+    except OSError as error:
+        found[name] = errno.errorcode[error.errno]
+    os.chmod("f", 0o600)
+    if os.path.isdir(sys.argv[2]):
+        os.rmdir(sys.argv[2])
+    elif os.path.exists(sys.argv[2]):
+        os.unlink(sys.argv[2])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("profile", CONFINED)
+@pytest.mark.parametrize("mode", ["4755", "2755", "6000", "1777", "644"])
+def test_nobody_leaves_a_file_with_a_set_id_bit(workspace: Path, profile: str, mode: str) -> None:
+    """By each of the system calls that set a mode; what sets none of those bits works."""
+    rules = {"profile": profile, "write": [str(workspace)]}
+    found = json.loads(python(rules, SET_ID, mode, "made", cwd=workspace))
+    assert found.pop("openat2") == "ENOSYS"  # its mode cannot be read by a filter
+    if found["fchmodat2"] == "ENOSYS":  # before Linux 6.6
+        found.pop("fchmodat2")
+    expected = "EPERM" if int(mode, 8) & 0o6000 else "worked"
+    assert found == dict.fromkeys(found, expected)
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,15 +22,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import cgroup, registry
+from bridge import cgroup, confine, registry
 from bridge.attachments import Attachments
 from bridge.confine import landlock_abi
 from bridge.message import Message, RawPart, Role, UrlPart
-from bridge.sandbox import find_user, let_through
+from bridge.sandbox import Sandbox, find_user, let_through
 from bridge.workspace import Workspaces
 from tests import programs
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
-from tests.client import Client, artifact_text, said, state
+from tests.client import Client, RpcError, artifact_text, context_id, said, state
+from tests.confined import CONFINED
 from tests.real_claude_code import answer, ask, reason, script
 from tests.real_clis import CLIS, Cli, serving
 from tests.test_command_line import logged
@@ -577,3 +579,253 @@ async def test_real_clis_work_inside_and_do_not_get_out(cli: Cli, tmp_path: Path
         found = await asyncio.to_thread(lambda: [p.name for p in real.workspace.iterdir()])
         assert "inside.txt" in found
         assert not await asyncio.to_thread(outside.exists)
+
+
+# --- what is left open ---------------------------------------------------------------------------
+
+SOCKET = """
+import socket, sys
+try:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(sys.argv[1])
+    print("connected")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@needs_landlock
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_services_of_the_machine_are_not_reached_by_their_sockets(
+    workspace: Path, allowed: bool
+) -> None:
+    """A terminal multiplexer, D-Bus and Docker run commands for whoever connects."""
+    path = str(workspace.parent / "service")
+    (workspace / "connect.py").write_text(SOCKET)
+    env = {"BRIDGE_SANDBOX_UNIX_SOCKETS": "allow"} if allowed else {}
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(path)
+        service.listen()
+        async with serving_shell(workspace, **env) as (client, server):
+            answer = artifact_text(await client.send(f"python3 connect.py {path}"))
+            assert (answer == "connected\n") is allowed, answer
+            (line,) = (one for one in server.log.splitlines() if "left open" in one)
+            assert ("UNIX sockets" in line) is allowed
+            assert "UDP" in line and "TCP" in line
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    ("abi", "profile", "sockets", "rule"),
+    [
+        (7, "landlock", False, False),
+        (9, "landlock", False, None),
+        (9, "landlock", True, True),
+        (9, "bwrap", False, False),
+        (7, "bwrap", True, True),
+    ],
+)
+def test_sockets_are_for_the_kernel_where_it_knows_them(
+    monkeypatch: pytest.MonkeyPatch,
+    workspace: Path,
+    abi: int,
+    profile: str,
+    sockets: bool,
+    rule: bool | None,
+) -> None:
+    monkeypatch.setattr(confine, "landlock_abi", lambda: abi)  # there is only one kernel here
+    sandbox = Sandbox(profile, {"HOME": "/"}, str(workspace), sockets=sockets)
+    assert sandbox.rules(str(workspace))["unix"] is rule
+    assert any("UNIX" in one for one in sandbox.left_open) is sockets
+
+
+def test_what_an_old_kernel_leaves_open_is_named(
+    monkeypatch: pytest.MonkeyPatch, workspace: Path
+) -> None:
+    monkeypatch.setattr(confine, "landlock_abi", lambda: 5)
+    left = Sandbox("landlock", {}, str(workspace), ports=(443,)).left_open
+    assert [one.partition(" ")[0].rstrip(",") for one in left] == ["UDP", "signals", "/dev/shm"]
+
+
+# --- paths that are no longer what they were -----------------------------------------------------
+
+
+@needs_landlock
+@pytest.mark.parametrize("profile", CONFINED)
+@pytest.mark.parametrize("by", ["link", "folder", "link above"])
+async def test_a_path_that_became_another_gets_no_session(
+    reachable: Path, profile: str, by: str
+) -> None:
+    """An agent that works in the workspace replaces a folder there, which BRIDGE_SANDBOX_WRITE
+    names, so that the next session would write elsewhere."""
+    workspace, outside = reachable / "workspace", reachable / "outside"
+    allowed = workspace / "above" / "cache"
+    for one in (allowed, outside / "cache"):
+        one.mkdir(parents=True)
+    swap = {
+        "link": f"rmdir above/cache && ln -s {outside} above/cache",
+        "folder": "mv above/cache above/old && mkdir above/cache",
+        "link above": f"mv above old && ln -s {outside} above",
+    }
+    env = {"BRIDGE_SANDBOX": profile, "BRIDGE_SANDBOX_WRITE": str(allowed)}
+    async with serving_shell(workspace, **env) as (client, server):
+        if profile == "landlock":
+            assert state(await client.send(swap[by])) == "completed"
+        else:  # inside, it is a mount point, which stays where it is
+            shell = await asyncio.create_subprocess_shell(swap[by], cwd=workspace)
+            assert await shell.wait() == 0
+        task = await client.send("touch above/cache/new")
+        assert (state(task), reason(task)) == ("failed", "launch"), said(task)
+        await logged(server, f"{allowed} is not what it was when the server started")
+    assert not list(outside.rglob("new"))
+    if by != "folder":  # what is there at the next start is no better
+        with pytest.raises(AssertionError, match=r"BRIDGE_SANDBOX_WRITE: .* symbolic link"):
+            async with serving_shell(workspace, **env):
+                pass
+
+
+@needs_landlock
+async def test_a_nested_workspace_that_became_a_link_is_refused(workspace: Path) -> None:
+    inner, outside = workspace / "inner", workspace.parent / "outside"
+    for one in (inner, outside):
+        one.mkdir()
+    env = {"AGENT_ALLOWED_REPO_ROOTS": f"{workspace}:{inner}"}
+    async with serving_shell(workspace, **env) as (client, _):
+        there = {"metadata": {"bridge": {"cwd": "inner"}}}
+        first = await client.send("touch first", **there)
+        assert state(first) == "completed", said(first)
+        task = await client.send(f"mv inner old && ln -s {outside} inner")
+        assert state(task) == "completed", said(task)
+        with pytest.raises(RpcError):  # a new conversation there
+            await client.send("touch second", **there)
+        await client.send("touch second", contextId=context_id(first))
+    assert os.listdir(outside) == []
+    with pytest.raises(AssertionError, match=r"AGENT_ALLOWED_REPO_ROOTS: .* symbolic link"):
+        async with serving_shell(workspace, **env):
+            pass
+
+
+# --- programs that run outside of it -------------------------------------------------------------
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ("AGENT_REPO_PATH", CHECKOUT),
+        ("AGENT_REPO_PATH", CHECKOUT / "bridge"),
+        ("BRIDGE_SANDBOX_WRITE", CHECKOUT / "bridge/a2a"),
+        ("AGENT_ALLOWED_REPO_ROOTS", CHECKOUT.parent),
+        ("BRIDGE_SANDBOX_WRITE", Path(sys.prefix)),
+        ("BRIDGE_SANDBOX_WRITE", Path(sys.prefix) / "bin"),
+        ("BRIDGE_SANDBOX_WRITE", Path(os.__file__).parent),
+        ("BRIDGE_SANDBOX_WRITE", Path(pytest.__file__).parent),
+        ("BRIDGE_SANDBOX_WRITE", Path(os.path.realpath("/bin/sh")).parent),
+    ],
+    ids=str,
+)
+async def test_a_server_whose_agents_could_change_it_does_not_start(
+    workspace: Path, setting: str, path: Path
+) -> None:
+    real = os.path.realpath(path)  # noqa: ASYNC240 - one path
+    with pytest.raises(AssertionError, match=f"{setting} lets agents write in {real}, "):
+        async with serving_shell(workspace, **{setting: str(path)}):
+            pass
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "way",
+    ["program", "link", "link target", "shebang", "env shebang", "package", "PATH", "libraries"],
+)
+async def test_programs_that_agents_could_change_are_not_started(workspace: Path, way: str) -> None:
+    """Each of them is in the workspace, or is reached by way of it."""
+    outside, env = workspace.parent / "cli", dict[str, str]()
+    for folder in (outside, workspace / "bin"):
+        folder.mkdir()
+    inside = workspace / "bin/cli"
+    program = {"link": outside / "cli", "package": outside / "cli", "PATH": outside / "cli"}.get(
+        way, outside / "cli"
+    )
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    binary = str(program)
+    match way:
+        case "program":
+            binary = str(shutil.copy(program, inside))
+        case "link":  # in the workspace, to a program outside
+            inside.symlink_to(program)
+            binary = str(inside)
+        case "link target":
+            shutil.copy(program, inside)
+            program.unlink()
+            program.symlink_to(inside)
+        case "shebang":
+            shutil.copy("/bin/sh", inside)
+            program.write_text(f"#!{inside}\nexec sleep 60\n")
+        case "env shebang":
+            shutil.copy("/bin/sh", workspace / "bin/shell")
+            program.write_text("#!/usr/bin/env shell\nexec sleep 60\n")
+            env["PATH"] = f"{os.environ['PATH']}:{workspace}/bin"
+        case "package":
+            package = workspace / "node_modules/cli/bin"
+            package.mkdir(parents=True)
+            shutil.copy(program, package / "cli")
+            program.unlink()
+            program.symlink_to(package / "cli")
+        case "PATH":
+            binary, env["PATH"] = "cli", f"{workspace}/bin:{outside}:{os.environ['PATH']}"
+        case "libraries":
+            env["LD_LIBRARY_PATH"] = f"{workspace}/bin"
+    env |= {"AGENT_ADAPTER": "jsonl", "AGENT_ARGS": "", "AGENT_BINARY": binary}
+    with pytest.raises(AssertionError, match=r"AGENT_REPO_PATH lets agents write in .* is there: "):
+        async with serving_shell(workspace, **env):
+            pass
+
+
+@needs_landlock
+async def test_the_program_of_one_agent_in_the_workspace_of_another_is_found(
+    workspace: Path,
+) -> None:
+    program = workspace / "cli"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    other = workspace.parent / "other"
+    other.mkdir()
+    config = workspace.parent / "settings.toml"
+    config.write_text(
+        f"""
+        [agents.one]
+        AGENT_ADAPTER = "jsonl"
+        AGENT_BINARY = "{program}"
+        AGENT_REPO_PATH = "{other}"
+        [agents.two]
+        AGENT_ADAPTER = "jsonl"
+        AGENT_BINARY = "/bin/cat"
+        """
+    )
+    env = {"CONFIG_FILE": str(config), "AGENT_ADAPTER": "", "AGENT_BINARY": "", "AGENT_ARGS": ""}
+    with pytest.raises(AssertionError, match=f"the agent's program is there: {program}"):
+        async with serving_shell(workspace, **env):
+            pass
+
+
+async def test_from_a_checkout_agents_work_beside_the_code(tmp_path: Path) -> None:
+    """As README's first command has it: no AGENT_REPO_PATH, and the current directory is that of
+    the bridge's own code."""
+    for name in ("bridge", "adapters"):
+        shutil.copytree(CHECKOUT / name, tmp_path / "checkout" / name)
+    env = {"PYTHONPATH": "", "AGENT_REPO_PATH": "", "BRIDGE_SANDBOX": "auto", **SHELL}
+    unused = tmp_path / "unused"
+    unused.mkdir()
+    async with (
+        bridge(unused, cwd=tmp_path / "checkout", **env) as server,
+        aiohttp.ClientSession() as http,
+    ):
+        task = await Client(http, server.url).send("pwd; (echo x > ../bridge/confine.py) 2>&1")
+        text = artifact_text(task) or said(task)
+        assert text.startswith(f"{tmp_path}/checkout/workspace\n")
+        assert "note       this directory has the bridge's own code" in server.log
+    made = tmp_path / "checkout/workspace"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert (tmp_path / "checkout/bridge/confine.py").read_text() != "x\n"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from bridge.adapter import Adapter
-from bridge.choice import REPLAY, Choice, choose_all, make_sandbox
+from bridge.choice import REPLAY, Choice, check_trusted, choose_all, make_sandbox
 from bridge.doctor.adapters import COLUMNS, ability
 from bridge.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.doctor.talk import Talk, Within
@@ -25,7 +25,7 @@ from bridge.process import AgentProcess, Hooks, LongLine
 from bridge.repository import guards
 from bridge.sandbox import Sandbox, refusal
 from bridge.settings import CHILD_ENVIRONMENT, Loaded, Settings
-from bridge.spawn import Start
+from bridge.spawn import Start, libraries
 
 LINES = 5000  # of a CLI's help that are kept
 SHOWN = 400  # characters of what a CLI says
@@ -68,6 +68,7 @@ async def examine(
     try:
         choice = choose(one, dotenv)
         sandbox = await asyncio.to_thread(make_sandbox, choice)
+        check_trusted([choice], {choice.id: sandbox}, libraries())
     except ConfigurationError as error:
         return replace(about, program=found, checks=[_wrong(str(error))])
     try:
@@ -103,7 +104,9 @@ def _boundary(sandbox: Sandbox | None) -> Check:
     if sandbox is None:
         return note("sandbox", "none: it can do what this user can (BRIDGE_SANDBOX)")
     check = ok if sandbox.walls or sandbox.profile == "external" else note
-    return check("sandbox", str(sandbox), profile=sandbox.profile)
+    left = list(sandbox.left_open)
+    words = f"{sandbox}; left open: {'; '.join(left)}" if left else str(sandbox)
+    return check("sandbox", words, profile=sandbox.profile, open=left)
 
 
 def _missing(one: Candidate) -> Check:
