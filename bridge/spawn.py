@@ -77,8 +77,9 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     milliseconds. Raises OSError, whose filename is the directory where that is to blame,
     TimeoutError after STARTS_WITHIN, and ValueError."""
     argv, rules, checked = start.argv, start.rules, False
-    if spool and rules and rules["profile"] == "landlock":
-        # As on a pipe without a name, a program may open its own stdout again: /dev/stdout.
+    if spool and rules and rules["profile"] == "landlock" and rules.get("uid") is None:
+        # As on a pipe without a name, a program may open its own stdout again: /dev/stdout. Another
+        # user may not, and could not even reach the file to have a rule for it.
         rules = {**rules, "write": [*rules.get("write", ()), os.path.realpath(spool / PIPE)]}
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
