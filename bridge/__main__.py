@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +33,21 @@ All settings are environment variables; README.md and .env.example list them.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 after an orderly stop, 1 if the server cannot run, 2 for wrong settings.
-    Of the doctor: 0 if all that is needed works, 1 if not, 2 for wrong settings."""
+    Of the doctor: 0 if all that is needed works, 1 if not, 2 for wrong settings. 141, as a shell
+    reports SIGPIPE, if the reader of the output has gone: `… adapters | head`."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # The rest of the buffer must not be written at the exit of the interpreter.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0].startswith("-"):
         arguments.insert(0, "serve")

@@ -117,9 +117,11 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
         raise ConfigurationError(f"The adapter {name} needs AGENT_BINARY, the program to run.")
     binary = shutil.which(os.path.expanduser(wanted))
     if binary is None:
+        install = adapter.upkeep.install
+        command = f" ({install})" if install else ""
         raise ConfigurationError(
-            f"{wanted} was not found, or is not executable. Install {adapter.title}, or set "
-            f"{adapter.binary_setting} to its path."
+            f"{wanted} was not found, or is not executable. Install {adapter.title}{command}, or "
+            f"set {adapter.binary_setting} to its path."
         )
     config = AgentConfig(
         os.path.abspath(binary),

@@ -28,27 +28,24 @@ from bridge.choice import (
     make_sandbox,
     make_service,
 )
-from bridge.errors import ConfigurationError, LaunchError
+from bridge.cli_state import check_logins, version_of
+from bridge.errors import ConfigurationError
 from bridge.heap import collect_seldom
 from bridge.identity import Identity, identify_by, needs_token
 from bridge.monitor import Monitor
 from bridge.origin import watch
 from bridge.pool import SessionPool
 from bridge.process import (
-    AgentProcess,
-    Hooks,
-    LongLine,
     keep_private,
     kill_descendants,
     reap_orphans,
 )
 from bridge.push import Push
 from bridge.quotas import Quotas
-from bridge.readable import one_line
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.sandbox import Sandbox
 from bridge.settings import Loaded, Settings
-from bridge.spawn import Start, libraries
+from bridge.spawn import libraries
 from bridge.state import NO_STATE, State, open_state
 from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import Stored
@@ -63,7 +60,7 @@ NO_WALLS = (
     "this kernel has no Landlock (Linux 6.2), so that agents can do whatever this user can; "
     "BRIDGE_SANDBOX=bwrap or external keeps them in, none says that it is meant so"
 )
-VERSION_WITHIN = 5.0  # seconds that a CLI gets to print its version
+BANNER_WAITS = 0.5  # seconds, for the rest of what the CLIs say of themselves
 ANYBODY = "not asked for: every program and user of this machine is the operator, agents too"
 OPEN = "none: agents can do what this user can"
 CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
@@ -71,13 +68,8 @@ CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
 
 async def serve(loaded: Loaded) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit status."""
-    settings = loaded.settings
-    secrets = loaded.secrets
-    configure_logging(settings.log_level, secrets)
-    keep_private()
-    _ignore_for_itself()
-    for warning in loaded.warnings:
-        log.warning(warning)
+    settings, secrets = loaded.settings, loaded.secrets
+    _prepare(loaded)
     choices = choose_all(loaded)
     identify = identify_by(settings)
     sockets = _listen(settings)
@@ -91,7 +83,9 @@ async def serve(loaded: Loaded) -> int:
         push = _push(settings, state.folder)
         sandboxes = await _sandboxes(choices, state)
         unused.callback(_close, sandboxes)
-        versions = {one.id: await _version(one, sandboxes[one.id]) for one in choices}
+        logins = asyncio.create_task(check_logins(choices, sandboxes))
+        unused.callback(logins.cancel)
+        versions = {one.id: await version_of(one, sandboxes[one.id]) for one in choices}
         services = [
             make_service(one, pool, push, versions[one.id], state, sandboxes[one.id])
             for one in choices
@@ -108,26 +102,43 @@ async def serve(loaded: Loaded) -> int:
     await runner.setup()
     try:
         sites = [runner.site(one) for one in sockets]
-        for site in sites:
-            await site.start()
+        await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
-        address = state.announce(_address(runner))
-        text = banner(settings, choices, versions, address, state, sandboxes)
-        print(text, file=sys.stderr, flush=True)
+        address, notes = state.announce(_address(runner)), await _so_far(logins)
+        _print(banner(settings, choices, versions, address, state, sandboxes, notes))
         await stop.wait()
         log.info("stopping")
-        for site in sites:
-            await site.stop()
+        await asyncio.gather(*(site.stop() for site in sites))
         await _end_tasks(settings, services)
         monitor.close()
         return 0
     finally:
+        logins.cancel()
         await runner.cleanup()
         await push.close()
         await state.close()
         watchdog.close()
         _end_the_rest(services, state)
         await asyncio.to_thread(_close, sandboxes)
+
+
+def _prepare(loaded: Loaded) -> None:
+    configure_logging(loaded.settings.log_level, loaded.secrets)
+    keep_private()
+    _ignore_for_itself()
+    for warning in loaded.warnings:
+        log.warning(warning)
+
+
+async def _so_far(logins: asyncio.Task[list[str]]) -> list[str]:
+    """The warnings, if they are there in time for the banner; the log has them in any case."""
+    done, _ = await asyncio.wait([logins], timeout=BANNER_WAITS)
+    return logins.result() if done else []
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError):  # the reader may have gone: `… 2>&1 | head`
+        print(text, file=sys.stderr, flush=True)
 
 
 def make_pool(settings: Settings) -> SessionPool:
@@ -338,6 +349,7 @@ def banner(
     address: str,
     state: State = NO_STATE,
     sandboxes: Mapping[str, Sandbox | None] = {},
+    notes: Sequence[str] = (),
 ) -> str:
     """What the operator sees: what is served, where, and how to try it."""
     auth = f' -H "Authorization: Bearer {_shown(state)}"' if needs_token(settings) else ""
@@ -345,7 +357,7 @@ def banner(
         '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
         '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"What is in this directory?"}]}}}'
     )
-    lines = [f"coding-agent-bridge {__version__}"]
+    lines = [f"coding-agent-bridge {__version__}", *(f"  note       {note}" for note in notes)]
     for choice in choices:
         lines += [f"  note       {note}" for note in choice.notes]
         lines.append(f"  agent      {choice.id}: {choice.runs} {versions[choice.id]}".rstrip())
@@ -371,26 +383,6 @@ def banner(
 def _shown(state: State) -> str:
     """The token of the operator, as a shell reads it."""
     return f"$(cat {shlex.quote(str(state.operator.path))})" if state.operator else "<token>"
-
-
-async def _version(choice: Choice, sandbox: Sandbox | None) -> str:
-    """What the CLI prints for --version, if it prints it in time."""
-    if not choice.adapter.binary:
-        return ""
-    printed: list[bytes | LongLine] = []
-    with contextlib.suppress(LaunchError, TimeoutError):
-        cwd = sandbox.scratch if sandbox else os.getcwd()
-        rules = sandbox.rules(cwd) if sandbox else None
-        environment = sandbox.variables if sandbox else choice.config.env
-        argv = (choice.config.binary, "--version")
-        start = Start(argv, environment, cwd, stdin=False, rules=rules)
-        process = await AgentProcess.spawn(start, Hooks(printed.extend), line_limit=200)
-        try:
-            await asyncio.wait_for(process.wait(), VERSION_WITHIN)
-        finally:
-            await process.stop()
-    first = printed[0] if printed else b""
-    return one_line(first.decode(errors="replace")) if isinstance(first, bytes) else ""
 
 
 # --- logs --------------------------------------------------------------------------------------
