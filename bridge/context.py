@@ -41,7 +41,7 @@ from bridge.events import (
     TimedOut,
 )
 from bridge.message import Message
-from bridge.question import hint, permission, read_answer, refusal
+from bridge.question import HASTY, hint, is_hasty, permission, read_answer, refusal
 from bridge.redaction import NO_SECRETS, Secrets
 from bridge.repository import TRUSTING, Trust
 from bridge.rules import Rule, decide
@@ -228,6 +228,10 @@ class Context:
         """`message` is for the open question of `record`, by the principal of that id."""
         question = record.task.question
         assert question
+        task, now = record.task, datetime.now(UTC)
+        if is_hasty(message, task.asked, now - (task.asked_at or now)):
+            self._apply(record, NotUnderstood(message, HASTY))
+            return
         answer = read_answer(question, message)
         if answer is None:
             self._apply(record, NotUnderstood(message, hint(question)))

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from bridge.events import Answer, Option, OptionKind, Question
 from bridge.message import DataPart, Message
 
+TO_READ = timedelta(milliseconds=700)
+HASTY = (
+    "That answer came right after this question was asked and may have been meant for the question "
+    "before, so nothing was decided. Answer again, or name the question by its questionId."
+)
 _ONCE = ("yes", "y", "ok", "okay", "allow", "allow once", "approve", "accept", "proceed", "sure")
 _ALWAYS = ("always", "always allow", "allow always", "yes always", "allow all")
 _NO = ("no", "n", "deny", "reject", "refuse", "decline", "stop", "cancel")
@@ -64,6 +70,14 @@ def refusal(question: Question, by: str) -> Answer | None:
 def _meant(question: Question, word: str, by: str) -> Answer | None:
     option = _of_kind(question, WORDS[word])
     return Answer(question.id, option.name, (option,), by=by) if option else None
+
+
+def is_hasty(message: Message, asked: int, age: timedelta) -> bool:
+    """Whether the message is a bare word that was probably meant for an earlier question: it comes
+    sooner after the publication of this one than a person can have read it. `asked`: how many
+    questions the task has asked; `age`: how long ago this one was published."""
+    names = any(isinstance(part, DataPart) for part in message.parts)
+    return asked > 1 and timedelta(0) <= age < TO_READ and not names and is_word(message.text)
 
 
 def is_word(text: str) -> bool:

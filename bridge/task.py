@@ -223,6 +223,8 @@ class Task:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
+    asked: int = 0  # questions that clients have seen
+    asked_at: datetime | None = None  # when the last of them was published
     reply: Message | None = None
     queued: Queued | None = None  # it waits for a slot
     _usage: Usage | None = None
@@ -343,7 +345,7 @@ class Task:
                 return self._enter(target, now)
             case Question():
                 self.questions.append(event)
-                return [self._asked(event, now)] if len(self.questions) == 1 else []
+                return [self._ask(event, now)] if len(self.questions) == 1 else []
             case QuestionWithdrawn():
                 return self._settle(event.id, now)
             case Answered():
@@ -413,6 +415,10 @@ class Task:
             event.metadata,
         )
 
+    def _ask(self, question: Question, now: datetime) -> Update:
+        self.asked, self.asked_at = self.asked + 1, now
+        return self._asked(question, now)
+
     def _asked(self, question: Question, now: datetime, hint: str = "") -> Update:
         state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
         return self._say(state, now, *wording.question(question, hint))
@@ -424,7 +430,7 @@ class Task:
         if first is None or first.id != question_id:
             return []
         if self.question:
-            return [self._asked(self.question, now)]
+            return [self._ask(self.question, now)]
         updates: list[Update] = [self._status(TaskState.WORKING, now)]
         held, self._held = self._held, []
         for event in held:

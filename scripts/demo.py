@@ -29,10 +29,10 @@ def main() -> int:
         print(f"The bridge listens at {url} and plays a recorded session of Claude Code.\n")
         show("you", REQUEST)
         answer: str | None = REQUEST
-        task_id = None
+        task_id = question = None
         state = ""
         while answer:
-            state, task_id = watch(send(url, token, answer, task_id))
+            state, task_id, question = watch(send(url, token, answer, task_id, question))
             answer = "allow" if state == "TASK_STATE_INPUT_REQUIRED" else None
             if answer:
                 show("you", answer)
@@ -73,7 +73,9 @@ def start() -> Iterator[tuple[str, str]]:
             killer.cancel()
 
 
-def send(url: str, token: str, text: str, task_id: str | None) -> Iterator[Json]:
+def send(
+    url: str, token: str, text: str, task_id: str | None, question: str | None
+) -> Iterator[Json]:
     """Send a message; the items of its stream. With `task_id` it answers that task's question."""
     message: Json = {
         "messageId": os.urandom(8).hex(),
@@ -82,6 +84,8 @@ def send(url: str, token: str, text: str, task_id: str | None) -> Iterator[Json]
     }
     if task_id:
         message["taskId"] = task_id
+    if question:  # a program answers faster than a person reads, so it says which question
+        message["parts"].append({"data": {"questionId": question}})
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}
     body = json.dumps({**call, "params": {"message": message}}).encode()
     headers = {
@@ -95,9 +99,11 @@ def send(url: str, token: str, text: str, task_id: str | None) -> Iterator[Json]
                 yield json.loads(line[6:])["result"]
 
 
-def watch(items: Iterator[Json]) -> tuple[str, str]:
-    """Print a stream as a person would like to read it. Returns the last state, and the task."""
+def watch(items: Iterator[Json]) -> tuple[str, str, str | None]:
+    """Print a stream as a person would like to read it. Returns the last state, the task, and the
+    question that is open."""
     state = task_id = ""
+    question = None
     talking = False
     for item in items:
         kind, update = next(iter(item.items()))
@@ -113,16 +119,17 @@ def watch(items: Iterator[Json]) -> tuple[str, str]:
             talking = False
         if kind == "statusUpdate":
             state = update["status"]["state"]
-            show_status(state, update)
+            question = show_status(state, update).get("questionId")
         elif kind == "artifactUpdate":
             show_result(update["artifact"])
-    return state, task_id
+    return state, task_id, question
 
 
-def show_status(state: str, update: Json) -> None:
+def show_status(state: str, update: Json) -> Json:
+    """Print an update; its data part."""
     parts = (update["status"].get("message") or {}).get("parts", [])
     text = "".join(part.get("text", "") for part in parts)
-    data = next((part["data"] for part in parts if "data" in part), {})
+    data: Json = next((part["data"] for part in parts if "data" in part), {})
     if state == "TASK_STATE_INPUT_REQUIRED":
         show("asks", text)
     elif data.get("type") == "tool_call":
@@ -136,6 +143,7 @@ def show_status(state: str, update: Json) -> None:
     else:
         model = update.get("metadata", {}).get("bridge", {}).get("model", "")
         show("state", f"{state} {model} {text}".strip())
+    return data
 
 
 def show_result(artifact: Json) -> None:

@@ -66,6 +66,12 @@ class Client:
         role = "user" if self.version == "0.3" else "ROLE_USER"
         return {**kind, "messageId": "m-1", "role": role, "parts": parts, **members}
 
+    def answer_parts(self, task: Json, text: str) -> list[Json]:
+        """An answer that names its question, which a program may give at once."""
+        named = {"questionId": facts(task).get("questionId")}
+        kind = {"kind": "data"} if self.version == "0.3" else {}
+        return [self.text_part(text), {**kind, "data": named}]
+
     def text_part(self, text: str) -> Json:
         return {"kind": "text", "text": text} if self.version == "0.3" else {"text": text}
 

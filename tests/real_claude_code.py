@@ -233,7 +233,8 @@ async def ask(client: Client, text: str | list[Json], **members: Any) -> Json:
 
 async def answer(client: Client, task: Json, text: str | list[Json]) -> Json:
     """Answer the open question and wait for what follows."""
-    return await client.send(text, taskId=task_id(task), contextId=context_id(task))
+    parts = client.answer_parts(task, text) if isinstance(text, str) else text
+    return await client.send(parts, taskId=task_id(task), contextId=context_id(task))
 
 
 async def read_until(items: AsyncIterator[Json], wanted: Callable[[Json], bool]) -> Json:

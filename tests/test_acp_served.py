@@ -38,8 +38,11 @@ async def agent(
 
 async def again(server: Server, task: Json, text: str) -> Json:
     """The next message: an answer if the task waits for one, else another turn."""
-    same: Json = {"taskId": task_id(task)} if state(task) == "input-required" else {}
-    return await server.client().send(text, contextId=context_id(task), **same)
+    client, context = server.client(), context_id(task)
+    if state(task) != "input-required":
+        return await client.send(text, contextId=context)
+    parts = client.answer_parts(task, text)
+    return await client.send(parts, contextId=context, taskId=task_id(task))
 
 
 def reason(task: Json) -> str:

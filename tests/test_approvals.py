@@ -160,6 +160,10 @@ async def test_a_turn_that_needs_an_answer_ends_without_one(workspace: Path) -> 
     assert "could not go on without an answer" in said(task)
 
 
+def chosen(question: str, option: str) -> list[Json]:
+    return [{"data": {"questionId": question, "optionId": option}}]
+
+
 async def test_an_answer_in_time_is_the_only_one(workspace: Path) -> None:
     """The second question has its own time, which begins when it is asked."""
     async with serving(workspace, bridge_question_timeout_ms=60_000) as server:
@@ -168,8 +172,40 @@ async def test_an_answer_in_time_is_the_only_one(workspace: Path) -> None:
         asked = await client.send(script)
         again = await client.send("yes", taskId=asked["id"])
         assert said(again).startswith("May I b?")
-        task = await client.send("no", taskId=asked["id"])
-    assert artifact_text(task) == '["a", "yes", "y"]["b", "no", "n"]'
+        task = await client.send(chosen("b", "n"), taskId=asked["id"])
+    assert artifact_text(task) == '["a", "yes", "y"]["b", "", "n"]'
+
+
+async def test_a_second_yes_does_not_answer_a_question_that_nobody_has_read(
+    workspace: Path,
+) -> None:
+    async with serving(workspace) as server:
+        client = server.client()
+        asked = await client.send(lines(permit("a", {}), permit("b", {})) + "\nanswers 2")
+        for _ in range(2):
+            again = await client.send("yes", taskId=asked["id"])
+        assert state(again) == "input-required"
+        assert "nothing was decided" in said(again) and "May I b?" in said(again)
+        asking_again = 0
+        async with asyncio.timeout(WITHIN):  # who repeats the word is heard after 700 ms
+            while state(again) == "input-required":
+                again = await client.send("no", taskId=asked["id"])
+                asking_again += 1
+        assert asking_again > 1
+    assert artifact_text(again) == '["a", "yes", "y"]["b", "no", "n"]'
+
+
+@pytest.mark.parametrize("answer", ["because I say so", "y es", [{"data": {"optionId": "y"}}]])
+async def test_an_answer_that_is_no_bare_word_is_heard_at_once(
+    workspace: Path, answer: Any
+) -> None:
+    question = {"type": "question", "id": "q", "text": "Why?", "freeText": True}
+    question["options"] = [{"id": "y", "name": "y", "kind": "choice"}]
+    async with serving(workspace) as server:
+        client = server.client()
+        asked = await client.send(lines(permit("a", {}), question) + "\nanswers 2")
+        assert state(await client.send("yes", taskId=asked["id"])) == "input-required"
+        assert state(await client.send(answer, taskId=asked["id"])) == "completed"
 
 
 async def test_an_answer_for_another_question_is_none(workspace: Path) -> None:
@@ -182,8 +218,8 @@ async def test_an_answer_for_another_question_is_none(workspace: Path) -> None:
         assert said(again).startswith("May I b?")
         twice = await client.send(yes, taskId=asked["id"], messageId="once more")
         assert state(twice) == "input-required" and "May I b?" in said(twice)
-        task = await client.send("no", taskId=asked["id"])
-    assert artifact_text(task) == '["a", "", "y"]["b", "no", "n"]'
+        task = await client.send(chosen("b", "n"), taskId=asked["id"])
+    assert artifact_text(task) == '["a", "", "y"]["b", "", "n"]'
 
 
 async def test_the_time_goes_on_after_a_restart(

@@ -86,7 +86,8 @@ async def turn(real: Real, text: str) -> Json:
     client = real.client()
     task = await client.send(text)
     while state(task) == "input-required":
-        task = await client.send("yes", taskId=task_id(task), contextId=context_id(task))
+        yes = client.answer_parts(task, "yes")
+        task = await client.send(yes, taskId=task_id(task), contextId=context_id(task))
     return task
 
 

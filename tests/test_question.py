@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from bridge.events import Option, OptionKind, Question, QuestionKind
 from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart
-from bridge.question import hint, is_word, read_answer
+from bridge.question import hint, is_hasty, is_word, read_answer
 
 ALLOW = Option("allow", "Allow", "allow_once")
 ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
@@ -266,3 +267,26 @@ def test_a_hint_says_what_was_wrong() -> None:
 def test_a_word_is_told_from_a_sentence() -> None:
     assert all(is_word(text) for text in ("no", "No.", " YES ", "allow   once", "never"))
     assert not any(is_word(text) for text in ("", "no way", "noo", "no, use pytest"))
+
+
+WORD, FACTS = TextPart("Yes!"), DataPart({"questionId": "q"})
+
+
+@pytest.mark.parametrize(
+    ("parts", "asked", "milliseconds", "hasty"),
+    [
+        ((WORD,), 2, 0, True),
+        ((WORD,), 2, 699, True),
+        ((WORD,), 2, 700, False),
+        ((WORD,), 2, -5, False),  # the clock was set back: nobody must wait for it
+        ((WORD,), 1, 0, False),
+        ((WORD, FACTS), 2, 0, False),
+        ((TextPart("yes, but only this once"),), 2, 0, False),
+        ((TextPart(""),), 2, 0, False),
+    ],
+)
+def test_a_bare_word_right_after_a_later_question_is_hasty(
+    parts: tuple[Part, ...], asked: int, milliseconds: int, hasty: bool
+) -> None:
+    message = Message("m", Role.USER, parts)
+    assert is_hasty(message, asked, timedelta(milliseconds=milliseconds)) is hasty

@@ -231,7 +231,7 @@ async def test_two_questions_of_one_request_are_asked_one_after_the_other(
     assert state(second) == "input-required"
     assert said(second).startswith("Shape?")
     assert facts(second)["questionId"] != facts(task)["questionId"]
-    assert state(await answer(client, task, "Flat")) == "completed"
+    assert state(await answer(client, second, "Flat")) == "completed"
     (result,) = told(real, "Size?")
     assert '"Size?"="Large"' in result
     assert '"Shape?"="Flat"' in result

@@ -412,10 +412,10 @@ async def test_a_sub_agent_asks_too_and_its_words_are_its_own(real: Real) -> Non
             real.client(), script("split", spawn, run_outside(command.line), "the whole")
         )
         asked = [said(task)]
-        await real.client().send_now("yes", taskId=task_id(task))
+        await real.client().send_now(real.client().answer_parts(task, "yes"), taskId=task_id(task))
         task = await once(real, task, lambda task: state(task) == "input-required")
         asked.append(said(task))
-        await real.client().send_now("yes", taskId=task_id(task))
+        await real.client().send_now(real.client().answer_parts(task, "yes"), taskId=task_id(task))
         task = await once(real, task, lambda task: "from the sub-agent" in str(task["artifacts"]))
         await command.begun()
         command.release()
