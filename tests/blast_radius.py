@@ -1,8 +1,8 @@
 """What a CLI that is wholly in somebody else's hands can do under each profile.
 
-    python -m tests.blast_radius
+    python -m tests.documents
 
-prints the table as Markdown, for docs/security.md. tests/test_confine.py lets tests/hostile_cli.py
+writes the table into docs/security.md. tests/test_confine.py lets tests/hostile_cli.py
 try every row behind a real server, and fails where it is not as it stands here.
 """
 
@@ -12,6 +12,7 @@ import os
 import pty
 import shutil
 import socket
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bridge import cgroup
-from bridge.sandbox import SHARED_MEMORY
+from bridge import cgroup, confine
 from tests.bridge_process import CHECKOUT
-from tests.hostile_cli import ATTEMPTS
+from tests.hostile_cli import ATTEMPTS, PROGRAM
 
 PROFILES = ("none", "landlock", "bwrap")
 WORDS = {
@@ -52,6 +52,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
             (
                 *("write-git-hooks", "write-git-config", "run-from-memory"),
                 *("connect-to-the-model", "listen-on-any-free-port", "adopt-orphans"),
+                "read-its-attachments",
             ),
             "yes yes yes",
         ),
@@ -63,13 +64,20 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         # The bridge ends what is left of a task.
         "live-on-in-another-session": "ended ended ended",
         "live-on-without-its-marker": "ended ended ended",
-        # What is left. Landlock knows nothing of a file's mode, owner and times, of UDP, and before
-        # Linux 7.1 of sockets that have a path.
+        # What is left. Landlock knows nothing of a file's mode, owner and times, and of UDP.
         "chmod-outside": "yes yes no",
         "chown-outside": "yes yes no",
         "change-times-outside": "yes yes no",
-        "connect-to-the-socket-of-a-service": "yes yes yes",
         "send-udp": "yes yes yes",
+        # Unless BRIDGE_SANDBOX_PORTS and the limits of a session are set.
+        **dict.fromkeys(
+            (
+                *("connect-to-the-bridge", "connect-to-a-database", "connect-over-ipv6"),
+                *("connect-to-the-metadata-service", "listen-on-a-port", "open-many-files"),
+                "write-a-big-file",
+            ),
+            "yes yes yes",
+        ),
         "read-another-workspace": "yes yes yes",
         "read-the-command-line-of-the-bridge": "yes yes no",
         "read-shadow": "root root root",
@@ -89,18 +97,17 @@ DEPENDS = (
 )
 
 
-def rules(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
-    """As a server would have them by default. Nothing is asked for under "none"."""
-    if profile == "none":
-        return {"profile": profile}
-    shared = [SHARED_MEMORY] if profile == "landlock" else []
+def settings(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the server: the defaults, but for the profile and for where things are."""
     return {
-        "profile": profile,
-        "write": [at["workspace"], at["private"], *shared],
-        "hide": [at["home"] + "/.ssh", at["state"]],
-        "connect": [at["model"]],
-        "bind": [0],
-        "limits": {"nofile": 1024, "fsize": 64 * 1024 * 1024, "core": 0},
+        "HOME": at["home"],
+        "AGENT_ADAPTER": "tests.text_only:TextOnly",
+        "AGENT_BINARY": sys.executable,
+        "AGENT_ARGS": f"-I -S {PROGRAM}",
+        "AGENT_REPO_PATH": at["workspace"],
+        "BRIDGE_SANDBOX": profile,
+        "BRIDGE_STATE_DIR": at["state"],
+        "CONFIG_FILE": at["settings"],
     }
 
 
@@ -113,14 +120,15 @@ def targets() -> Iterator[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(dir=base))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        for name in ("workspace/.git/hooks", "home/.ssh", "outside", "state", "private"):
+        for name in ("workspace/.git/hooks", "home/.ssh", "outside", "state"):
             (folder / name).mkdir(parents=True, mode=0o700)
+        (folder / "settings.toml").touch()
         for name in (
             *("workspace/.git/config", "home/.bashrc", "home/.ssh/id_ed25519", "state/secret"),
             *("outside/file", "outside/movable", "outside/deletable"),
         ):
             (folder / name).write_text("of somebody else\n")
-        names = ("workspace", "home", "outside", "state", "private")
+        names = ("workspace", "home", "outside", "state")
         at: dict[str, Any] = {name: str(folder / name) for name in names}
         for name in ("database", "model", "free"):
             one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -128,6 +136,10 @@ def targets() -> Iterator[dict[str, Any]]:
         one.close()  # the port of the last is free again
         at["abstract"] = at["token"] = f"hostile-{uuid.uuid4().hex}"
         at["socket"] = at["outside"] + "/s"
+        at["datagrams"] = at["outside"] + "/d"
+        datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagrams.bind(at["datagrams"])
+        at |= {"settings": str(folder / "settings.toml"), "code": confine.__file__}
         for address in ("\0" + at["abstract"], at["socket"]):
             server = stack.enter_context(socket.socket(socket.AF_UNIX))
             server.bind(address)
@@ -152,7 +164,3 @@ def table() -> str:
     for name, cells in EXPECTED.items():
         lines.append(f"| {name.replace('-', ' ')} | {' | '.join(map(WORDS.__getitem__, cells))} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(table(), end="")

@@ -4,13 +4,15 @@ them."""
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from bridge.settings import NAMES, Settings
-from tests import matrix
+from tests import blast_radius, matrix
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
+SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 FIELDS = {name: field for name, field in Settings.model_fields.items() if name in NAMES}
 HEAD = """\
@@ -51,6 +53,15 @@ def shown(default: object) -> str:
 def with_tables(readme: str) -> str:
     """`readme` with today's tables between the marks."""
     tables = {"settings": settings_table(), "matrix": matrix.table(matrix.promised())}
+    return _with(readme, tables)
+
+
+def with_blast_radius(security: str) -> str:
+    """`security` with today's table of what a hostile CLI can do."""
+    return _with(security, {"blast radius": blast_radius.table()})
+
+
+def _with(readme: str, tables: Mapping[str, str]) -> str:
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = readme.partition(begin)
@@ -62,3 +73,4 @@ def with_tables(readme: str) -> str:
 if __name__ == "__main__":
     README.write_text(with_tables(README.read_text("utf-8")), "utf-8")
     ENV_EXAMPLE.write_text(env_example(), "utf-8")
+    SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")

@@ -263,6 +263,34 @@ def write_another_terminal(at: Targets) -> None:
 
 
 @attempt
+def leave_a_set_user_id_file(at: Targets) -> None:
+    path = at["workspace"] + "/set-id"
+    Path(path).touch()
+    try:
+        os.chmod(path, 0o4755)
+    finally:
+        os.unlink(path)
+
+
+@attempt
+def replace_its_attachments_by_a_link(at: Targets) -> None:
+    os.rename(at["attached"], at["attached"] + ".away")
+    os.symlink(at["outside"], at["attached"])
+    os.unlink(at["attached"])
+    os.rename(at["attached"] + ".away", at["attached"])
+
+
+@attempt
+def change_the_code_of_the_bridge(at: Targets) -> None:
+    touch(at["code"])
+
+
+@attempt
+def change_the_settings_of_the_bridge(at: Targets) -> None:
+    touch(at["settings"])
+
+
+@attempt
 def write_git_hooks(at: Targets) -> None:
     make(at["workspace"] + "/.git/hooks")
 
@@ -283,6 +311,16 @@ def read_shadow(at: Targets) -> str:
 @attempt
 def read_ssh_key(at: Targets) -> str:
     return read(at["home"] + "/.ssh/id_ed25519")
+
+
+@attempt
+def read_the_settings_of_the_bridge(at: Targets) -> str:
+    return read(at["settings"])
+
+
+@attempt
+def read_its_attachments(at: Targets) -> str:
+    return str(len(os.listdir(at["attached"])))
 
 
 @attempt
@@ -510,6 +548,13 @@ def connect_to_an_abstract_socket(at: Targets) -> None:
 def connect_to_the_socket_of_a_service(at: Targets) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.connect(at["socket"])
+
+
+@attempt
+def send_to_the_socket_of_a_service(at: Targets) -> None:
+    """By a pair of sockets, which is had without naming any."""
+    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.sendto(b"x", at["datagrams"])
 
 
 @attempt
@@ -746,12 +791,14 @@ def say(**line: Any) -> None:
 def main() -> None:
     for text in sys.stdin:
         line = json.loads(text)
-        if line["type"] == "prompt":
-            turn(json.loads(line["text"]))
+        if line["type"] != "prompt":
+            continue
+        if line["text"] == "wait":  # a neighbour, which only lives
+            time.sleep(600)
+        at = json.loads(line["parts"][0]["text"])
+        at["attached"] = os.path.dirname(line["parts"][1]["url"].removeprefix("file://"))
+        turn(at)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # a neighbour, which only lives
-        time.sleep(float(sys.argv[1]))
-    else:
-        main()
+    main()

@@ -3,6 +3,7 @@ hostile CLI can do in it (tests/blast_radius.py); and the real CLIs at work in i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from bridge.proc import marked
 from bridge.process import leader, reap_orphans
 from tests import blast_radius, hostile_cli
 from tests.bridge_process import CHECKOUT, bridge
-from tests.client import Client, said, state, states, streamed_text
+from tests.client import Client, said, state, states, streamed_text, task_id
 from tests.confined import (
     ABI,
     ANY_PORT,
@@ -582,37 +583,31 @@ async def test_the_blast_radius(profile: str) -> None:
         pytest.skip("bwrap empties the folder in which this checkout is")
     assert len(hostile_cli.ATTEMPTS) >= 40
     assert set(blast_radius.EXPECTED) == set(hostile_cli.ATTEMPTS)
-    program = (sys.executable, "-I", "-S", hostile_cli.PROGRAM)
     timeout = aiohttp.ClientTimeout(60)
     with blast_radius.targets() as at:
-        rules = blast_radius.rules(profile, at)
-        binary = script(Path(at["private"]) / "cli", rules, *program)
-        argv = command(rules, *program, "120")
-        neighbour = subprocess.Popen(argv)  # noqa: ASYNC220
-        try:
-            settings = {
-                "AGENT_ADAPTER": "jsonl",
-                "AGENT_BINARY": str(binary),
-                "BRIDGE_STATE_DIR": at["state"],
-            }
-            async with (
-                aiohttp.ClientSession(timeout=timeout, read_bufsize=2**20) as http,
-                bridge(Path(at["workspace"]), **settings) as server,
-            ):
+        settings = blast_radius.settings(profile, at)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, read_bufsize=2**20) as http,
+            bridge(Path(at["workspace"]), **settings) as server,
+        ):
+            client = Client(http, server.url)
+            waiting = await client.send_now("wait")
+            try:
+                neighbour = _neighbour(at["workspace"])
                 at |= {"bridge": server.process.pid, "neighbour": neighbour.pid}
                 at["port"] = urlsplit(server.url).port
-                items = await Client(http, server.url).collect(json.dumps(at))
+                file = {"raw": "eA==", "mediaType": "application/zip", "filename": "x.zip"}
+                items = await client.collect([{"text": json.dumps(at)}, file])
                 assert states(items)[-1] == "completed", said(items[-1])
-                assert neighbour.poll() is None
+                assert neighbour.is_running()
                 left = _with_argument(at["token"])
                 assert len(left) == 2  # of live-on-…
+                await client.cancel(task_id(waiting))
                 await server.stop()
                 assert not [one for one in left if one.is_running()]
-        finally:
-            neighbour.kill()
-            neighbour.wait(WITHIN)
-            for process in _with_argument(at["token"]):
-                process.kill()
+            finally:
+                for process in _with_argument(at["token"]):
+                    process.kill()
     lines = map(json.loads, streamed_text(items).splitlines())
     found = {line["name"]: (line["worked"], line["detail"]) for line in lines}
     wrong = {
@@ -622,6 +617,21 @@ async def test_the_blast_radius(profile: str) -> None:
     }
     assert not wrong
     assert set(found) == set(hostile_cli.ATTEMPTS)
+
+
+def _neighbour(workspace: str) -> psutil.Process:
+    """The program of another conversation of the same agent."""
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        for process in _with_argument(hostile_cli.PROGRAM):
+            with contextlib.suppress(psutil.Error):
+                if process.name() != "bwrap" and process.cwd() == workspace:
+                    found.append(process)
+        return bool(found)
+
+    _until(look)
+    return found[0]
 
 
 def _with_argument(token: str) -> list[psutil.Process]:

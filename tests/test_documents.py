@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 import bridge
-from tests import blast_radius, documents
+from tests import documents
 from tests.bridge_process import bridge as bridge_process
 from tests.client import Client, artifact_text, said
 
@@ -58,7 +58,7 @@ def test_the_walk_through_names_only_functions_that_exist() -> None:
 
 def test_the_blast_radius_is_the_one_that_was_measured() -> None:
     page = (CHECKOUT / "docs/security.md").read_text("utf-8")
-    assert blast_radius.table().strip() in page, "from: python -m tests.blast_radius"
+    assert documents.with_blast_radius(page) == page, REWRITE
 
 
 async def test_the_adapter_of_the_documents_works(tmp_path: Path) -> None:
