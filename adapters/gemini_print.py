@@ -21,12 +21,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from bridge.adapter import Ability, AgentConfig, ExitStatus, Handlers, Prompt, SessionStart, Upkeep
+from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, counts
 from bridge.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Json, Print, Said, count, counts
 
 PRESET = next(one for one in PRESETS if one.name == "gemini")
 WRITES = ("write_file", "replace")
@@ -34,7 +34,7 @@ NO_LOGIN = 41  # its exit code
 REFUSED = ("tool_not_registered", "policy_violation")
 
 
-class GeminiPrint(Print):
+class GeminiPrint(PrintModeAdapter):
     name: ClassVar[str] = "gemini-print"
     title: ClassVar[str] = PRESET.title
     binary: ClassVar[str] = PRESET.binary
