@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import orjson
 
-from bridge.adapter import AgentConfig, SessionStart
+from bridge.adapter import AgentConfig, Home, SessionStart
 
+from . import _homes as homes
 from . import _project_files as files
 
 
@@ -19,7 +20,8 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `by_the_minute`, `warms`, `writes`, `any_port`, `project_files`, `unshut`: see Adapter.
+    `modes`, `by_the_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`, `unshut`:
+    see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
 
@@ -37,6 +39,7 @@ class Preset:
     login: str = ""
     proved: bool = True
     writes: tuple[str, ...] = ()
+    homes: tuple[Home, ...] = ()
     any_port: bool = False
     project_files: tuple[str, ...] = ()
     unshut: tuple[str, ...] = ()
@@ -107,7 +110,8 @@ PRESETS = (
         silent_failures=True,  # a broken stream ends as end_turn
         project_files=files.GEMINI,
         shut={"GEMINI_CLI_TRUST_WORKSPACE": "false"},  # it does not read GEMINI.md either
-        writes=("~/.gemini/", "/dev/pts"),
+        writes=("/dev/pts",),
+        homes=(homes.GEMINI,),
         install="npm install -g @google/gemini-cli",
         login="run `gemini` once and log in, or set GEMINI_API_KEY",
     ),
@@ -126,10 +130,7 @@ PRESETS = (
         unshut=files.OPENCODE_PLUGINS,
         shut={"OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
         configured_by="OPENCODE_CONFIG_CONTENT",
-        writes=(
-            *("~/.config/opencode/", "~/.local/share/opencode/"),
-            *("~/.local/state/opencode/", "~/.cache/opencode/"),
-        ),
+        homes=homes.OPENCODE,
         any_port=True,
         install="npm install -g opencode-ai",
         login="opencode auth login",
@@ -147,7 +148,7 @@ PRESETS = (
         warms="greeted",
         project_files=files.COPILOT,
         unshut=files.COPILOT,
-        writes=("~/.copilot/", "~/.cache/copilot/"),
+        homes=(homes.COPILOT, homes.COPILOT_CACHE),
         install="npm install -g @github/copilot",
         login="run `copilot` once and type /login, or set GH_TOKEN",
     ),
@@ -166,7 +167,8 @@ PRESETS = (
         # Its trust in folders is a file of the user's; `--bare` takes the user's own rules away.
         project_files=files.QWEN,
         unshut=files.QWEN,
-        writes=("~/.qwen/", "/dev/pts"),
+        writes=("/dev/pts",),
+        homes=(homes.QWEN,),
         install="npm install -g @qwen-code/qwen-code",
         login="run `qwen` once and log in, or set OPENAI_API_KEY and OPENAI_BASE_URL",
     ),
@@ -182,10 +184,7 @@ PRESETS = (
         unshut=files.KILO_SERVERS,
         shut={"KILO_DISABLE_PROJECT_CONFIG": "1"},
         configured_by="KILO_CONFIG_CONTENT",
-        writes=(
-            *("~/.config/kilo/", "~/.local/share/kilo/", "~/.local/state/kilo/"),
-            *("~/.local/state/kilo-sandbox-policy/", "~/.cache/kilo/"),
-        ),
+        homes=homes.KILO,
         any_port=True,
         install="npm install -g @kilocode/cli",
         login="kilo auth login",
@@ -204,7 +203,7 @@ PRESETS = (
         project_files=files.CLAUDE,
         shut={"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"},
         shut_options={"claudeCode": {"options": CLAUDE_OPTIONS}},
-        writes=("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json"),
+        homes=(homes.CLAUDE,),
         install="npm install -g @agentclientprotocol/claude-agent-acp",
         login="run `claude` once and log in, or set ANTHROPIC_API_KEY",
     ),
@@ -218,7 +217,7 @@ PRESETS = (
         project_files=files.CLINE,
         unshut=files.CLINE,
         proved=False,
-        writes=("~/.cline/",),
+        writes=("~/.cline/data/tasks/", "~/.cline/data/sessions/", "~/.cline/data/logs/"),
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),
@@ -233,7 +232,7 @@ PRESETS = (
         project_files=files.GOOSE,
         unshut=files.GOOSE,
         proved=False,
-        writes=("~/.config/goose/", "~/.local/share/goose/", "~/.local/state/goose/"),
+        homes=homes.GOOSE,
         install="see https://block.github.io/goose",
         login="goose configure",
     ),
@@ -244,7 +243,7 @@ PRESETS = (
         ("acp",),
         ("KIMI_*", "MOONSHOT_*"),
         proved=False,
-        writes=("~/.kimi/",),
+        homes=(homes.KIMI,),
         install="uv tool install kimi-cli",
         login="run `kimi` once and type /setup",
     ),
@@ -257,7 +256,7 @@ PRESETS = (
         project_files=files.VIBE,
         unshut=files.VIBE,
         proved=False,
-        writes=("~/.vibe/",),
+        homes=(homes.VIBE,),
         install="uv tool install mistral-vibe",
         login="vibe --setup, or set MISTRAL_API_KEY",
     ),
@@ -270,7 +269,7 @@ PRESETS = (
         project_files=files.DROID,
         unshut=files.DROID,
         proved=False,
-        writes=("~/.factory/",),
+        writes=("~/.factory/sessions/", "~/.factory/logs/"),
         install="npm install -g @factory/cli",
         login="run `droid` once and log in, or set FACTORY_API_KEY",
     ),
@@ -283,7 +282,7 @@ PRESETS = (
         project_files=files.AUGGIE,
         unshut=files.AUGGIE,
         proved=False,
-        writes=("~/.augment/",),
+        writes=("~/.augment/sessions/", "~/.augment/logs/"),
         install="npm install -g @augmentcode/auggie",
         login="auggie login",
     ),
@@ -296,7 +295,7 @@ PRESETS = (
         project_files=files.KIRO,
         unshut=files.KIRO,
         proved=False,
-        writes=("~/.kiro/", "~/.local/share/kiro-cli/"),
+        writes=("~/.kiro/sessions/", "~/.local/share/kiro-cli/"),
         install="see https://kiro.dev/cli",
         login="kiro-cli login",
     ),
@@ -309,7 +308,7 @@ PRESETS = (
         project_files=files.CODEX,
         unshut=files.CODEX,
         proved=False,
-        writes=("${CODEX_HOME:-~/.codex}/",),
+        homes=(homes.CODEX,),
         install="npm install -g @agentclientprotocol/codex-acp",
         login="codex login, or set OPENAI_API_KEY",
     ),

@@ -638,6 +638,7 @@ def named(one: Preset) -> type[Acp]:
         by_the_minute = one.by_the_minute
         warms = one.warms
         writes = one.writes
+        homes = one.homes
         proved = one.proved
         any_port = one.any_port
         project_files = one.project_files

@@ -76,7 +76,6 @@ REASONS = {
 class Aider(Generic):
     silence: ClassVar[float] = float("inf")
     writes: ClassVar[tuple[str, ...]] = (
-        "~/.aider/",
         "/dev/pts",
         "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
     )

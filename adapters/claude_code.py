@@ -27,6 +27,7 @@ from bridge.adapter import (
     AgentConfig,
     ExitStatus,
     Handlers,
+    Home,
     Launch,
     Prompt,
     SessionStart,
@@ -60,6 +61,7 @@ from bridge.question import is_word
 from bridge.readable import json_object
 from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
+from . import _homes as homes
 from . import _project_files as files
 
 Json = Mapping[str, Any]
@@ -95,7 +97,7 @@ class ClaudeCode(Adapter):
     binary_setting: ClassVar[str] = "CLAUDE_CODE_PATH"
     environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
-    writes: ClassVar[tuple[str, ...]] = ("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json")
+    homes: ClassVar[tuple[Home, ...]] = (homes.CLAUDE,)
     project_files: ClassVar[tuple[str, ...]] = files.CLAUDE
     takes_budget: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(

@@ -30,6 +30,7 @@ from bridge.adapter import (
     Adapter,
     AgentConfig,
     ExitStatus,
+    Home,
     Launch,
     Prompt,
     SessionStart,
@@ -55,6 +56,7 @@ from bridge.message import Part, RawPart, TextPart, media_type
 from bridge.rpc import Peer, Reply, RpcError
 from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
 
+from . import _homes as homes
 from . import _project_files as files
 from ._codex_items import (
     NO_TOOLS,
@@ -119,7 +121,7 @@ class Codex(Adapter):
     environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
     modes: ClassVar[tuple[str, ...]] = tuple(filter(None, MODES))
     steers: ClassVar[bool] = True
-    writes: ClassVar[tuple[str, ...]] = ("${CODEX_HOME:-~/.codex}/",)
+    homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
     remembers: ClassVar[tuple[str, ...]] = files.CODEX_READS
     upkeep: ClassVar[Upkeep] = Upkeep(

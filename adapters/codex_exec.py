@@ -17,8 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, Handlers, Prompt, SessionStart, Upkeep
-from bridge.adapter.print_mode import Json, PrintModeAdapter, counts
+from bridge.adapter import Ability, AgentConfig, Handlers, Home, Prompt, SessionStart, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -32,28 +31,29 @@ from bridge.events import (
 )
 from bridge.shapes import as_dict, as_list, as_string, as_word
 
+from . import _homes as homes
 from . import _project_files as files
 from ._codex_trust import closed
+from ._print import Json, Print, counts
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
 MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are no tool calls
 _COMMON = {"id", "type", "status"}
 
 
-class CodexExec(PrintModeAdapter):
+class CodexExec(Print):
     name: ClassVar[str] = "codex-exec"
     title: ClassVar[str] = "Codex"
     binary: ClassVar[str] = "codex"
     environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
     modes: ClassVar[tuple[str, ...]] = ("read-only", "workspace-write")
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
-    ignored: ClassVar[tuple[str, ...]] = ("turn.started",)
     lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "what its sandbox does not allow is refused without AGENT_FORCE",
         "deltas": "its text is told in whole messages",
     }
-    writes: ClassVar[tuple[str, ...]] = ("${CODEX_HOME:-~/.codex}/",)
+    homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @openai/codex",
         "codex login, or set OPENAI_API_KEY",

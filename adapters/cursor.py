@@ -22,15 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Handlers, Prompt, Upkeep
-from bridge.adapter.print_mode import (
-    Json,
-    PrintModeAdapter,
-    Said,
-    count,
-    counts,
-    plan_entry,
-    unified,
-)
 from bridge.events import (
     AgentEvent,
     Done,
@@ -47,6 +38,7 @@ from bridge.shapes import as_dict, as_string, as_word
 from . import _project_files as files
 from ._acp_presets import Preset
 from ._plain import plain
+from ._print import Json, Print, Said, count, counts, plan_entry, unified
 from .acp import named
 
 PRESET = Preset(
@@ -69,7 +61,7 @@ FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
 LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)
 
 
-class Cursor(PrintModeAdapter):
+class Cursor(Print):
     name: ClassVar[str] = PRESET.name
     title: ClassVar[str] = PRESET.title
     proved: ClassVar[bool] = False
@@ -78,7 +70,6 @@ class Cursor(PrintModeAdapter):
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
     unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
-    ignored: ClassVar[tuple[str, ...]] = ("user",)
     lost: ClassVar[re.Pattern[str]] = re.compile(
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
         re.IGNORECASE,
@@ -86,7 +77,7 @@ class Cursor(PrintModeAdapter):
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "it runs with AGENT_FORCE, and is not asked for anything",
     }
-    writes: ClassVar[tuple[str, ...]] = ("~/.cursor/", "~/.config/cursor/")
+    writes: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,

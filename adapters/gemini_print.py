@@ -20,13 +20,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from bridge.adapter import Ability, AgentConfig, ExitStatus, Handlers, Prompt, SessionStart, Upkeep
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, counts
+from bridge.adapter import (
+    Ability,
+    AgentConfig,
+    ExitStatus,
+    Handlers,
+    Home,
+    Prompt,
+    SessionStart,
+    Upkeep,
+)
 from bridge.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
 from ._plain import plain
+from ._print import Json, Print, Said, count, counts
 
 PRESET = next(one for one in PRESETS if one.name == "gemini")
 WRITES = ("write_file", "replace")
@@ -34,7 +43,7 @@ NO_LOGIN = 41  # its exit code
 REFUSED = ("tool_not_registered", "policy_violation")
 
 
-class GeminiPrint(PrintModeAdapter):
+class GeminiPrint(Print):
     name: ClassVar[str] = "gemini-print"
     title: ClassVar[str] = PRESET.title
     binary: ClassVar[str] = PRESET.binary
@@ -47,7 +56,8 @@ class GeminiPrint(PrintModeAdapter):
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "tools that need a permission are not there without AGENT_FORCE",
     }
-    writes: ClassVar[tuple[str, ...]] = ("~/.gemini/", "/dev/pts")
+    writes: ClassVar[tuple[str, ...]] = PRESET.writes
+    homes: ClassVar[tuple[Home, ...]] = PRESET.homes
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, ExitStatus, Handlers, Prompt, Upkeep
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, plan_entry, unified
+from bridge.adapter import Ability, ExitStatus, Handlers, Home, Prompt, Upkeep
 from bridge.events import (
     AgentEvent,
     Done,
@@ -33,12 +32,13 @@ from bridge.message import UrlPart
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
+from ._print import Json, Print, Said, count, plan_entry, unified
 
 PRESET = next(one for one in PRESETS if one.name == "opencode")
 REJECTED = "The user rejected permission"
 
 
-class OpencodeRun(PrintModeAdapter):
+class OpencodeRun(Print):
     name: ClassVar[str] = "opencode-run"
     title: ClassVar[str] = PRESET.title
     binary: ClassVar[str] = PRESET.binary
@@ -52,10 +52,7 @@ class OpencodeRun(PrintModeAdapter):
         "questions": "what needs a permission is rejected without AGENT_FORCE, and ends the turn",
         "deltas": "its text is told in whole paragraphs",
     }
-    writes: ClassVar[tuple[str, ...]] = (
-        *("~/.config/opencode/", "~/.local/share/opencode/"),
-        *("~/.local/state/opencode/", "~/.cache/opencode/"),
-    )
+    homes: ClassVar[tuple[Home, ...]] = PRESET.homes
     any_port: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,

@@ -17,14 +17,23 @@ from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
 from bridge.app import Service
 from bridge.attachments import Attachments, PartLimits
 from bridge.context import Agent
-from bridge.errors import ConfigurationError
+from bridge.errors import ConfigurationError, LaunchError
 from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
 from bridge.pool import SessionPool
 from bridge.push import Push
 from bridge.repository import Trust
 from bridge.routing import Router, skills_of
-from bridge.sandbox import HIDDEN, Sandbox, best, find_user, let_through, make_scratch, ports
+from bridge.sandbox import (
+    HIDDEN,
+    Sandbox,
+    best,
+    find_user,
+    let_through,
+    make_homes,
+    make_scratch,
+    ports,
+)
 from bridge.session import Limits
 from bridge.settings import Loaded, Settings, discovery, nearest
 from bridge.state import NO_STATE, State
@@ -297,13 +306,16 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
     if profile == "none" and not (user or limits):
         return None
     folder = state.files.parent if state.files else None
+    env = choice.config.env
+    wanted = adapter.homes if profile in ("landlock", "bwrap") else ()
     sandbox = Sandbox(
         profile,
-        choice.config.env,
+        env,
         make_scratch(folder, choice.id, user),
         (*adapter.writes, *settings.bridge_sandbox_write),
         (*_hidden(choice.config.env), *_own(settings), *_kept(state)),
         settings.bridge_sandbox_read,
+        make_homes(wanted, env, folder, choice.id, user),
         allowed,
         settings.bridge_sandbox_wrapper,
         limits,
@@ -312,11 +324,15 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
         temporary=folder is None,
     )
     try:
+        sandbox.prepare(settings.workspaces.default)
         check_links(_named(choice, sandbox), _writable(choice, sandbox))
         places = (settings.workspaces.default, *settings.workspaces.roots)
         sandbox = sandbox.settled(())  # what is missing is made by the trial
         sandbox.check(choice.config.binary, settings.workspaces.default)
         return sandbox.settled(places) if sandbox.walls else sandbox
+    except LaunchError as error:
+        sandbox.close()
+        raise ConfigurationError(f"{error} (BRIDGE_STATE_DIR)") from None
     except ConfigurationError:
         sandbox.close()
         raise

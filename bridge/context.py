@@ -94,11 +94,14 @@ class Agent:
     replies: bool = False
 
     def session(self, start: SessionStart, session_id: str | None = None) -> Session:
-        """A new session, or the one that an earlier server called `session_id`."""
+        """A new session, or the one that an earlier server called `session_id`. Raises
+        LaunchError."""
         session_id = session_id or uuid.uuid4().hex
         trusted = self.config.project_config or start.trusted is True
         adapter = self.adapter(replace(self.config, project_config=trusted), start)
         spool = self.spools / session_id if self.spools else None
+        if self.sandbox:
+            self.sandbox.prepare(start.cwd, start.session_id if start.resume else None)
         rules = self.sandbox.rules(start.cwd, start.folder) if self.sandbox else None
         marker = f"{self.markers}{session_id}"
         return Session(adapter, self.environment, self.limits, marker, spool, rules, self.secrets)

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import pwd
-import re
 import shutil
 import stat
 import subprocess
@@ -19,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bridge import confine
-from bridge.errors import ConfigurationError
+from bridge.adapter import Home
+from bridge.errors import ConfigurationError, LaunchError
 from bridge.folders import PASSAGE, closing, keep_own, open_folder
+from bridge.homes import PrivateHome, private_homes, resolve
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
@@ -44,7 +45,6 @@ CACHES = {
 }
 # Without it, root writes only what is root's; where it may write is Landlock's matter.
 _DAC_OVERRIDE = 1
-_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 # In the sandbox: whether the CLI can be started, and whether it can work.
 _TRY = """
 test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
@@ -72,11 +72,12 @@ class Sandbox:
     `scratch`, which is their TMPDIR, and read the folder of their attachments.
 
     `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
-    `${NAME:-default}` are the CLI's. `ports`: the remote TCP ports that it may connect to; None
-    for all. `wrapper`: the command of "external". `limits`: see setrlimit(2). `sockets`: UNIX
-    sockets may be made and connected to anywhere. `temporary`: the scratch folder goes with the
-    server. `known`: real paths that were resolved at the start of the server, with the device and
-    the inode of those that are folders (see settled()).
+    `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
+    `ports`: the remote TCP ports that it may connect to; None for all. `wrapper`: the command of
+    "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
+    anywhere. `temporary`: its folders go with the server. `known`: real paths that were resolved
+    at the start of the server, with the device and the inode of those that are folders (see
+    settled()).
     """
 
     profile: str
@@ -85,6 +86,7 @@ class Sandbox:
     writes: tuple[str, ...] = ()
     hidden: tuple[str, ...] = HIDDEN
     shown: tuple[str, ...] = ()
+    homes: tuple[PrivateHome, ...] = ()
     ports: tuple[int, ...] | None = None
     wrapper: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -103,12 +105,25 @@ class Sandbox:
         """What comes before the CLI's own command."""
         return (*PROGRAM, json.dumps(self.rules(cwd, folder)), "--")
 
+    def prepare(self, cwd: str, conversation: str | None = None) -> None:
+        """Make the agent's private folders as the operator's are now, for a session in `cwd`, with
+        the files of the CLI's `conversation` if that is resumed. Raises LaunchError."""
+        try:
+            for home in self.homes:
+                home.refresh(cwd)
+                if conversation:
+                    home.adopt(conversation)
+        except OSError as error:
+            problem = f"{error.filename or 'a private folder of the agent'}: {error.strerror}"
+            raise LaunchError(problem, str(error.strerror)) from error
+
     @property
     def variables(self) -> dict[str, str]:
         """The CLI's environment. What it has of its own stays as it is."""
         own = Path(self.scratch)
         caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
-        return {**caches, **self.environment, "TMPDIR": self.scratch}
+        homes = dict(found for one in self.homes for found in one.variables.items())
+        return {**caches, **self.environment, **homes, "TMPDIR": self.scratch}
 
     @property
     def walls(self) -> bool:
@@ -126,9 +141,11 @@ class Sandbox:
         landlock = self.profile == "landlock"
         shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
         rules["write"] = [cwd, self.scratch, *shared, *map(self.path, self.writes)]
-        rules["show"] = [folder] if folder else []
+        rules["write"] += [path for home in self.homes for path in home.writes]
+        rules["show"] = [*([folder] if folder else []), *(home.folder for home in self.homes)]
         if self.known:
-            fresh = {one: _identity(one) for one in (self.scratch, *rules["show"])}
+            own = (path.rstrip("/") for home in self.homes for path in home.writes)
+            fresh = {one: _identity(one) for one in (self.scratch, *rules["show"], *own)}
             rules["same"] = {cwd: None, **fresh, **self.known}
         open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
         hidden = map(self.path, self.hidden)
@@ -179,10 +196,7 @@ class Sandbox:
 
     def path(self, written: str) -> str:
         """Where a path is that was written with `~` or a variable of the CLI's."""
-        env = self.environment
-        path = _VARIABLE.sub(lambda found: env.get(found[1]) or found[2], written)
-        home = env.get("HOME", "")
-        return f"{home}{path[1:]}" if path.startswith("~") else path
+        return resolve(written, self.environment)
 
     def check(self, binary: str, workspace: str) -> None:
         """Raises ConfigurationError where there is no such boundary on this machine, or no work
@@ -203,7 +217,8 @@ class Sandbox:
     def close(self) -> None:
         """Remove what was only temporary, once the CLIs are gone."""
         if self.temporary:
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            for path in (self.scratch, *(os.path.dirname(one.folder) for one in self.homes)):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _identity(path: str) -> list[int] | None:
@@ -243,6 +258,29 @@ def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
         for one in (folder, folder / "tmp") if folder else ():
             let_through(one, user)
     return os.path.realpath(path)
+
+
+def make_homes(
+    wanted: Iterable[Home],
+    environment: Mapping[str, str],
+    folder: Path | None,
+    agent_id: str,
+    user: User | None,
+) -> tuple[PrivateHome, ...]:
+    """The private folders of an agent: in the server's own, or in a new one."""
+    wanted = tuple(wanted)
+    if not wanted:
+        return ()
+    if folder is None:
+        path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+    else:
+        path = folder / "homes" / agent_id
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if user:
+        for one in (*((folder, folder / "homes") if folder else ()), path):
+            let_through(one, user)
+    owner = (user.uid, user.gid) if user else None
+    return private_homes(wanted, environment, path.resolve(), owner)
 
 
 def let_through(folder: Path, user: User) -> None:

@@ -56,10 +56,12 @@ def describe(part: Json) -> Json:
 
 
 class GeminiServer:
-    """`requests` has the bodies that came, each as `messages` like those of ModelServer."""
+    """`requests` has the bodies that came, each as `messages` like those of ModelServer;
+    `headers` theirs."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
+        self.headers: list[dict[str, str]] = []
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/{path:.*}", self._post)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -86,6 +88,7 @@ class GeminiServer:
         body = await request.json()
         if request.path.endswith("countTokens"):
             return web.json_response({"totalTokens": 100})
+        self.headers.append(dict(request.headers))
         self.requests.append({"messages": body["contents"]})
         step, asked = find_step(body["contents"])
         if "error" in step:

@@ -286,11 +286,13 @@ def error_response(step: Json) -> web.Response:
 class ModelServer:
     """The server on a loopback port, which is a free one unless given.
 
-    ``requests`` lists the parsed bodies of the message requests, in order of arrival.
+    ``requests`` lists the parsed bodies of the message requests, in order of arrival, and
+    ``headers`` theirs.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.requests: list[Json] = []
+        self.headers: list[dict[str, str]] = []
         self._failures: Counter[tuple[str, int]] = Counter()
         self._port = port
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
@@ -332,6 +334,7 @@ class ModelServer:
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
         body: Json = await request.json()
+        self.headers.append(dict(request.headers))
         self.requests.append(body)
         turn = find_turn(body["messages"])
         if not self._fails_again(turn):

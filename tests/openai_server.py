@@ -64,10 +64,11 @@ def deltas(step: Json, asked: list[Json]) -> list[Json]:
 
 
 class OpenAiServer:
-    """`requests` has the bodies that came."""
+    """`requests` has the bodies that came, `headers` theirs."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
+        self.headers: list[dict[str, str]] = []
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/{path:.*}", self._post)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -92,6 +93,7 @@ class OpenAiServer:
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        self.headers.append(dict(request.headers))
         self.requests.append(body)
         step, asked = find_step(body["messages"])
         await asyncio.sleep(step.get("ttfb", 0))

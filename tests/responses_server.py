@@ -89,10 +89,12 @@ def answer_events(step: Json, asked: list[Json]) -> Iterator[Json]:
 
 
 class ResponsesServer:
-    """`requests` has the bodies that came, each with its `input` as `messages`, too."""
+    """`requests` has the bodies that came, each with its `input` as `messages`, too;
+    `headers` theirs."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
+        self.headers: list[dict[str, str]] = []
         self._failures: Counter[str] = Counter()
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/v1/responses", self._responses)
@@ -119,6 +121,7 @@ class ResponsesServer:
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        self.headers.append(dict(request.headers))
         self.requests.append({**body, "messages": body["input"]})
         step, key, asked = find_step(body["input"])
         self._failures[key] += 1

@@ -29,7 +29,6 @@ PURE: dict[str, set[str]] = {
     "wording": {"events", "message", "readable"},
     "task": {"events", "message", "wording"},
     "adapter": {"events", "message"},
-    "adapter.print_mode": {"adapter", "events", "readable", "shapes"},
     "a2a.card": set(),
     "a2a.codec": {"a2a.card", "errors", "message", "readable", "task"},
     "a2a.v0_3": {"a2a.card", "a2a.codec", "errors", "message", "task"},
@@ -117,7 +116,8 @@ ASYNCIO: dict[str, set[str]] = {
     "launcher": {"confine", "pump", "seccomp"},  # and another
     "pump": set(),
     "repository": set(),
-    "sandbox": {"confine", "errors", "folders"},
+    "homes": {"adapter"},
+    "sandbox": {"adapter", "confine", "errors", "folders", "homes"},
     "trusted": {"errors"},
     "channel": set(),
     "spool": {"channel", "pump"},

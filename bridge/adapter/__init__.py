@@ -103,6 +103,54 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """A file at the top of a Home into which a CLI enters each working directory, and does not
+    start where it cannot. The server enters them: `enter` makes its new content from the directory
+    and the content until then. `folder`, one of Home.state, is for the CLI's lock beside it."""
+
+    name: str
+    folder: str
+    enter: Callable[[str, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A folder in which a CLI keeps what it executes or trusts beside what it writes.
+
+    `variable` names it in the CLI's environment; `folder` is where it is without that, as in
+    Adapter.writes. Inside a sandbox the agent has a private one, in which it can write only the
+    paths in `state`, relative to it: folders that end in `/`, and files, which begin as copies of
+    the operator's. Everything else there is a link to the operator's, which the agent reads.
+    """
+
+    variable: str
+    folder: str
+    state: tuple[str, ...]
+    inner: str = ""
+    """What the folder is called, where `variable` names the one around it."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+    """Further variables, each with its path in the folder."""
+
+    links: tuple[tuple[str, str], ...] = ()
+    """Further links, by name: to files that are elsewhere where `variable` is not set."""
+
+    seeds: tuple[tuple[str, str], ...] = ()
+    """Files, with their content, without which the CLI does not start and which it cannot write
+    here. They are there where the operator has none."""
+
+    index: Index | None = None
+
+    logins: tuple[str, ...] = ()
+    """Files of the operator's that the agent may change in place, because the CLI stores renewed
+    tokens there, and the old ones are worth nothing then."""
+
+    sessions: tuple[str, ...] = ()
+    """Patterns for the files of the conversation `{id}` (its first eight letters: `{short}`): if it
+    began in the operator's folder, they are copied when it is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionStart:
     """Where a session runs, and the conversation it is: a new one, or one to resume. `folder`
     holds files that came with its messages; the CLI must be able to read them. `owner` is the id
@@ -249,7 +297,10 @@ class Adapter(ABC):
     writes: ClassVar[tuple[str, ...]] = ()
     """What the CLI writes besides its workspace and TMPDIR, for a sandbox to allow: paths, in which
     `~` and `${NAME:-default}` are read as in its environment. One that ends in `/` is a folder
-    that is made."""
+    that is made. What the CLI executes or trusts is not among them; see `homes`."""
+
+    homes: ClassVar[tuple[Home, ...]] = ()
+    """Folders with both, of which an agent in a sandbox has private ones."""
 
     project_files: ClassVar[tuple[str, ...]] = ()
     """What the CLI runs of a repository without being asked to, or lets decide where its work goes:

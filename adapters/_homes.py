@@ -1,0 +1,121 @@
+"""What each CLI may write of the folder that holds its settings (bridge.adapter.Home), found by
+running it. docs/security.md says what becomes of its login."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from bridge.adapter import Home, Index
+from bridge.shapes import as_dict
+
+
+def _enter_project(cwd: str, content: bytes) -> bytes:
+    """Gemini's projects.json: a short name for each directory, by which its files are found."""
+    try:
+        known = as_dict(as_dict(orjson.loads(content)).get("projects"))
+    except orjson.JSONDecodeError:
+        known = {}
+    if cwd not in known:
+        name = re.sub("[^a-z0-9]+", "-", cwd.rpartition("/")[2].lower()).strip("-") or "project"
+        taken, number = set(map(str, known.values())), 0
+        while (short := f"{name}-{number}" if number else name) in taken:
+            number += 1
+        known = {**known, cwd: short}
+    return orjson.dumps({"projects": known})
+
+
+CLAUDE = Home(
+    "CLAUDE_CONFIG_DIR",
+    "${CLAUDE_CONFIG_DIR:-~/.claude}",
+    (
+        *("projects/", "sessions/", "session-env/", "shell-snapshots/", "file-history/", "plans/"),
+        *("todos/", "tasks/", "teams/", "jobs/", "uploads/", "paste-cache/", "image-cache/"),
+        *("backups/", "cache/", "debug/", "statsig/", "telemetry/", "usage-data/"),
+    ),
+    links=((".claude.json", "${CLAUDE_CONFIG_DIR:-~}/.claude.json"),),
+    logins=(".credentials.json",),
+    sessions=("projects/*/{id}.jsonl", "projects/*/{id}/**/*"),
+)
+
+CODEX = Home(
+    "CODEX_HOME",
+    "${CODEX_HOME:-~/.codex}",
+    (
+        *("sessions/", "archived_sessions/", "sqlite/", "shell_snapshots/", "thread-writer-locks/"),
+        *("log/", "logs/", "tmp/", "memories/"),
+        *("installation_id", "models_cache.json"),
+    ),
+    variables=(("CODEX_SQLITE_HOME", "sqlite"),),
+    logins=("auth.json",),
+    sessions=("sessions/*/*/*/rollout-*-{id}.jsonl",),
+)
+
+GEMINI = Home(
+    "GEMINI_CLI_HOME",
+    "${GEMINI_CLI_HOME:-~}/.gemini",
+    ("tmp/", "history/", "registry/"),
+    inner=".gemini",
+    index=Index("projects.json", "registry/", _enter_project),
+    sessions=("tmp/*/chats/*-{short}.json*",),
+)
+
+QWEN = Home(
+    "QWEN_HOME",
+    "${QWEN_HOME:-~/.qwen}",
+    ("projects/", "tmp/", "debug/", "todos/", "file-history/", "installation_id"),
+    # Without the marker it writes a rule into the file.
+    seeds=(("output-language.md", "<!-- qwen-code:llm-output-language: English -->\n"),),
+    sessions=("projects/*/chats/{id}.jsonl",),
+)
+
+COPILOT = Home(
+    "COPILOT_HOME",
+    "${COPILOT_HOME:-~/.copilot}",
+    ("session-state/", "logs/", "settings.json.lock"),
+    seeds=(("config.json", '{"firstLaunchAt": "2026-01-01T00:00:00.000Z"}'),),
+    sessions=("session-state/{id}/**/*",),
+)
+COPILOT_CACHE = Home("COPILOT_CACHE_HOME", "${COPILOT_CACHE_HOME:-~/.cache/copilot}", ("pkg/",))
+
+OPENCODE = (
+    Home(
+        "XDG_DATA_HOME",
+        "${XDG_DATA_HOME:-~/.local/share}",
+        (
+            *("opencode/log/", "opencode/storage/", "opencode/snapshot/", "opencode/tool-output/"),
+            *("opencode/repos/", "opencode/worktree/", "opencode/db/"),
+        ),
+        variables=(("OPENCODE_DB", "opencode/db/opencode.db"),),
+    ),
+    Home("XDG_STATE_HOME", "${XDG_STATE_HOME:-~/.local/state}", ("opencode/",)),
+    Home("XDG_CACHE_HOME", "${XDG_CACHE_HOME:-~/.cache}", ("opencode/",)),
+)
+
+KILO = (
+    Home(
+        "XDG_DATA_HOME",
+        "${XDG_DATA_HOME:-~/.local/share}",
+        (
+            *("kilo/log/", "kilo/storage/", "kilo/snapshot/", "kilo/tool-output/"),
+            *("kilo/repos/", "kilo/worktree/", "kilo/db/", "kilo/telemetry-id"),
+        ),
+        variables=(("KILO_DB", "kilo/db/kilo.db"),),
+    ),
+    Home("XDG_STATE_HOME", "${XDG_STATE_HOME:-~/.local/state}", ("kilo/", "kilo-sandbox-policy/")),
+    Home("XDG_CACHE_HOME", "${XDG_CACHE_HOME:-~/.cache}", ("kilo/",)),
+)
+
+# From documentation.
+GOOSE = (
+    Home("XDG_DATA_HOME", "${XDG_DATA_HOME:-~/.local/share}", ("goose/sessions/",)),
+    Home("XDG_STATE_HOME", "${XDG_STATE_HOME:-~/.local/state}", ("goose/",)),
+)
+KIMI = Home(
+    "KIMI_SHARE_DIR",
+    "${KIMI_SHARE_DIR:-~/.kimi}",
+    ("sessions/", "logs/", "user-history/", "kimi.json"),
+    sessions=("sessions/*/{id}/**/*", "sessions/*/{id}.jsonl"),
+)
+VIBE = Home("VIBE_HOME", "${VIBE_HOME:-~/.vibe}", ("logs/", "plans/", "vibehistory"))
