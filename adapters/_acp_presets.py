@@ -69,6 +69,9 @@ class Preset:
     outside of the workspace, and without asking. A block that comes last has no `@`."""
     lasting: tuple[str, ...] = ()
     """Ids of options that write rules for other sessions, too: they are not offered."""
+    asks: str = ""
+    """The mode in which it asks before it changes anything, where its own default is another one:
+    a session begins in it, unless the client chooses a mode."""
 
     def closing(self, config: AgentConfig, start: SessionStart) -> dict[str, str]:
         """Variables for the CLI that keep it from what the repository brings along."""
@@ -164,6 +167,7 @@ PRESETS = (
         logins=(("OPENAI_API_KEY", "openai"),),
         list_first=True,  # an unknown id is loaded "successfully"
         lasting=("proceed_always_project", "proceed_always_user"),
+        asks="default",  # from 0.24 on, it begins in `auto`: a model decides what is safe
         # Its trust in folders is a file of the user's; `--bare` takes the user's own rules away.
         project_files=files.QWEN,
         unshut=files.QWEN,
@@ -238,14 +242,14 @@ PRESETS = (
     ),
     Preset(
         "kimi",
-        "Kimi CLI",
+        "Kimi Code",
         "kimi",
         ("acp",),
         ("KIMI_*", "MOONSHOT_*"),
         proved=False,
         homes=(homes.KIMI,),
-        install="uv tool install kimi-cli",
-        login="run `kimi` once and type /setup",
+        install="npm install -g @moonshot-ai/kimi-code",  # kimi-cli is its predecessor
+        login="run `kimi` once and type /login",
     ),
     Preset(
         "vibe",
@@ -253,6 +257,12 @@ PRESETS = (
         "vibe-acp",
         (),
         ("MISTRAL_*", "VIBE_*"),
+        modes=("ask", "accept-edits"),  # not auto-approve
+        lasting=(
+            *("allow_always_permanent", "allow_permanent_exact"),
+            "allow_permanent_directory_recursive",
+        ),
+        asks="ask",  # it begins in `accept-edits`
         project_files=files.VIBE,
         unshut=files.VIBE,
         proved=False,

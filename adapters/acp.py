@@ -68,6 +68,7 @@ Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
 
 PROTOCOL = 1
+PLAN = "plan"  # the mode in which agents change nothing
 AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
 END = "(End of the message.)"  # in which nothing can be read but that
@@ -294,12 +295,15 @@ class Acp(Adapter):
         mode = self._facts["mode"]
         # The answer to a request that changes nothing comes after the rest of the history.
         first = [("mode", mode)] if late and mode else []
-        return self._configure(result, [*first, *self._wishes()])
+        return self._configure(result, [*first, *self._wishes(result)])
 
-    def _wishes(self) -> Iterator[tuple[str, str]]:
+    def _wishes(self, session: Json) -> Iterator[tuple[str, str]]:
         """What the session is to be set to, beyond what the command line says."""
+        asks = self.preset.asks
         if self.start.options.mode:
             yield "mode", self.start.options.mode
+        elif self._facts["mode"] not in (asks, PLAN) and asks in _offered_modes(session):
+            yield "mode", asks
         model = self._model()
         if model and not self.preset.model_flag:
             yield "model", model
@@ -588,6 +592,14 @@ def _current(session: Json, what: str) -> str | None:
     return as_word(offered.get(f"current{what.capitalize()}Id")) or as_word(
         option.get("currentValue")
     )
+
+
+def _offered_modes(session: Json) -> list[Any]:
+    modes = as_list(as_dict(session.get("modes")).get("availableModes"))
+    options = as_list((_config_option(session, "mode") or {}).get("options"))
+    return [as_dict(one).get("id") for one in modes] + [
+        as_dict(one).get("value") for one in options
+    ]
 
 
 def _means_lost(error: RpcError) -> bool:

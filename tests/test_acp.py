@@ -517,6 +517,37 @@ def test_mode_and_model_are_set_before_the_prompt(
     assert talk.text("x")[0] == Started("s-1", "big", "9.8", "plan")
 
 
+@pytest.mark.parametrize(
+    ("agent", "current", "chosen", "told"),
+    [
+        ("qwen", "auto", None, "default"),
+        ("qwen", "yolo", None, "default"),
+        ("qwen", "plan", None, None),
+        ("qwen", "default", None, None),
+        ("qwen", "auto", "auto-edit", "auto-edit"),
+        ("vibe", "accept-edits", None, "ask"),
+        ("vibe", "accept-edits", "accept-edits", "accept-edits"),
+        ("gemini", "yolo", None, None),  # only of those whose own default does not ask
+    ],
+)
+def test_a_session_begins_in_the_mode_that_asks(
+    agent: str, current: str, chosen: str | None, told: str | None
+) -> None:
+    offered = [{"id": "default"}, {"id": "ask"}, {"id": "plan"}, {"id": "auto"}]
+    modes = {"currentModeId": current, "availableModes": offered}
+    talk = Talk(agent, options=SessionOptions(mode=chosen)).running(modes=modes)
+    if told is None:
+        talk.asked("session/prompt")
+    else:
+        assert talk.asked("session/set_mode")["params"] == {"sessionId": "s-1", "modeId": told}
+
+
+def test_a_mode_that_an_agent_does_not_offer_is_not_set() -> None:
+    """qwen before 0.24 had other modes."""
+    modes = {"currentModeId": "auto", "availableModes": [{"id": "auto"}]}
+    Talk("qwen").running(modes=modes).asked("session/prompt")
+
+
 def test_the_model_of_the_operator_is_set_and_that_of_the_client_goes_first() -> None:
     for options, model in ((SessionOptions(), "op"), (SessionOptions(model="cl"), "cl")):
         talk = Talk(model="op", options=options).running(**MODELS)
@@ -857,12 +888,21 @@ def test_a_permission_without_options_is_cancelled() -> None:
     assert talk.written()[0]["result"] == {"outcome": {"outcome": "cancelled"}}
 
 
-def test_rules_for_other_sessions_are_not_offered() -> None:
+@pytest.mark.parametrize(
+    ("agent", "lasting"),
+    [
+        ("qwen", "proceed_always_project"),
+        ("vibe", "allow_always_permanent"),
+        ("vibe", "allow_permanent_exact"),
+        ("vibe", "allow_permanent_directory_recursive"),
+    ],
+)
+def test_rules_for_other_sessions_are_not_offered(agent: str, lasting: str) -> None:
     options = [
-        {"optionId": "proceed_always_project", "name": "P", "kind": "allow_always"},
+        {"optionId": lasting, "name": "P", "kind": "allow_always"},
         {"optionId": "proceed_once", "name": "O", "kind": "allow_once"},
     ]
-    talk = Talk("qwen").running()
+    talk = Talk(agent).running()
     assert [option.id for option in talk.question(options=options).options] == ["proceed_once"]
 
 
