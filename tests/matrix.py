@@ -14,6 +14,7 @@ SCENARIOS = {
     "deny": "a permission is asked for and denied",
     "cancel asked": "a cancel while a permission is open",
     "cancel running": "a cancel while a command runs, with no process left",
+    "after a cancel": "a conversation is loaded and goes on after a cancel, also of its first turn",
     "two turns": "two turns in one session and one process",
     "resume": "a conversation goes on in a new process of a new server",
     "model error": "an error of the model fails the task and says why",

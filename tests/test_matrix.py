@@ -168,6 +168,27 @@ async def test_a_cancel_while_a_command_runs_leaves_no_process(cli: Cli, real: R
     await real.nothing_left()
 
 
+@scenario("after a cancel")
+async def test_a_conversation_goes_on_after_a_cancel(cli: Cli, real: Real) -> None:
+    """The process is gone: the next one loads what the canceled one has written down."""
+    client = real.client()
+    first = await client.send(script("to be kept in mind", "the old answer"))
+    assert state(first) == "completed", said(first)
+    contexts: tuple[Json, ...] = ({"contextId": context_id(first)}, {})
+    for context in contexts:
+        asking = script("run", real.run("touch never.txt"), "never")
+        task = await client.send(asking, **context)
+        assert state(task) == "input-required", said(task)
+        assert state(await client.cancel(task_id(task))) == "canceled"
+        await real.nothing_left()
+        go_on = script("go on then", "the new answer")
+        after = await client.send(go_on, contextId=context_id(task))
+        assert state(after) == "completed", said(after)
+        assert artifact_text(after).strip() == "the new answer"
+        seen = json.dumps(real.requests("go on then")[-1])
+        assert ("to be kept in mind" in seen) == bool(context)
+
+
 @scenario("two turns")
 async def test_two_turns_are_one_session(cli: Cli, real: Real) -> None:
     client = real.client()
