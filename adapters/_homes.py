@@ -118,4 +118,10 @@ KIMI = Home(
     ("sessions/", "logs/", "user-history/", "kimi.json"),
     sessions=("sessions/*/{id}/**/*", "sessions/*/{id}.jsonl"),
 )
-VIBE = Home("VIBE_HOME", "${VIBE_HOME:-~/.vibe}", ("logs/", "plans/", "vibehistory"))
+VIBE = Home(
+    "VIBE_HOME",
+    "${VIBE_HOME:-~/.vibe}",
+    ("logs/", "plans/", "vibehistory"),
+    seeds=(("trusted_folders.toml", "trusted = []\nuntrusted = []\n"),),
+    sessions=("logs/session/unified/{id}/**/*",),
+)
