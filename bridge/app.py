@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 from aiohttp import web
 
-from bridge import __version__, registry
+from bridge import __version__, registry, welcome
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card
 from bridge.access import OPERATOR, Principal
@@ -99,7 +99,7 @@ def make_app(
     1970. `watched`: what /health looks at beside the agents' stores; `sessions`: how many sessions
     there are, in figures for /health."""
     public_url = http.public_url
-    middlewares = [_in_json, _authentication(http.identify)]
+    middlewares = [_welcome(public_url), _in_json, _authentication(http.identify)]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
     Gate(http.hosts, http.origins, public_url).attach(app)
     _add_agent(app, "", root, public_url, started)
@@ -262,6 +262,18 @@ def _health(
 
 def _json(body: dict[str, Any]) -> web.Response:
     return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+
+def _welcome(public_url: str | None) -> Any:
+    """Middleware that answers a browser at the root, which is not asked for a token."""
+
+    @web.middleware
+    async def greet(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if welcome.is_for(request):
+            return welcome.respond(_base(request, public_url))
+        return await handler(request)
+
+    return greet
 
 
 @web.middleware

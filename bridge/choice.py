@@ -523,7 +523,7 @@ def make_card(
     about = f"{title} as an A2A agent: delegate coding tasks, watch them, answer, stop them."
     issuer = settings.bridge_oidc_issuer
     return Card(
-        name=settings.agent_name or f"{title} (coding-agent-bridge)",
+        name=settings.agent_name or f"{_title(choice)} (coding-agent-bridge)",
         description=settings.agent_description or about,
         version=__version__,
         url=f"{address}/a2a/jsonrpc",
@@ -540,6 +540,14 @@ def make_card(
     )
 
 
+def _title(choice: Choice) -> str:
+    """The adapter's title, with the agent's id where the operator has chosen one: a client that
+    reads several cards must be able to tell the agents apart by their names."""
+    title = choice.adapter.title
+    names = (choice.adapter.name, choice.settings.agent_adapter or "")
+    return title if choice.id in map(_identifier, names) else f"{title} {choice.id}"
+
+
 def _skills(adapter: type[Adapter]) -> tuple[Skill, ...]:
     """What a coding agent does; and, of this one, what it does not."""
     lacks = "".join(f" No {ability}: {why}." for ability, why in adapter.lacks.items())
@@ -552,7 +560,7 @@ def _as_skill(choice: Choice) -> Skill:
     described = choice.settings.agent_description
     return Skill(
         choice.id,
-        choice.settings.agent_name or choice.adapter.title,
+        choice.settings.agent_name or _title(choice),
         f"{described} {about}" if described else about,
         ("code",),
     )

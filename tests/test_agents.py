@@ -94,6 +94,21 @@ async def test_each_agent_has_a_card_of_its_own(write: Write) -> None:
         }
 
 
+async def test_agents_have_names_of_their_own_by_default(write: Write) -> None:
+    """A client that knows several cards tells the agents apart by their names."""
+    tables = "".join(f"[agents.{name}]\n" for name in ("first", "second", "jsonl"))
+    async with agents(write(tables)) as server:
+        cards = [
+            await get(server, f"/agents/{name}{CARD}") for name in ("first", "second", "jsonl")
+        ]
+        root = await get(server, CARD)
+    names = [card["name"] for card in cards]
+    assert len(set(names)) == 3
+    assert "first" in names[0] and "second" in names[1] and "jsonl" not in names[2]
+    skills = [skill["name"] for skill in root["skills"]]
+    assert len(set(skills)) == len(skills)
+
+
 async def test_each_agent_answers_where_its_card_says_over_every_binding(write: Write) -> None:
     async with agents(write(TWO)) as server:
         for name, folder in (("first", "one"), ("Second-2_x", "two")):

@@ -228,7 +228,9 @@ SHELL: dict[str, set[str]] = {
         "transports.sse",
         "transports.operation",
     },
+    "welcome": {"transports.negotiation"},
     "app": {
+        "welcome",
         "a2a",
         "a2a.card",
         "gate",

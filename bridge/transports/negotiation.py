@@ -76,15 +76,27 @@ def activated_extensions(request: web.Request) -> dict[str, str]:
 def media_type(request: web.Request, default: str) -> str:
     """The type of the answer's JSON: what the client prefers by Accept, else what it sends itself,
     else `default`."""
-    wanted: dict[str, float] = {}
+    accepted = _accepted(request)
+    best = max(accepted.get(name, 0.0) for name in _TYPES)
+    if best:
+        return next(name for name in _TYPES if accepted.get(name) == best)
+    return request.content_type if request.content_type in _TYPES else default
+
+
+def prefers_html(request: web.Request) -> bool:
+    """Whether the client is a browser, which names HTML and no JSON that it would rather have."""
+    accepted = _accepted(request)
+    wanted = accepted.get("text/html", 0.0)
+    return wanted > 0 and all(accepted.get(name, 0.0) < wanted for name in _TYPES)
+
+
+def _accepted(request: web.Request) -> dict[str, float]:
+    """How much the client wants each type that its Accept names."""
+    accepted: dict[str, float] = {}
     for one in ",".join(request.headers.getall("Accept", ())).split(","):
         name, *parameters = (piece.strip().lower() for piece in one.split(";"))
-        if name in _TYPES:
-            wanted[name] = max(wanted.get(name, 0.0), _quality(parameters))
-    best = max(wanted.values(), default=0.0)
-    if best:
-        return next(name for name in _TYPES if wanted.get(name) == best)
-    return request.content_type if request.content_type in _TYPES else default
+        accepted[name] = max(accepted.get(name, 0.0), _quality(parameters))
+    return accepted
 
 
 def _quality(parameters: Iterable[str]) -> float:
