@@ -1779,43 +1779,8 @@ DIFFERENCES = """\
 """
 
 
-SUITES = """\
-## The official test suites
-
-The suites (a2aproject/a2a-tck, branches 1.0-dev and 0.3.x) were read for this page and not run: this
-page claims no result of a run. What was read are stored versions of single files, which need not be
-the newest ones: of the suite for 1.0, the tests of JSON-RPC errors, HTTP statuses, error bodies,
-transport headers, error handling, the data model, the task lifecycle and the parametrized
-requirements, with both clients; of the suite for 0.3, the tests of JSON-RPC, of push notification
-configs and of task states, with its client. The tests that the rules of these suites led to are
-`test_sent_again.py`, `test_json_rpc.py`, the media types of `test_rest.py` and the default config of
-`test_push_over_http.py`.
-
-The agent under test must answer as the suites expect of it: the suites choose its behaviour by the
-`messageId` (`tck-complete-task`, `tck-input-required`, …), which a coding agent does not read. A run
-needs an agent that does, such as one of the `jsonl` adapter.
-
-Tests that fail, or do in some versions of the suite, because the suite contradicts the specification:
-
-| test | it wants | the specification |
-|---|---|---|
-| `test_rejects_invalid_json_rpc_requests` (0.3, the rows `message/ssend` and `{"": "not_a_dict"}` without an id) | an answer with an error | JSON-RPC 2.0 §4.1: a request without an id has no answer. Later versions of the test send an id. The server answers these rows (see above), so they pass |
-| `TestCancelTask::test_cancel_terminal_task_returns_error[http_json]` (CORE-CANCEL-002, versions for 1.0.0) | status 409 | 1.0.1 §5.4: TaskNotCancelableError is 400, which the server sends |
-| `test_must_requirement[CORE-SEND-003]` (versions without an expected error) | that a part of an unsupported media type is accepted | §3.1.1: it MUST be refused with ContentTypeNotSupportedError |
-| `test_response_content_type` (HTTP_JSON-SVC-001, SHOULD) | A2A's own media type for a client that sends plain JSON | §11.1 prefers it and allows plain JSON; the next row wants plain JSON of the same client |
-| `TestRestErrorStructure::test_error_uses_aip193_format` (HTTP_JSON-ERR-001) | plain JSON for an error | §11.6 shows A2A's own type. The server sends plain JSON to clients that name no type, so it passes |
-| `test_no_snake_case_keys` (DM-SERIAL-001) | no member with an underscore anywhere | §5.5 is about the members of A2A. The input of a tool in a data part is the agent's own JSON |
-| CARD-STRUCT-001 (versions whose schema forbids other members) | a card with the members of 1.0 only | §5.7: unknown members are ignored. It passes with `BRIDGE_CARD=1.0` |
-
-Tests in which the server differs from the specification or from a version of it on purpose:
-
-| test | it wants | the server |
-|---|---|---|
-| `test_content_type_not_supported_returns_400` (HTTP_JSON-STATUS-001, versions for 1.0.1) | status 400 for a body that is not declared as JSON | 415, as HTTP has it and as `test_content_type_not_supported_returns_415` of the versions for 1.0.0 wants |
-| quality tests of 0.3 that send a message without `blocking` and expect `submitted` or `working` | an answer at once | 0.3 §7.1.1 names no default; the official servers and this one wait |
-
-gRPC is not offered, so all of its rows are skipped.
-"""
+SUITES = (CHECKOUT / "tests/suites.md").read_text("utf-8")
+"""What was found in the official suites."""
 
 
 def document() -> str:
