@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, AgentConfig, Handlers, Home, Prompt, SessionStart, Upkeep
+from bridge.adapter.print_mode import Json, PrintModeAdapter, counts
 from bridge.events import (
     AgentEvent,
     Done,
@@ -34,20 +35,20 @@ from bridge.shapes import as_dict, as_list, as_string, as_word
 from . import _homes as homes
 from . import _project_files as files
 from ._codex_trust import closed
-from ._print import Json, Print, counts
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
 MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are no tool calls
 _COMMON = {"id", "type", "status"}
 
 
-class CodexExec(Print):
+class CodexExec(PrintModeAdapter):
     name: ClassVar[str] = "codex-exec"
     title: ClassVar[str] = "Codex"
     binary: ClassVar[str] = "codex"
     environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
     modes: ClassVar[tuple[str, ...]] = ("read-only", "workspace-write")
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
+    ignored: ClassVar[tuple[str, ...]] = ("turn.started",)
     lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "what its sandbox does not allow is refused without AGENT_FORCE",

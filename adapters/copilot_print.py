@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Handlers, Home, Prompt, Upkeep
+from bridge.adapter.print_mode import Json, PrintModeAdapter, counts, unified
 from bridge.events import (
     AgentEvent,
     Done,
@@ -33,16 +34,16 @@ from bridge.shapes import as_dict, as_list, as_string
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Json, Print, counts, unified
 
 PRESET = next(one for one in PRESETS if one.name == "copilot")
 
 
-class CopilotPrint(Print):
+class CopilotPrint(PrintModeAdapter):
     name: ClassVar[str] = "copilot-print"
     title: ClassVar[str] = PRESET.title
     binary: ClassVar[str] = PRESET.binary
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
+    ignored: ClassVar[tuple[str, ...]] = ("assistant.*", "model.*", "session.*", "tool.*")
     lost: ClassVar[re.Pattern[str]] = re.compile("No session, task, or name matched")
     lacks: ClassVar[Mapping[Ability, str]] = {
         "questions": "what needs a permission is denied without AGENT_FORCE",

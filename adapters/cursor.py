@@ -22,6 +22,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Handlers, Prompt, Upkeep
+from bridge.adapter.print_mode import (
+    Json,
+    PrintModeAdapter,
+    Said,
+    count,
+    counts,
+    plan_entry,
+    unified,
+)
 from bridge.events import (
     AgentEvent,
     Done,
@@ -38,7 +47,6 @@ from bridge.shapes import as_dict, as_string, as_word
 from . import _project_files as files
 from ._acp_presets import Preset
 from ._plain import plain
-from ._print import Json, Print, Said, count, counts, plan_entry, unified
 from .acp import named
 
 PRESET = Preset(
@@ -61,7 +69,7 @@ FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
 LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)
 
 
-class Cursor(Print):
+class Cursor(PrintModeAdapter):
     name: ClassVar[str] = PRESET.name
     title: ClassVar[str] = PRESET.title
     proved: ClassVar[bool] = False
@@ -70,6 +78,7 @@ class Cursor(Print):
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
     unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
+    ignored: ClassVar[tuple[str, ...]] = ("user",)
     lost: ClassVar[re.Pattern[str]] = re.compile(
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
         re.IGNORECASE,

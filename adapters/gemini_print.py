@@ -30,12 +30,12 @@ from bridge.adapter import (
     SessionStart,
     Upkeep,
 )
+from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, counts
 from bridge.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
 from ._plain import plain
-from ._print import Json, Print, Said, count, counts
 
 PRESET = next(one for one in PRESETS if one.name == "gemini")
 WRITES = ("write_file", "replace")
@@ -43,7 +43,7 @@ NO_LOGIN = 41  # its exit code
 REFUSED = ("tool_not_registered", "policy_violation")
 
 
-class GeminiPrint(Print):
+class GeminiPrint(PrintModeAdapter):
     name: ClassVar[str] = "gemini-print"
     title: ClassVar[str] = PRESET.title
     binary: ClassVar[str] = PRESET.binary

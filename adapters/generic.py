@@ -32,6 +32,7 @@ from bridge.adapter import (
     SessionStart,
     explain_exit,
 )
+from bridge.adapter.print_mode import RunnerAdapter
 from bridge.events import (
     AgentEvent,
     Answer,
@@ -47,7 +48,6 @@ from bridge.readable import json_object
 from bridge.shapes import output_status
 
 from ._plain import plain
-from ._runs import Runs
 
 PROMPT = "{prompt}"
 _ANIMATED = re.compile(r"[\b\r]")
@@ -56,7 +56,7 @@ ALLOW = Option("allow", "Allow", "allow_once")
 DENY = Option("deny", "Deny", "reject_once")
 
 
-class Generic(Runs):
+class Generic(RunnerAdapter):
     silence: ClassVar[float] = 4
     """Seconds without a word after which a CLI that was started seems to wait for a prompt."""
 

@@ -19,6 +19,7 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from bridge.adapter import Ability, ExitStatus, Handlers, Home, Prompt, Upkeep
+from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, plan_entry, unified
 from bridge.events import (
     AgentEvent,
     Done,
@@ -32,13 +33,12 @@ from bridge.message import UrlPart
 from bridge.shapes import as_dict, as_string, as_word
 
 from ._acp_presets import PRESETS
-from ._print import Json, Print, Said, count, plan_entry, unified
 
 PRESET = next(one for one in PRESETS if one.name == "opencode")
 REJECTED = "The user rejected permission"
 
 
-class OpencodeRun(Print):
+class OpencodeRun(PrintModeAdapter):
     name: ClassVar[str] = "opencode-run"
     title: ClassVar[str] = PRESET.title
     binary: ClassVar[str] = PRESET.binary

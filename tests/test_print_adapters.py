@@ -395,12 +395,15 @@ def test_a_new_conversation_cannot_be_lost(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_types_that_are_not_known_are_ignored_and_other_lines_are_shown(name: str) -> None:
+def test_a_line_without_a_handler_becomes_a_status(name: str) -> None:
     play = begun(name)
-    assert play.line(type="something.new", data=1) == []
+    (status,) = play.line(type="something.new", data=1)
+    assert isinstance(status, Status) and "something.new" in status.text
     assert play.heard(line="  ") == []
     (status,) = play.heard(line="plain words")
     assert isinstance(status, Status)
+    for pattern in play.adapter.ignored:
+        assert play.line(type=pattern.replace("*", "new_type")) == []
 
 
 @pytest.mark.parametrize("name", NAMES)

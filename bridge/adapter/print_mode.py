@@ -1,8 +1,11 @@
-"""The print modes of CLIs: a process per turn, one JSON object per line.
+"""Base classes for CLIs that are not made to be driven: bridge/runner.py runs and reads them.
 
-Such a CLI cannot ask. What it may do without being asked is in its arguments, and what else it
-would need a permission for is refused by itself. It may say nothing of its end but by its exit, or
-say it and not exit (Cursor): a turn ends with whichever of the two comes first.
+`PrintModeAdapter` is for print modes: a process per turn that prints one JSON object per line. Such
+a CLI cannot ask. Its arguments say what it may do unasked, and it refuses by itself what else would
+need a permission. It may end its turn with a line, with its exit, or with a line and no exit
+(Cursor): the turn ends with the first of them. docs/adapters.md has an example.
+
+`RunnerAdapter` is for other CLIs: a process per turn or per conversation, on pipes or a terminal.
 """
 
 from __future__ import annotations
@@ -10,9 +13,21 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal
 
-from bridge.adapter import AgentConfig, ExitStatus, Handlers, Prompt, SessionStart, explain_exit
+import orjson
+
+from bridge.adapter import (
+    Adapter,
+    AgentConfig,
+    ExitStatus,
+    Handlers,
+    Launch,
+    Prompt,
+    SessionStart,
+    explain_exit,
+)
 from bridge.events import (
     SESSION_LOST,
     AgentEvent,
@@ -30,26 +45,134 @@ from bridge.events import (
     Usage,
 )
 from bridge.readable import json_object
-from bridge.shapes import as_dict, output_status
-
-from ._runs import Runs
+from bridge.shapes import as_dict, as_string, output_status
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
 
 
-class Print(Runs):
-    """Subclasses have arguments() and a handler for each type of line that matters; what a handler
-    cannot make sense of is shown as it is."""
+class RunnerAdapter(Adapter):
+    """The process of the session is the runner, in which the CLI is run: once per turn, or once and
+    then spoken to. Subclasses begin with run(), and are told what is heard."""
+
+    warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self.running = False
+        self._next: Mapping[str, Any] | None = None  # to be run when the last one has ended
+
+    def launch(self) -> Launch:
+        return Launch(self.config.runner, self.closing())
+
+    def closing(self) -> Mapping[str, str]:
+        """Variables that keep the CLI from what the repository brings along."""
+        return {}
+
+    # --- for subclasses ------------------------------------------------------------------------
+
+    def run(
+        self,
+        argv: Sequence[str],
+        text: str = "",
+        *,
+        stays_open: bool = False,
+        terminal: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the CLI with `text` on its stdin. One that still runs is ended before."""
+        order = {"argv": argv, "input": text, "open": stays_open, "pty": terminal, "env": env or {}}
+        if self.running:
+            self.stop()
+            self._next = order
+        else:
+            self._run(order)
+
+    def write(self, text: str) -> None:
+        """To the stdin of the CLI."""
+        self._order(write=text)
+
+    def stop(self) -> None:
+        """SIGTERM, and if need be SIGKILL, to the CLI; heard_exit() follows. One that waits for its
+        place is not run."""
+        self._next = None
+        self._order(stop=True)
+
+    def break_off(self) -> None:
+        """What ^C does."""
+        self._next = None
+        self._order(interrupt=True)
+
+    def _run(self, order: Mapping[str, Any]) -> None:
+        self.running = True
+        self._order(run=order)
+
+    def _order(self, **order: Any) -> None:
+        self.send(orjson.dumps(order) + b"\n")
+
+    # --- what is heard -------------------------------------------------------------------------
+
+    @abstractmethod
+    def heard_line(self, text: str) -> Said:
+        """A line of the CLI's stdout, without its newline."""
+
+    def heard_tail(self, text: str) -> Said:
+        """All of a line that is not complete: the CLI has paused there. It may still go on."""
+        return ()
+
+    def heard_pause(self, seconds: int) -> Said:
+        """The CLI has said nothing for so long: 1, 2, 4, … seconds."""
+        return ()
+
+    @abstractmethod
+    def heard_exit(self, status: ExitStatus) -> Said:
+        """The CLI has ended."""
+
+    def receive_line(self, line: bytes) -> Said:
+        heard = json_object(line)
+        if heard is None:
+            return (output_status(line),) if line.strip() else ()
+        if self._next and "exit" not in heard:
+            return ()  # of a CLI that has to go
+        match heard:
+            case {"line": str(text)}:
+                return self.heard_line(text)
+            case {"tail": str(text)}:
+                return self.heard_tail(text)
+            case {"pause": int(seconds)}:
+                return self.heard_pause(seconds)
+            case {"exit": int(code)}:
+                return self._exited(ExitStatus(code, as_string(heard.get("stderr", ""))))
+            case {"error": str(text)}:
+                self.running = heard.get("running") is True
+                return [Failed(f"{self.title} cannot be run: {text}", "launch")]
+        return ()
+
+    def _exited(self, status: ExitStatus) -> Said:
+        self.running = False
+        order, self._next = self._next, None
+        if order:
+            self._run(order)
+            return ()
+        return self.heard_exit(status)
+
+
+class PrintModeAdapter(RunnerAdapter):
+    """Subclasses have arguments() and a handler for each type of line that matters. A line that has
+    no handler, or that its handler cannot read, becomes a status with the line as its text."""
 
     handlers: ClassVar[Handlers] = {}
-    """By the type of the line."""
+    """By the member `type` of the line: methods of the class, which return events."""
+
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Types of lines that say nothing to a client, as patterns: `session.*`."""
 
     variables: ClassVar[Mapping[str, str]] = {}
     """Set for the CLI unless the operator sets them."""
 
-    lost: ClassVar[re.Pattern[str]]
-    """What its stderr says where the conversation is gone that it was to resume."""
+    lost: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
+    """Text on stderr that says that the conversation to be resumed no longer exists. The turn then
+    fails with a text that says how to go on. The default matches nothing."""
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -121,10 +244,14 @@ class Print(Runs):
         event = json_object(line)
         if event is None:
             return (output_status(line),)
-        handler = self.handlers.get(str(event.get("type")))
+        kind = str(event.get("type"))
+        handler = self.handlers.get(kind)
+        if handler is None:
+            ignored = any(fnmatchcase(kind, pattern) for pattern in self.ignored)
+            return () if ignored else (output_status(line),)
         said: list[AgentEvent] = []
         try:
-            said.extend(handler(self, event) if handler else ())
+            said.extend(handler(self, event))
         except (LookupError, TypeError, ValueError, AttributeError):
             # A known type in an unknown shape, of a newer CLI. If it was the end, the exit says so.
             said.append(output_status(line))
