@@ -23,6 +23,7 @@ import orjson
 from bridge import errors, registry
 from bridge.a2a import CODECS, Operation
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
+from bridge.adapter.testing import check
 from bridge.events import ENDINGS, AgentEvent, Done, Text
 from bridge.message import Message, Role, TextPart
 from bridge.process import LineSplitter, LongLine
@@ -33,7 +34,6 @@ from bridge.settings import nearest
 from bridge.transports import sse
 from bridge.transports.negotiation import decode_json
 from bridge.workspace import Workspaces
-from tests.test_adapters import check
 from tests.test_recordings import RECORDINGS, Play, name_of, rows_of
 
 Target = Callable[[bytes], None]

@@ -15,9 +15,10 @@ import pytest
 
 from bridge import registry
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionStart
+from bridge.adapter.testing import broken, check
 from bridge.events import ENDINGS, AgentEvent, Answer, Option, Question
 from bridge.message import Message, Role, TextPart
-from tests.test_adapters import broken, check, shape
+from tests.test_adapters import shape
 
 FOLDER = Path(__file__).parent / "transcripts" / "acp"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))

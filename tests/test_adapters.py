@@ -6,11 +6,8 @@ from __future__ import annotations
 import gc
 import json
 import os
-import typing
 import weakref
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,7 +17,6 @@ import orjson
 import pytest
 
 from bridge import registry
-from bridge.a2a import CODECS
 from bridge.adapter import (
     Adapter,
     AgentConfig,
@@ -30,24 +26,13 @@ from bridge.adapter import (
     SessionStart,
     explain_exit,
 )
+from bridge.adapter.testing import GARBAGE, PROMPT, AdapterTests, begin, broken, check
 from bridge.errors import ConfigurationError
-from bridge.events import ENDINGS, AgentEvent, Answer, Event, Failed, Question
-from bridge.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
-from bridge.task import Task
+from bridge.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
 
 TESTS = Path(__file__).parent
 BUILT_IN = [path.stem.replace("_", "-") for path in TESTS.parent.glob("adapters/[a-z]*.py")]
 load = lru_cache(registry.load)
-
-
-@lru_cache
-def type_hints(of: type) -> dict[str, Any]:
-    return typing.get_type_hints(of)
-
-
-PROMPT = "do --not=read this; as $(a command)\nor `a flag`"
-NOW = datetime(2026, 1, 2, tzinfo=UTC)
-EVENTS: tuple[type, ...] = typing.get_args(Event)
 
 
 def make(name: str, *, resume: bool = False) -> Adapter:
@@ -59,45 +44,6 @@ def make(name: str, *, resume: bool = False) -> Adapter:
     if name == "replay":  # it plays another one's recordings
         return kind(config, start, dialect=registry.load("claude-code"))  # type: ignore[call-arg]
     return kind(config, start)
-
-
-def begin(adapter: Adapter) -> None:
-    parts = (
-        TextPart(PROMPT),
-        DataPart({"a": 1}),
-        RawPart("aGk=", "text/plain", "f"),
-        UrlPart("https://example.org/x"),
-    )
-    adapter.prompt(Prompt("t", "c", Message("m", Role.USER, parts)))
-
-
-def check(events: list[AgentEvent]) -> None:
-    """Whatever is said can be told to clients of every version."""
-    task = Task("t", "c", NOW, show_thoughts=True)
-    for event in events:
-        assert type(event) in EVENTS
-        check_strings(event)
-        if not task.state.terminal:
-            task.apply(event, NOW)
-    for codec in CODECS:
-        orjson.dumps(codec.encode_task(task))
-
-
-def check_strings(value: Any) -> None:
-    if isinstance(value, tuple):
-        for one in value:
-            check_strings(one)
-    if not is_dataclass(value):
-        return
-    kind: type = type(value)
-    hints = type_hints(kind)
-    for one in fields(value):
-        member = getattr(value, one.name)
-        if hints[one.name] is str:
-            assert isinstance(member, str), (value, one.name)
-        elif hints[one.name] == str | None:
-            assert member is None or isinstance(member, str), (value, one.name)
-        check_strings(member)
 
 
 # --- the contract --------------------------------------------------------------------------------
@@ -202,34 +148,6 @@ def test_an_interrupt_says_whether_the_cli_will_end_the_turn(name: str) -> None:
     assert adapter.interrupt() in (True, False)
 
 
-GARBAGE = {
-    "empty": b"",
-    "spaces": b"   \t",
-    "text": b"Warning: something",
-    "binary": bytes(range(256)),
-    "nul": b"\x00" * 10,
-    "ansi": b"\x1b[31mred\x1b[0m\x1b]0;title\x07",
-    "latin-1": b'{"type": "text", "text": "caf\xe9"}',
-    "surrogate": b'{"type": "text", "text": "\\ud83d"}',
-    "bom": b'\xef\xbb\xbf{"type": "text", "text": "x"}',
-    "cut": b'{"type": "result", "sub',
-    "huge": b'{"type": "x", "y": "' + b"z" * 2_000_000 + b'"}',
-    "deep list": b"[" * 100_000,
-    "deep object": b'{"type":' * 100_000,
-    "deep and whole": b'{"type":"x","y":' * 500 + b"1" + b"}" * 500,
-    "deep input": b'{"type":"tool_call","id":"1","name":"x","input":'
-    + b"[" * 400
-    + b"]" * 400
-    + b"}",
-    "big number": b'{"type": "text", "text": 123456789012345678901234567890}',
-    "nan": b'{"type": "usage", "costUsd": NaN}',
-    **{
-        f"json {text}": text.encode() for text in ("null", "true", "5", "-1.5e9", '"x"', "[]", "{}")
-    },
-    **{f"type {text}": f'{{"type": {text}}}'.encode() for text in ("null", "5", "[]", "{}", '""')},
-}
-
-
 @pytest.mark.parametrize("line", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_garbage_neither_breaks_an_adapter_nor_ends_the_turn(name: str, line: bytes) -> None:
@@ -240,9 +158,111 @@ def test_garbage_neither_breaks_an_adapter_nor_ends_the_turn(name: str, line: by
     check(events)
 
 
+# --- the kit for adapters of other distributions --------------------------------------------------
+
+CHECKS = [name for name in vars(AdapterTests) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"replay"}))  # which needs a recording
+@pytest.mark.parametrize("check_name", CHECKS)
+def test_built_in_adapters_pass_the_kit(name: str, check_name: str) -> None:
+    kit: Any = type("Kit", (AdapterTests,), {"adapter": load(name)})
+    getattr(kit(), check_name)()
+
+
+class Kept(Adapter):
+    """It keeps the contract; each subclass of it breaks one rule."""
+
+    name = title = "kept"
+
+    def launch(self) -> Launch:
+        return Launch((self.config.binary, *self.config.args))
+
+    def prompt(self, prompt: Prompt) -> None:
+        self.send(b"go\n")
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        pass
+
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield from ()
+
+
+class Flag(Kept):
+    def prompt(self, prompt: Prompt) -> None:
+        self.said = prompt.text
+
+    def launch(self) -> Launch:
+        return Launch((*super().launch().argv, getattr(self, "said", "")))
+
+
+class Counted(Kept):
+    count = 0
+
+    def prompt(self, prompt: Prompt) -> None:
+        type(self).count += 1
+        self.send(b"%d\n" % self.count)
+
+
+class Cut(Kept):
+    def prompt(self, prompt: Prompt) -> None:
+        self.send(b"go")
+
+
+class Twice(Kept):
+    def data_to_send(self) -> bytes:
+        return b"go\n"
+
+
+class Trusting(Kept):
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield Text(json.loads(line)["text"])
+
+
+class Hasty(Kept):
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield Done()
+
+
+class Silent(Kept):
+    def receive_exit(self, status: ExitStatus) -> Iterator[AgentEvent]:
+        yield from ()
+
+
+def failures(adapter: type[Adapter]) -> list[str]:
+    kit: Any = type("Kit", (AdapterTests,), {"adapter": adapter, "lines": (b'{"text": "x"}',)})
+    found = []
+    for name in CHECKS:
+        try:
+            getattr(kit(), name)()
+        except Exception:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("adapter", "failing"),
+    [
+        (Kept, None),
+        (Flag, "test_it_launches_its_program_without_the_prompt"),
+        (Counted, "test_it_writes_the_same_bytes_again"),
+        (Cut, "test_it_writes_each_byte_once_and_in_lines"),
+        (Twice, "test_it_writes_each_byte_once_and_in_lines"),
+        (Trusting, "test_garbage_ends_no_turn"),
+        (Trusting, "test_it_relies_on_no_member_of_a_line"),
+        (Hasty, "test_garbage_ends_no_turn"),
+        (Silent, "test_an_exit_within_a_turn_ends_it_once"),
+    ],
+)
+def test_the_kit_finds_what_breaks_the_contract(
+    adapter: type[Adapter], failing: str | None
+) -> None:
+    found = failures(adapter)
+    assert failing in found if failing else not found
+
+
 # --- every line that was ever recorded, with every member missing or of another kind -------------
 
-REPLACEMENTS: tuple[Any, ...] = (None, 5, [1])
 LISTS = ("tools", "skills", "agents", "commands", "slash_commands", "mcp_servers", "models")
 
 
@@ -267,30 +287,6 @@ def shape(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return sorted({repr(shape(one, depth)) for one in value})
     return type(value).__name__
-
-
-def places(value: Any, depth: int = 6) -> Iterator[tuple[Any, ...]]:
-    """The paths of all members; of a list, the first one stands for all."""
-    below = list(value.items()) if isinstance(value, dict) else []
-    below += list(enumerate(value))[:1] if isinstance(value, list) else []
-    for name, one in below if depth else ():
-        yield (name,)
-        yield from ((name, *rest) for rest in places(one, depth - 1))
-
-
-def broken(line: Any) -> Iterator[Any]:
-    whole = orjson.dumps(line)
-    for path in places(line):
-        for number in range(len(REPLACEMENTS) + 1):
-            changed = orjson.loads(whole)
-            inner = changed
-            for name in path[:-1]:
-                inner = inner[name]
-            if number < len(REPLACEMENTS):
-                inner[path[-1]] = REPLACEMENTS[number]
-            else:
-                del inner[path[-1]]
-            yield changed
 
 
 RECORDED = [

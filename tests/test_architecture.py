@@ -29,6 +29,7 @@ PURE: dict[str, set[str]] = {
     "wording": {"events", "message", "readable"},
     "task": {"events", "message", "wording"},
     "adapter": {"events", "message"},
+    "adapter.testing": {"a2a", "adapter", "events", "message", "task"},
     "adapter.print_mode": {"adapter", "events", "readable", "shapes"},
     "a2a.card": set(),
     "a2a.codec": {"a2a.card", "errors", "message", "readable", "task"},

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import ClientSession
 
 import bridge
 from tests import documents
 from tests.bridge_process import bridge as bridge_process
-from tests.client import Client, artifact_text, said
+from tests.client import Client, artifact_text, context_id, said
 
 CHECKOUT = documents.CHECKOUT
 REWRITE = "run: python -m tests.documents"
@@ -90,6 +92,80 @@ for line in sys.stdin:
         assert said(asked).startswith("Parrot asks: fly")
         task = await client.send("yes", taskId=asked["id"])
         assert artifact_text(task) == "You said hello{'answer': 7, 'ok': True}"
+
+
+def example(name: str) -> str:
+    """The Python code of docs/adapters.md between two marks."""
+    page = (CHECKOUT / "docs/adapters.md").read_text("utf-8")
+    return page.partition(f"<!-- {name} -->\n```python\n")[2].partition("```\n")[0]
+
+
+OWL = f"""#!{sys.executable} -IS
+import json, sys
+say = lambda **line: print(json.dumps(line), flush=True)
+if "--resume=gone" in sys.argv:
+    sys.exit("no such conversation")
+say(type="hello", id="s1")
+say(type="debug.x", y=1)
+say(type="new", text="unheard of")
+say(type="tool", id="t1", name="Look", input={{}})
+say(type="tool_done", id="t1", output="seen", error=False)
+say(type="word", text=" ".join(sys.argv[1:]) + ": " + sys.stdin.read())
+say(type="bye", words=7)
+"""
+
+
+@pytest.fixture
+def distribution(tmp_path: Path) -> Path:
+    """A folder outside of the checkout with the examples as another distribution has them: a
+    module, an entry point, and a test."""
+    folder = tmp_path / "distribution"
+    entry = folder / "owl_adapter-1.0.dist-info"
+    entry.mkdir(parents=True)
+    (folder / "owl_adapter.py").write_text(example("print example"))
+    (folder / "test_owl.py").write_text(example("kit example"))
+    (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: owl-adapter\nVersion: 1.0\n")
+    (entry / "entry_points.txt").write_text(
+        "[coding_agent_bridge.adapters]\nowl = owl_adapter:Owl\n"
+    )
+    (folder / "owl").write_text(OWL)
+    (folder / "owl").chmod(0o755)
+    return folder
+
+
+async def test_the_print_mode_adapter_of_the_documents_works(
+    distribution: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    env: Any = {
+        "AGENT_ADAPTER": "owl",
+        "AGENT_BINARY": str(distribution / "owl"),
+        "PYTHONPATH": f"{CHECKOUT}:{distribution}",
+    }
+    async with bridge_process(tmp_path / "workspace", **env) as server, ClientSession() as http:
+        client = Client(http, server.url)
+        async with client.stream("hello") as items:
+            told = [item async for item in items]
+        task = await client.send("more", contextId=context_id(told[0]))
+    text = str(told)
+    assert "unheard of" in text and "debug.x" not in text and "Using tool: Look" in text
+    assert artifact_text(task) == "-p --resume=s1: more"
+
+
+def test_an_adapter_of_another_distribution_passes_the_kit(distribution: Path) -> None:
+    """By pytest, outside of the checkout, in a process of its own: that takes a second."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(distribution)]
+    done = subprocess.run(
+        [*argv, "--rootdir", str(distribution), "-c", os.devnull],
+        cwd=distribution,
+        env={**os.environ, "PYTHONPATH": f"{CHECKOUT}:{distribution}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b10 passed", done.stdout), done.stdout
 
 
 def test_the_changelog_has_a_section_for_this_version() -> None:

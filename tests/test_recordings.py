@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Lines, Prompt, SessionStart
+from bridge.adapter.testing import check
 from bridge.events import ENDINGS, AgentEvent, Answer, Question, Status
 from bridge.readable import json_object
 from bridge.store.stored import dump_events, load
 from tests.real_clis import CLIS
 from tests.record_clis import FOLDER, SESSIONS
-from tests.test_adapters import check
 
 Json = dict[str, Any]
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
