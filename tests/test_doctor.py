@@ -271,6 +271,18 @@ def test_a_boundary_that_cannot_be_had_is_told_with_what_to_do(machine: Machine)
     assert "BRIDGE_SANDBOX_PORTS" in the(report, "settings", "gemini")["text"]
 
 
+def test_a_cli_has_the_streams_that_it_has_in_a_task(machine: Machine) -> None:
+    """A program that accepts no file, or no pipe, as its stdout is noticed here."""
+    told = machine.folder / "streams"
+    agent = f"exec {sys.executable} -I -S {acp_agent.PROGRAM}"
+    machine.gemini(
+        talk=f"readlink /proc/$$/fd/0 /proc/$$/fd/1 > {told}; {agent} {shlex.quote('{}')}"
+    )
+    code, report = machine.examined("--agent", "gemini")
+    assert code == 0, report
+    assert [Path(line).name for line in told.read_text().split()] == ["in", "pipe"]
+
+
 async def test_nothing_is_left_of_a_handshake(machine: Machine) -> None:
     """Not even what the CLI has started in a session of its own."""
     pids = machine.folder / "pids"

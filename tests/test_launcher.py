@@ -127,7 +127,7 @@ def standing_still() -> Iterator[psutil.Process]:
 @pytest.mark.parametrize("rules", RULES)
 async def test_a_child_is_our_own_and_nobody_else_is_there(start: Starter, rules: Any) -> None:
     """No interpreter, no shell: the program. For a session that is to outlive us, the launcher
-    waits, which has none of its streams."""
+    waits, which has none of its streams but the read end of its stdout."""
     begun = [start("/bin/sleep", "1000", rules=rules) for _ in range(AT_ONCE)]
     pids = {child.process.pid for child in await asyncio.gather(*begun)}
     (one,) = launchers()
