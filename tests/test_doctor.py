@@ -274,10 +274,8 @@ def test_a_boundary_that_cannot_be_had_is_told_with_what_to_do(machine: Machine)
 def test_a_cli_has_the_streams_that_it_has_in_a_task(machine: Machine) -> None:
     """A program that accepts no file, or no pipe, as its stdout is noticed here."""
     told = machine.folder / "streams"
-    agent = f"exec {sys.executable} -I -S {acp_agent.PROGRAM}"
-    machine.gemini(
-        talk=f"readlink /proc/$$/fd/0 /proc/$$/fd/1 > {told}; {agent} {shlex.quote('{}')}"
-    )
+    look = f'said=$(readlink /proc/$$/fd/0 /proc/$$/fd/1); echo "$said" > {told}'
+    machine.gemini(talk=f"{look}; exec {sys.executable} -I -S {acp_agent.PROGRAM} '{{}}'")
     code, report = machine.examined("--agent", "gemini")
     assert code == 0, report
     assert [Path(line).name for line in told.read_text().split()] == ["in", "pipe"]
