@@ -40,6 +40,7 @@ class Preset:
     proved: bool = True
     writes: tuple[str, ...] = ()
     homes: tuple[Home, ...] = ()
+    reads: tuple[str, ...] = ()
     any_port: bool = False
     project_files: tuple[str, ...] = ()
     unshut: tuple[str, ...] = ()
@@ -134,6 +135,7 @@ PRESETS = (
         shut={"OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
         configured_by="OPENCODE_CONFIG_CONTENT",
         homes=homes.OPENCODE,
+        reads=("${XDG_DATA_HOME:-~/.local/share}/opencode",),
         any_port=True,
         install="npm install -g opencode-ai",
         login="opencode auth login",
@@ -152,6 +154,7 @@ PRESETS = (
         project_files=files.COPILOT,
         unshut=files.COPILOT,
         homes=(homes.COPILOT, homes.COPILOT_CACHE),
+        reads=("${XDG_CONFIG_HOME:-~/.config}/gh",),  # it takes the login of gh
         install="npm install -g @github/copilot",
         login="run `copilot` once and type /login, or set GH_TOKEN",
     ),
@@ -189,6 +192,7 @@ PRESETS = (
         shut={"KILO_DISABLE_PROJECT_CONFIG": "1"},
         configured_by="KILO_CONFIG_CONTENT",
         homes=homes.KILO,
+        reads=("${XDG_DATA_HOME:-~/.local/share}/kilo",),
         any_port=True,
         install="npm install -g @kilocode/cli",
         login="kilo auth login",
@@ -222,6 +226,7 @@ PRESETS = (
         unshut=files.CLINE,
         proved=False,
         writes=("~/.cline/data/tasks/", "~/.cline/data/sessions/", "~/.cline/data/logs/"),
+        reads=("~/.cline",),
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),
@@ -237,6 +242,7 @@ PRESETS = (
         unshut=files.GOOSE,
         proved=False,
         homes=homes.GOOSE,
+        reads=("${XDG_DATA_HOME:-~/.local/share}/goose", "${XDG_CONFIG_HOME:-~/.config}/goose"),
         install="see https://block.github.io/goose",
         login="goose configure",
     ),
@@ -280,6 +286,7 @@ PRESETS = (
         unshut=files.DROID,
         proved=False,
         writes=("~/.factory/sessions/", "~/.factory/logs/"),
+        reads=("~/.factory",),
         install="npm install -g @factory/cli",
         login="run `droid` once and log in, or set FACTORY_API_KEY",
     ),
@@ -293,6 +300,7 @@ PRESETS = (
         unshut=files.AUGGIE,
         proved=False,
         writes=("~/.augment/sessions/", "~/.augment/logs/"),
+        reads=("~/.augment",),
         install="npm install -g @augmentcode/auggie",
         login="auggie login",
     ),
@@ -306,6 +314,7 @@ PRESETS = (
         unshut=files.KIRO,
         proved=False,
         writes=("~/.kiro/sessions/", "~/.local/share/kiro-cli/"),
+        reads=("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli"),
         install="see https://kiro.dev/cli",
         login="kiro-cli login",
     ),

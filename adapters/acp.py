@@ -651,6 +651,7 @@ def named(one: Preset) -> type[Acp]:
         warms = one.warms
         writes = one.writes
         homes = one.homes
+        reads = one.reads
         proved = one.proved
         any_port = one.any_port
         project_files = one.project_files

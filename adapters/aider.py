@@ -79,6 +79,7 @@ class Aider(Generic):
         "/dev/pts",
         "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
     )
+    reads: ClassVar[tuple[str, ...]] = ("~/.aider",)
     name: ClassVar[str] = "aider"
     title: ClassVar[str] = "aider"
     binary: ClassVar[str] = "aider"

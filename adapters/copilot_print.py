@@ -49,6 +49,7 @@ class CopilotPrint(PrintModeAdapter):
         "questions": "what needs a permission is denied without AGENT_FORCE",
     }
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
+    reads: ClassVar[tuple[str, ...]] = PRESET.reads
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,

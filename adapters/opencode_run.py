@@ -53,6 +53,7 @@ class OpencodeRun(PrintModeAdapter):
         "deltas": "its text is told in whole paragraphs",
     }
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
+    reads: ClassVar[tuple[str, ...]] = PRESET.reads
     any_port: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,

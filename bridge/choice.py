@@ -17,6 +17,7 @@ from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
 from bridge.app import Service
 from bridge.attachments import Attachments, PartLimits
 from bridge.context import Agent
+from bridge.credentials import hidden
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
@@ -25,7 +26,6 @@ from bridge.push import Push
 from bridge.repository import Trust
 from bridge.routing import Router, skills_of
 from bridge.sandbox import (
-    HIDDEN,
     Sandbox,
     best,
     find_user,
@@ -313,7 +313,7 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
         env,
         make_scratch(folder, choice.id, user),
         (*adapter.writes, *settings.bridge_sandbox_write),
-        (*_hidden(choice.config.env), *_own(settings), *_kept(state)),
+        (*_hidden(adapter, env, settings.bridge_sandbox_read), *_own(settings), *_kept(state)),
         settings.bridge_sandbox_read,
         make_homes(wanted, env, folder, choice.id, user),
         allowed,
@@ -388,10 +388,13 @@ def _check_wanted(
         raise ConfigurationError(f"BRIDGE_SESSION_…: {why}, or set no such limit.")
 
 
-def _hidden(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """A CLI that is told of AWS is meant to have what is needed for that."""
-    of_aws = any(name.startswith("AWS_") for name in environment)
-    return tuple(one for one in HIDDEN if not (of_aws and one == "~/.aws"))
+def _hidden(
+    adapter: type[Adapter], environment: Mapping[str, str], reads: Sequence[str]
+) -> tuple[str, ...]:
+    """Credentials that are not the CLI's own. `reads`: what the operator shows it besides."""
+    own = [one.folder for one in adapter.homes if not one.variable.startswith("XDG_")]
+    own += [path for one in adapter.homes for _, path in one.links]
+    return hidden(environment, (*own, *adapter.reads, *reads))
 
 
 def _own(settings: Settings) -> Iterator[str]:

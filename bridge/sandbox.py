@@ -19,6 +19,7 @@ from typing import Any
 
 from bridge import confine
 from bridge.adapter import Home
+from bridge.credentials import HIDDEN, instead
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.folders import PASSAGE, closing, keep_own, open_folder
 from bridge.homes import PrivateHome, private_homes, resolve
@@ -26,7 +27,6 @@ from bridge.homes import PrivateHome, private_homes, resolve
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
 SCOPES_SINCE, SOCKETS_SINCE = 6, 9  # ABI of Landlock
-HIDDEN = ("~/.ssh", "~/.gnupg", "~/.aws", "~/.netrc")
 # Where semaphores are, which sem_open(3) and so every pool of processes in Python needs.
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 # Tools that fail where they cannot write their caches. Whoever may write into those of the user
@@ -123,6 +123,8 @@ class Sandbox:
         own = Path(self.scratch)
         caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
         homes = dict(found for one in self.homes for found in one.variables.items())
+        if self.walls:
+            caches |= instead(self.hidden, self.environment, self.scratch)
         return {**caches, **self.environment, **homes, "TMPDIR": self.scratch}
 
     @property

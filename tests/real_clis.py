@@ -191,7 +191,7 @@ OVER_ACP = (
         "opencode-linux-x64-baseline",
         "opencode-linux-*/bin/opencode",
         tool_of("bash"),
-        lambda url: {"OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        lambda url: {"OPENCODE_DISABLE_MODELS_FETCH": "1", "BRIDGE_SANDBOX_READ": "~/.npmrc"},
         of_opencode("opencode", "opencode.json"),
     ),
     Cli(
@@ -212,7 +212,7 @@ OVER_ACP = (
         "@kilocode/cli-linux-x64",
         "@kilocode/cli-linux-*/bin/kilo",
         tool_of("bash"),
-        lambda url: {},
+        lambda url: {"BRIDGE_SANDBOX_READ": "~/.npmrc"},
         of_opencode("kilo", "kilo.json"),
     ),
     Cli(

@@ -119,7 +119,8 @@ ASYNCIO: dict[str, set[str]] = {
     "pump": set(),
     "repository": set(),
     "homes": {"adapter"},
-    "sandbox": {"adapter", "confine", "errors", "folders", "homes"},
+    "credentials": {"homes"},
+    "sandbox": {"adapter", "confine", "credentials", "errors", "folders", "homes"},
     "trusted": {"errors"},
     "channel": set(),
     "spool": {"channel", "pump"},
@@ -251,6 +252,7 @@ SHELL: dict[str, set[str]] = {
     "identity": {"access", "errors", "origin", "registry", "settings"},
     "oidc": {"access", "egress", "errors", "settings"},  # loaded by name, for it needs an extra
     "choice": {
+        "credentials",
         "repository",
         "cgroup",
         "a2a.card",

@@ -299,6 +299,10 @@ class Adapter(ABC):
     `~` and `${NAME:-default}` are read as in its environment. One that ends in `/` is a folder
     that is made. What the CLI executes or trusts is not among them; see `homes`."""
 
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Of the credentials that agents in a sandbox do not read (bridge/credentials.py), those that
+    the CLI needs, besides what is in `homes`: paths as in `writes`."""
+
     homes: ClassVar[tuple[Home, ...]] = ()
     """Folders with both, of which an agent in a sandbox has private ones."""
 
