@@ -181,3 +181,30 @@ async def test_what_cannot_be_executed_is_an_invalid_request_and_no_notification
     body = {"jsonrpc": "2.0", "method": method, "params": params}
     found = await answer(server.client("0.3"), body)
     assert (found["id"], found["error"]["code"]) == (None, code)
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "wanted"),
+    [
+        ("SendMessage", "", "A2A-Version: 1.0"),
+        ("SendMessage", "9.9", "A2A-Version: 1.0"),
+        ("message/send", "1.0", "A2A-Version: 0.3"),
+    ],
+)
+async def test_the_error_names_the_version_to_ask_for(
+    server: Server, method: str, version: str, wanted: str
+) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}
+    response = await server.client().post(body, **{"A2A-Version": version})
+    error = (await response.json())["error"]
+    assert error["code"] == -32009
+    assert error["message"].endswith(f"send the header {wanted}.")
+
+
+async def test_over_rest_the_error_names_the_version_too(server: Server) -> None:
+    async with server.http.get(f"{server.url}/tasks") as response:
+        error = (await response.json())["error"]
+    assert error["message"].endswith("send the header A2A-Version: 1.0.")
