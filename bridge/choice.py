@@ -239,7 +239,7 @@ def make_service(
     agent = Agent(
         choice.make,
         choice.config,
-        sandbox.variables if sandbox else choice.config.env,
+        choice.config.env,
         limits,
         settings.bridge_session_idle_ms / 1000,
         _attachments(choice, state.files, sandbox),

@@ -69,9 +69,9 @@ async def _signed_in(choice: Choice, sandbox: Sandbox | None) -> bool:
 async def _started(
     choice: Choice, sandbox: Sandbox | None, arguments: Sequence[str], hooks: Hooks
 ) -> AgentProcess:
-    cwd = sandbox.scratch if sandbox else os.getcwd()
+    cwd = sandbox.temporary_folder() if sandbox else os.getcwd()
     rules = sandbox.rules(cwd) if sandbox else None
-    environment = sandbox.variables if sandbox else choice.config.env
+    environment = sandbox.variables() if sandbox else choice.config.env
     argv = (choice.config.binary, *arguments)
     start = Start(argv, environment, cwd, stdin=False, rules=rules)
     return await AgentProcess.spawn(start, hooks, line_limit=200)

@@ -100,11 +100,19 @@ class Agent:
         trusted = self.config.project_config or start.trusted is True
         adapter = self.adapter(replace(self.config, project_config=trusted), start)
         spool = self.spools / session_id if self.spools else None
+        environment, rules = self.environment, None
         if self.sandbox:
             self.sandbox.prepare(start.cwd, start.session_id if start.resume else None)
-        rules = self.sandbox.rules(start.cwd, start.folder) if self.sandbox else None
+            ahead = None if start.owner else session_id
+            try:
+                own = self.sandbox.temporary_folder(start.owner, ahead)
+                environment = self.sandbox.variables(own)
+                rules = self.sandbox.rules(start.cwd, start.folder, own)
+            except OSError as error:
+                text = f"no folder for temporary files can be had: {error.strerror}"
+                raise LaunchError(text) from error
         marker = f"{self.markers}{session_id}"
-        return Session(adapter, self.environment, self.limits, marker, spool, rules, self.secrets)
+        return Session(adapter, environment, self.limits, marker, spool, rules, self.secrets)
 
 
 class Context:

@@ -4,6 +4,7 @@ bridge/confine.py, which is put in front of it."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import pwd
@@ -21,7 +22,7 @@ from bridge import confine
 from bridge.adapter import Home
 from bridge.credentials import HIDDEN, instead
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.folders import PASSAGE, closing, keep_own, open_folder
+from bridge.folders import PASSAGE, closing, give_folder, keep_own, open_folder, own_folder, remove
 from bridge.homes import PrivateHome, private_homes, resolve
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
@@ -43,6 +44,7 @@ CACHES = {
     "GOMODCACHE": "go-mod",
     "GRADLE_USER_HOME": "gradle",
 }
+AHEAD = "session-"  # what folders of sessions are called that were started for nobody yet
 # Without it, root writes only what is root's; where it may write is Landlock's matter.
 _DAC_OVERRIDE = 1
 # In the sandbox: whether the CLI can be started, and whether it can work.
@@ -68,8 +70,8 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The boundary of one agent's CLIs, on top of which they may write in their workspace and in
-    `scratch`, which is their TMPDIR, and read the folder of their attachments.
+    """The boundary of one agent's CLIs, on top of which they may write in their workspace and in a
+    folder below `scratch`, which is their TMPDIR, and read the folder of their attachments.
 
     `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
     `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
@@ -117,22 +119,38 @@ class Sandbox:
             problem = f"{error.filename or 'a private folder of the agent'}: {error.strerror}"
             raise LaunchError(problem, str(error.strerror)) from error
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The CLI's environment. What it has of its own stays as it is."""
-        own = Path(self.scratch)
+    def temporary_folder(self, whose: str = "", session: str | None = None) -> str:
+        """The folder for temporary files and caches of the CLIs that work for one principal, whose
+        id is `whose`; made if it is missing. `session`: the id of one that was started ahead and
+        works for nobody yet; it shares its folder with no other. Raises OSError."""
+        digest = hashlib.sha256(whose.encode()).hexdigest()[:32]
+        name = f"{AHEAD}{session}" if session else digest
+        with closing(open_folder(self.scratch)) as base:
+            if self.user:
+                os.close(give_folder(name, base, self.user.uid, self.user.gid))
+            else:
+                os.close(own_folder(name, base))
+        return os.path.join(self.scratch, name)
+
+    def variables(self, temporary: str | None = None) -> dict[str, str]:
+        """The CLI's environment, with that folder for temporary files. What it has of its own stays
+        as it is."""
+        own = Path(temporary or self.temporary_folder())
         caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
         homes = dict(found for one in self.homes for found in one.variables.items())
         if self.walls:
-            caches |= instead(self.hidden, self.environment, self.scratch)
-        return {**caches, **self.environment, **homes, "TMPDIR": self.scratch}
+            caches |= instead(self.hidden, self.environment, str(own))
+        return {**caches, **self.environment, **homes, "TMPDIR": str(own)}
 
     @property
     def walls(self) -> bool:
         """Whether it keeps the CLI out of anything, by rules of ours."""
         return self.profile in ("landlock", "bwrap")
 
-    def rules(self, cwd: str, folder: str | None = None) -> dict[str, Any]:
+    def rules(
+        self, cwd: str, folder: str | None = None, temporary: str | None = None
+    ) -> dict[str, Any]:
+        """Those of a session in `cwd`. `folder`: its attachments; `temporary`: see variables()."""
         rules: dict[str, Any] = {"profile": self.profile, "limits": {"core": 0, **self.limits}}
         if self.user:
             rules |= {"uid": self.user.uid, "gid": self.user.gid}
@@ -142,15 +160,17 @@ class Sandbox:
             return rules
         landlock = self.profile == "landlock"
         shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
-        rules["write"] = [cwd, self.scratch, *shared, *map(self.path, self.writes)]
+        own = temporary or self.temporary_folder()
+        rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
         rules["write"] += [path for home in self.homes for path in home.writes]
         rules["show"] = [*([folder] if folder else []), *(home.folder for home in self.homes)]
         if self.known:
-            own = (path.rstrip("/") for home in self.homes for path in home.writes)
-            fresh = {one: _identity(one) for one in (self.scratch, *rules["show"], *own)}
+            homes = (path.rstrip("/") for home in self.homes for path in home.writes)
+            fresh = {one: _identity(one) for one in (own, *rules["show"], *homes)}
             rules["same"] = {cwd: None, **fresh, **self.known}
         open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
-        hidden = map(self.path, self.hidden)
+        above = [] if any(_inside(self.scratch, one) for one in open_) else [self.scratch]
+        hidden = [*map(self.path, self.hidden), *above]  # what others have there
         rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
         if landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
@@ -223,6 +243,10 @@ class Sandbox:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 def _identity(path: str) -> list[int] | None:
     """Device and inode of a folder. A file may be replaced by its owner, as editors do."""
     with contextlib.suppress(OSError):
@@ -248,16 +272,21 @@ def best() -> str:
 
 
 def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
-    """A folder for temporary files that only the agent's CLIs have: in the server's own, where the
-    CLIs may outlive it, else a new one."""
+    """Where each principal's CLIs of an agent have a folder for temporary files: in the server's
+    own, where the CLIs may outlive it, else a new one. Only the server can write in it itself."""
+    group = user.gid if user else None
     if folder is None:
         path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
     else:
-        path = folder / "tmp" / agent_id
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder.resolve() / "scratch" / agent_id
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with closing(own_folder(path, None, group, PASSAGE)) as base:
+        ended = [name for name in os.listdir(base) if name.startswith(AHEAD)]
+        for name in ended:
+            if not (folder and (folder / "sessions" / name.removeprefix(AHEAD)).exists()):
+                remove(name, base)
     if user:
-        os.chown(path, user.uid, user.gid)
-        for one in (folder, folder / "tmp") if folder else ():
+        for one in (folder, folder / "scratch") if folder else ():
             let_through(one, user)
     return os.path.realpath(path)
 

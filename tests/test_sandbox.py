@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import pwd
@@ -220,7 +221,7 @@ async def test_scratch_of_a_server_without_a_folder_goes_with_it(workspace: Path
     folder.mkdir()
     async with serving_shell(workspace, TMPDIR=str(folder)) as (client, _):
         task = await client.send('touch "$TMPDIR/file"; echo "$TMPDIR"')
-        assert Path(artifact_text(task).strip()).parent == folder
+        assert Path(artifact_text(task).strip()).parent.parent == folder
     assert os.listdir(folder) == []
 
 
@@ -829,3 +830,36 @@ async def test_from_a_checkout_agents_work_beside_the_code(tmp_path: Path) -> No
     made = tmp_path / "checkout/workspace"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert (tmp_path / "checkout/bridge/confine.py").read_text() != "x\n"
+
+
+# --- one principal and another -------------------------------------------------------------------
+
+
+@needs_landlock
+@pytest.mark.parametrize("profile", CONFINED)
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "temporary"])
+async def test_temporary_files_are_private_to_a_principal(
+    workspace: Path, profile: str, durable: bool
+) -> None:
+    """Also where somebody knows the path of another's folder; a principal has one and the same in
+    all of its conversations."""
+    config = workspace.parent / "settings.toml"
+    digest = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("one", "two")}
+    config.write_text("".join(f'[tokens.{k}]\nhash = "sha256:{v}"\n' for k, v in digest.items()))
+    env = {"BRIDGE_SANDBOX": profile, "CONFIG_FILE": str(config), **SHELL}
+    if durable:
+        env["BRIDGE_STATE_DIR"] = str(workspace.parent / "state")
+    async with bridge(workspace, **env) as server, aiohttp.ClientSession() as http:
+        one, two = (
+            Client(http, server.url, headers={"Authorization": f"Bearer {name}"})
+            for name in ("one", "two")
+        )
+        first = await one.send('echo secret > "$TMPDIR/file"; echo "$TMPDIR"')
+        folder = artifact_text(first).strip()
+        again = await one.send('cat "$TMPDIR/file"')
+        assert artifact_text(again) == "secret\n"
+        other = await two.send(f'echo "$TMPDIR"; cat {folder}/file 2>&1; ls {folder}/.. 2>&1')
+        text = artifact_text(other) or said(other)
+        assert "secret" not in text and os.path.basename(folder) not in text.partition("\n")[0]
+        other = await two.send(f"echo mine > {folder}/file; true")
+        assert artifact_text(await one.send('cat "$TMPDIR/file"')) == "secret\n"

@@ -144,7 +144,7 @@ class _Examination:
     def __init__(self, choice: Choice, sandbox: Sandbox | None, within: Within) -> None:
         self._choice = choice
         self._rules = sandbox.rules(choice.settings.workspaces.default) if sandbox else None
-        self._environment = sandbox.variables if sandbox else choice.config.env
+        self._environment = sandbox.variables() if sandbox else choice.config.env
         self._within = within
         self._upkeep = choice.adapter.upkeep
         self._cwd = choice.settings.workspaces.default
