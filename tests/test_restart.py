@@ -62,6 +62,7 @@ class Place:
             "BRIDGE_STOP_GRACE_MS": "1000",
             "BRIDGE_PUSH_ALLOW_PRIVATE": "true",
             "BRIDGE_SANDBOX": "auto",  # what outlives the server is in there, too
+            "BRIDGE_SANDBOX_UNIX_SOCKETS": "allow",  # for tests/liveness.py
         }
         async with bridge(self.workspace, ready=ready, **{**scripted, **env}) as server:
             yield server, Client(self._http, server.url)
