@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from bridge.choice import _hidden
 from bridge.confine import landlock_abi
 from bridge.credentials import HIDDEN
 from bridge.homes import resolve
+from tests import programs
 from tests.bridge_process import CHECKOUT
 from tests.client import artifact_text, said, state
 from tests.test_sandbox import serving_shell
@@ -73,8 +73,7 @@ TOOLS = {
 @pytest.mark.timeout(90)  # npm starts slowly
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_tools_work_without_the_credentials(workspace: Path, tool: str) -> None:
-    if not shutil.which("python3" if tool == "pip" else tool):
-        pytest.skip(f"{tool} is not installed")
+    programs.require("python3" if tool == "pip" else tool)
     home = workspace.parent / "home"
     (home / ".config/pip").mkdir(parents=True)
     (home / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://token@host/\n")
