@@ -80,7 +80,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
         "port": options.port,
         "agent_adapter": options.adapter,
         "agent_repo_path": options.root,
-        "bridge_token": options.token,
+        "bridge_token_file": options.token_file,
         "config_file": options.config,
     }
     return load(flags, options.env_file)
@@ -170,10 +170,20 @@ def _settings_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
     parser.add_argument("--adapter", help="the agent: claude-code, jsonl, replay … [AGENT_ADAPTER]")
     parser.add_argument("--root", help="workspace of the agent [AGENT_REPO_PATH, this directory]")
-    parser.add_argument("--token", help="bearer token that clients must send [BRIDGE_TOKEN]")
+    parser.add_argument(
+        "--token-file", help="file with the token that clients must send [BRIDGE_TOKEN_FILE]"
+    )
+    parser.add_argument("--token", action=_Removed, help=argparse.SUPPRESS)
     parser.add_argument("--config", help="TOML file with settings [CONFIG_FILE]")
     parser.add_argument("--env-file", help="file with settings instead of ./.env")
     return parser
+
+
+class _Removed(argparse.Action):
+    """Of a flag whose value every user of the machine could read in the list of processes."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error("--token was removed: use --token-file FILE, or BRIDGE_TOKEN_FILE")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Audit:
     log, and in `problem`."""
 
     def __init__(self, path: Path | None = None, clean: Callable[[str], str] = str) -> None:
-        self.problem: str | None = None
+        self._problem: str | None = None
         self._clean = clean
         self._file: int | None = None
         self._cut_short = False  # its last line is not whole: the next one begins anew
@@ -48,15 +48,13 @@ class Audit:
         """`principal`: who did it; the agent's own deeds are its task's owner's."""
         if self._file is None:
             return
-        line = {
-            "time": datetime.now(UTC).isoformat(),
-            "what": what,
-            "task": task.id,
-            "context": task.context_id,
-            "principal": principal,
-            **facts,
-        }
-        self._append(self._clean(orjson.dumps(line, default=str).decode()))
+        whose = {"task": task.id, "context": task.context_id, "principal": principal}
+        self._write(what, whose | facts)
+
+    def refused(self, address: str, reason: str, **facts: Any) -> None:
+        """A client that was not authenticated. `more`: how many like it were not written down."""
+        whose = {"task": None, "context": None, "principal": None}
+        self._write("refused", {**whose, "address": address, "reason": reason, **facts})
 
     def message(
         self, what: str, task: Task, principal: str, message: Message, **facts: Any
@@ -84,10 +82,22 @@ class Audit:
                 case _ if isinstance(event, ENDINGS):
                     self.note("ended", task, task.owner, state=task.state.value)
 
+    @property
+    def problem(self) -> str | None:
+        """Why what happens is not written down now."""
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:
+            return "the audit log was deleted; restart the server to begin a new one"
+        return self._problem
+
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _write(self, what: str, facts: dict[str, Any]) -> None:
+        if self._file is not None:
+            line = {"time": datetime.now(UTC).isoformat(), "what": what, **facts}
+            self._append(self._clean(orjson.dumps(line, default=str).decode()))
 
     def _append(self, line: str) -> None:
         assert self._file is not None
@@ -97,16 +107,16 @@ class Audit:
         try:
             written = os.write(self._file, data)
             if written == len(data):
-                self.problem = None
+                self._problem = None
                 self._cut_short = False
                 return
             self._cut_short = written > 0 or self._cut_short
             problem = "a line was cut"
         except OSError as error:
             problem = error.strerror or "unknown"
-        if self.problem is None:
+        if self._problem is None:
             log.error("the audit log cannot be written", extra={"reason": problem})
-        self.problem = f"the audit log cannot be written: {problem}"
+        self._problem = f"the audit log cannot be written: {problem}"
 
 
 def _cut(value: Any) -> Any:

@@ -21,6 +21,7 @@ from bridge.credentials import hidden
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.identity import needs_token
 from bridge.manager import Policy, TaskManager
+from bridge.own_files import OwnFile, refuse_reachable
 from bridge.pool import SessionPool
 from bridge.push import Push
 from bridge.repository import Trust
@@ -65,7 +66,7 @@ SKILLS = (
 @dataclass(frozen=True, slots=True)
 class Choice:
     """An agent that is served, under `settings` of its own. `runs` and `notes` tell the operator
-    what was chosen and why."""
+    what was chosen and why. `own_files`: what it may not read, since the server has read it."""
 
     id: str
     settings: Settings
@@ -74,6 +75,7 @@ class Choice:
     config: AgentConfig
     runs: str
     notes: tuple[str, ...] = ()
+    own_files: tuple[OwnFile, ...] = ()
 
 
 def choose_all(loaded: Loaded) -> list[Choice]:
@@ -116,7 +118,7 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
         notes = (*notes, OUTSIDE_THE_CODE)
     agent_id = agent_id or _identifier(name)
     if name == REPLAY:
-        return _replay(agent_id, settings, notes)
+        return _replay(agent_id, settings, notes, loaded)
     try:
         adapter = registry.load(name)
     except ConfigurationError as error:
@@ -149,7 +151,8 @@ def _choose(agent_id: str, settings: Settings, loaded: Loaded) -> Choice:
         raise ConfigurationError(objection)
     if settings.bridge_warm_sessions and adapter.warms == "no":
         notes = (*notes, f"BRIDGE_WARM_SESSIONS: {adapter.title} is started anew for each turn")
-    return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes)
+    own = tuple(loaded.own_files)
+    return Choice(agent_id, settings, adapter, adapter, config, config.binary, notes, own)
 
 
 def _environment(settings: Settings, adapter: type[Adapter], loaded: Loaded) -> dict[str, str]:
@@ -204,7 +207,7 @@ def _first_found() -> tuple[str, tuple[str, ...]]:
     )
 
 
-def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice:
+def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...], loaded: Loaded) -> Choice:
     adapter = registry.load(REPLAY)
     objection = _no_choice_of_models(adapter, settings)
     if objection:
@@ -214,7 +217,9 @@ def _replay(agent_id: str, settings: Settings, notes: tuple[str, ...]) -> Choice
     speed = str(settings.bridge_replay_speed)
     config = AgentConfig(PLAYER[0], (*PLAYER[1:], path, speed))
     make = functools.partial(adapter, dialect=dialect)  # type: ignore[call-arg]
-    return Choice(agent_id, settings, adapter, make, config, f"{path} ({dialect.title})", notes)
+    runs = f"{path} ({dialect.title})"
+    own = tuple(loaded.own_files)
+    return Choice(agent_id, settings, adapter, make, config, runs, notes, own)
 
 
 def make_service(
@@ -313,7 +318,7 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
         env,
         make_scratch(folder, choice.id, user),
         (*adapter.writes, *settings.bridge_sandbox_write),
-        (*_hidden(adapter, env, settings.bridge_sandbox_read), *_own(settings), *_kept(state)),
+        (*_hidden(adapter, env, settings.bridge_sandbox_read), *_own(choice), *_kept(state)),
         settings.bridge_sandbox_read,
         make_homes(wanted, env, folder, choice.id, user),
         allowed,
@@ -325,6 +330,8 @@ def make_sandbox(choice: Choice, state: State = NO_STATE) -> Sandbox | None:
     )
     try:
         sandbox.prepare(settings.workspaces.default)
+        if sandbox.walls:
+            refuse_reachable(choice.own_files, _writable(choice, sandbox))
         check_links(_named(choice, sandbox), _writable(choice, sandbox))
         places = (settings.workspaces.default, *settings.workspaces.roots)
         sandbox = sandbox.settled(())  # what is missing is made by the trial
@@ -397,11 +404,11 @@ def _hidden(
     return hidden(environment, (*own, *adapter.reads, *reads))
 
 
-def _own(settings: Settings) -> Iterator[str]:
+def _own(choice: Choice) -> Iterator[str]:
     """The server's own files, which may hold tokens and keys, as far as no agent works on them."""
-    named = (".env", settings.config_file, settings.bridge_card_keys, settings.bridge_audit_file)
-    for path in (os.path.abspath(os.path.expanduser(one)) for one in named if one):
-        if not settings.workspaces.contains(path):
+    named = (".env", *(one.path for one in choice.own_files if not one.folder))
+    for path in (os.path.abspath(os.path.expanduser(one)) for one in named):
+        if not choice.settings.workspaces.contains(path):
             yield path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import os
 import re
 import secrets
@@ -16,10 +17,16 @@ from aiohttp import web
 
 from bridge import registry
 from bridge.access import NOBODY, OPERATOR, Principal, Token, Tokens, digest
+from bridge.audit import NO_AUDIT, Audit
 from bridge.errors import ConfigurationError, Forbidden, TooManyRequests
 from bridge.origin import Origin
-from bridge.settings import Settings
+from bridge.rate import Bucket, Seldom
+from bridge.settings import AGENT_ID, Settings
 
+log = logging.getLogger(__name__)
+log.addFilter(Seldom())
+
+REFUSALS_AT_ONCE, REFUSALS_A_SECOND = 20, 1.0  # lines of the audit log
 FAILURES = 20  # wrong tokens of one address within a WINDOW
 WINDOW = 60.0  # seconds
 MOST_ADDRESSES = 10_000
@@ -43,26 +50,41 @@ def _known(name: str, token: Token) -> tuple[bytes, Principal]:
     if not re.fullmatch("sha256:[0-9a-f]{64}", token.hash):
         text = "is not of the form sha256:<64 hex digits>; `coding-agent-bridge token` makes one"
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
-    if name == OPERATOR.id:
-        raise ConfigurationError(f"[tokens.{name}] is the name of the bearer of BRIDGE_TOKEN.")
-    if name in NOBODY:
-        text = "is what the audit log calls an answer of the server's own; choose another name."
-        raise ConfigurationError(f"[tokens.{name}] {text}")
+    _check_name(name)
     real = None if token.workspaces is None else tuple(map(os.path.realpath, token.workspaces))
     return bytes.fromhex(token.hash.removeprefix("sha256:")), Principal(
         name, frozenset(token.scopes), real
     )
 
 
+def _check_name(name: str) -> None:
+    """Raise ConfigurationError for a name that has a meaning of its own."""
+    if name == OPERATOR.id:
+        raise ConfigurationError(f"[tokens.{name}] is the name of the bearer of BRIDGE_TOKEN.")
+    if name in NOBODY:
+        text = "is what the audit log calls an answer of the server's own; choose another name."
+        raise ConfigurationError(f"[tokens.{name}] {text}")
+
+
 def new_token(name: str) -> str:
-    """A token for `name`, and what stands in CONFIG_FILE for it."""
+    """A token for `name`, and what stands in CONFIG_FILE for it. Raises ConfigurationError."""
+    if not re.fullmatch(AGENT_ID, name):
+        text = "up to 128 letters, digits, `.`, `_` and `-` are expected, a letter or digit first"
+        raise ConfigurationError(f"{name!r} cannot be the name of a token: {text}.")
+    _check_name(name)
+    key = f'"{name}"' if "." in name else name  # TOML takes a dot for a table inside
     token = secrets.token_urlsafe(32)
-    return f'{token}\n\n[tokens.{name}]\nhash = "sha256:{digest(token).hex()}"\n'
+    return f'{token}\n\n[tokens.{key}]\nhash = "sha256:{digest(token).hex()}"\n'
 
 
 def needs_token(settings: Settings) -> bool:
     """Whether everybody must present one."""
     return settings.bridge_auth != "none"
+
+
+def knows_others(settings: Settings) -> bool:
+    """Whether there are credentials that count beside the token of the state folder."""
+    return bool(tokens_of(settings)) or settings.bridge_oidc_issuer is not None
 
 
 def identify_by(settings: Settings) -> Identity:
@@ -81,6 +103,7 @@ def _issuer_of(settings: Settings) -> Any:
         settings.bridge_oidc_scopes,
         settings.bridge_oidc_jwks,
         settings.bridge_oidc_claim,
+        settings.bridge_oidc_workspaces_claim,
     )
     return oidc.Issuer(trust)
 
@@ -94,6 +117,7 @@ class Identity:
         self._tokens = tokens_of(settings)
         self._issuer = _issuer_of(settings) if needs_token(settings) else None
         self._origin: Origin | None = None
+        self._refusals = Refusals()
         self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
 
     def trust(self, operator: str, origin: Origin | None) -> None:
@@ -101,22 +125,26 @@ class Identity:
         self._tokens = tokens_of(self._settings, operator)
         self._origin = origin
 
+    def note_in(self, audit: Audit) -> None:
+        """Have refused requests written there, too."""
+        self._refusals.audit = audit
+
     def __call__(self, request: web.Request) -> Found:
         """A right token is never refused, whoever else guesses at the same address."""
         if not needs_token(self._settings):
             return OPERATOR
-        given = _given(request)
+        given, address = _given(request), request.remote or ""
         if given is None:
+            self._refusals.note(address, "no credentials")
             return None
         found: Found = self._tokens.find(given)
         if found is OPERATOR and self._origin:
             outside = self._origin.is_outside(request.transport)
-            return (
-                _operator_later(outside) if isinstance(outside, Awaitable) else _operator(outside)
-            )
+            if isinstance(outside, Awaitable):
+                return self._operator_later(outside, address)
+            return self._operator(outside, address)
         if found is None and self._issuer:
             found = self._issuer.find(given)
-        address = request.remote or ""
         if isinstance(found, Awaitable):
             return self._later(found, address)
         return self._checked(found, address)
@@ -126,8 +154,18 @@ class Identity:
 
     def _checked(self, found: Principal | None, address: str) -> Principal | None:
         if found is None:
+            self._refusals.note(address, "unknown credentials")
             self._failed(address)
         return found
+
+    async def _operator_later(self, outside: Awaitable[bool], address: str) -> Principal:
+        return self._operator(await outside, address)
+
+    def _operator(self, outside: bool, address: str) -> Principal:
+        if not outside:
+            self._refusals.note(address, "the operator's, from a process of the server's own")
+            raise Forbidden(_STARTED_HERE)
+        return OPERATOR
 
     def _failed(self, address: str) -> None:
         """Count a wrong token."""
@@ -143,14 +181,21 @@ class Identity:
         self._failures[address] = (began, count + 1)
 
 
-def _operator(outside: bool) -> Principal:
-    if not outside:
-        raise Forbidden(_STARTED_HERE)
-    return OPERATOR
+class Refusals:
+    """Writes down who was refused: in the log, and in the audit log, each time only a few."""
 
+    def __init__(self) -> None:
+        self.audit = NO_AUDIT
+        self._bucket = Bucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
+        self._untold = 0
 
-async def _operator_later(outside: Awaitable[bool]) -> Principal:
-    return _operator(await outside)
+    def note(self, address: str, reason: str) -> None:
+        log.info("not authenticated", extra={"address": address, "reason": reason})
+        if not self._bucket.take():
+            self._untold += 1
+            return
+        more, self._untold = ({"more": self._untold} if self._untold else {}), 0
+        self.audit.refused(address, reason, **more)
 
 
 def _given(request: web.Request) -> str | None:

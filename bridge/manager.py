@@ -30,7 +30,7 @@ from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task import StatusUpdate, Task
 from bridge.warm import Warm
-from bridge.workspace import Workspaces
+from bridge.workspace import Workspaces, check_place
 
 CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 # A stream must begin with a Task or with a Message. An agent that may reply with a Message has
@@ -300,6 +300,7 @@ class TaskManager:
             text = f"The task is {task.state.value}; to go on, send a message with its contextId."
             raise UnsupportedOperation(text)
         context = self._contexts[_key(task)]
+        check_place(context.cwd, principal)
         if self._steers(context, record, message):
             return self._steer(context, record, message, principal)
         if task.question is None:
@@ -344,6 +345,7 @@ class TaskManager:
         key = key_of(principal.id, message.context_id or str(uuid.uuid4()))
         known = self._contexts.get(key)
         if known:
+            check_place(known.cwd, principal)
             self._check_same(known, options)
             return known
         cwd = self._workspaces.resolve(options.cwd, principal.workspaces)

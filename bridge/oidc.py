@@ -13,6 +13,7 @@ import asyncio
 import base64
 import hashlib
 import logging
+import os
 import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -51,6 +52,7 @@ MAX_BYTES = 256 * 1024  # of a document of the issuer
 MAX_KEYS = 100
 MAX_TOKEN = 16 * 1024  # characters
 MAX_CLAIM = 255  # characters of a subject (OpenID Connect Core §2)
+MAX_DIRECTORIES = 100  # of a token
 MOST_TOKENS = 10_000  # that are remembered as verified
 RSA_BITS = range(2048, 8193)
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -71,13 +73,15 @@ _PREFIX = "bridge:"  # that a scope may have, so as not to be taken for another 
 @dataclass(frozen=True, slots=True)
 class Trust:
     """What the operator trusts. `jwks`: where the keys are, a URL or a file; None: where the issuer
-    says so. `claim`: what a bearer is known by. `scopes`: those that a token can give."""
+    says so. `claim`: what a bearer is known by. `scopes`: those that a token can give.
+    `workspaces`: the claim with the directories that a bearer may work in; None for no limit."""
 
     issuer: str
     audiences: tuple[str, ...]
     scopes: tuple[Scope, ...]
     jwks: str | None = None
     claim: str = "sub"
+    workspaces: str | None = None
 
 
 class Issuer:
@@ -156,7 +160,9 @@ class Issuer:
             raise ValueError("nobody is named")
         given = _given(claims)
         scopes = frozenset(one for one in self._trust.scopes if given & {one, _PREFIX + one})
-        return Principal(principal_id(self._trust.issuer, name), scopes)
+        limit = self._trust.workspaces
+        workspaces = None if limit is None else _directories(claims.get(limit))
+        return Principal(principal_id(self._trust.issuer, name), scopes, workspaces)
 
 
 def principal_id(issuer: str, name: str) -> str:
@@ -173,6 +179,17 @@ def _given(claims: Mapping[str, Any]) -> set[str]:
         if isinstance(words, list):
             found.update(word for word in words if isinstance(word, str))
     return found
+
+
+def _directories(value: Any) -> tuple[str, ...]:
+    """The real paths of a claim: one, or a list. Raises ValueError where there is none."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not 0 < len(found) <= MAX_DIRECTORIES:
+        raise ValueError("it names no directories")
+    for one in found:
+        if not isinstance(one, str) or not one.startswith("/") or "\0" in one:
+            raise ValueError("it names what is no absolute path")
+    return tuple(map(os.path.realpath, found))
 
 
 def _header(token: str) -> Mapping[str, Any] | None:

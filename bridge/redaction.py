@@ -21,7 +21,9 @@ SHORTEST = 8  # characters; what is shorter is found everywhere, and protects no
 T = TypeVar("T")
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-_NO_SECRET = re.compile(r"(?:_FILE|_PATH|_DIR|_URL|_ID|_SOCK|_HELPER|^BRIDGE_AUTH)$", re.IGNORECASE)
+_NO_SECRET = re.compile(
+    r"(?:_FILE|_PATH|_DIR|_URL|_ID|_SOCK|_HELPER|^BRIDGE_AUTH|^GIT_CONFIG_KEY_\d+)$", re.IGNORECASE
+)
 _LOOKS_LIKE_ONE = (
     r"\bsk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and others
     r"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{40,}|\bglpat-[\w-]{20,}"

@@ -31,7 +31,7 @@ from bridge.choice import (
 from bridge.cli_state import check_logins, version_of
 from bridge.errors import ConfigurationError
 from bridge.heap import collect_seldom
-from bridge.identity import Identity, identify_by, needs_token
+from bridge.identity import Identity, identify_by, knows_others, needs_token
 from bridge.monitor import Monitor
 from bridge.origin import watch
 from bridge.pool import SessionPool
@@ -67,7 +67,7 @@ CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
 
 
 async def serve(loaded: Loaded) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. Returns the exit status."""
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Returns the exit status."""
     settings, secrets = loaded.settings, loaded.secrets
     _prepare(loaded)
     choices = choose_all(loaded)
@@ -195,7 +195,10 @@ async def _open_state(settings: Settings, secrets: Secrets, unused: contextlib.E
         return state
     try:
         operator = open_token(state.folder, settings.state_home)
-    except ConfigurationError:
+    except ConfigurationError as error:
+        if knows_others(settings):
+            log.warning("the operator has no token of its own", extra={"reason": str(error)})
+            return state
         await state.close()
         raise
     unused.callback(operator.close)
@@ -205,6 +208,7 @@ async def _open_state(settings: Settings, secrets: Secrets, unused: contextlib.E
 def _trust_operator(
     identify: Identity, state: State, sandboxes: Mapping[str, Sandbox | None]
 ) -> None:
+    identify.note_in(state.audit)
     if state.operator:
         walled = all(one and one.walls for one in sandboxes.values())
         identify.trust(state.operator.value, watch(state.markers, walled))
@@ -320,11 +324,12 @@ def _ignore_for_itself() -> None:
 def _handle_signals(
     stop: asyncio.Event, services: list[Service], sandboxes: Mapping[str, Sandbox | None]
 ) -> None:
-    """The first SIGTERM or SIGINT drains, the second one leaves nothing to wait for."""
+    """The first signal drains, the second one leaves nothing to wait for, unless it is SIGHUP: of
+    those, the end of a terminal sends several."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int) -> None:
-        if stop.is_set():
+        if stop.is_set() and number != signal.SIGHUP:
             for service in services:
                 service.manager.kill()
             kill_descendants()
@@ -332,7 +337,10 @@ def _handle_signals(
             os._exit(128 + number)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    ends = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else see _ignore_for_itself()
+        ends.append(signal.SIGHUP)
+    for number in ends:
         loop.add_signal_handler(number, handle, number)
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
 

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -25,6 +25,7 @@ from bridge.a2a.card import Skill
 from bridge.access import Scope, Token
 from bridge.errors import ConfigurationError
 from bridge.options import Profile
+from bridge.own_files import OwnFile, reachable, read_secret, refuse_reachable
 from bridge.redaction import NO_SECRETS, Secrets, secrets_of
 from bridge.rules import Rule
 from bridge.trusted import default_workspace
@@ -93,7 +94,8 @@ def discovery(issuer: str) -> str:
     return issuer.rstrip("/") + "/.well-known/openid-configuration"
 
 
-AgentId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+AGENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"  # of names of tokens, too
+AgentId = Annotated[str, Field(pattern=AGENT_ID)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
@@ -192,6 +194,11 @@ class Settings(BaseModel):
     bridge_token: str | None = Field(
         None, min_length=16, description="Bearer token that clients must send, 16 characters up."
     )
+    bridge_token_file: str | None = Field(
+        None,
+        description="File with that token, in place of BRIDGE_TOKEN; other users must not be able "
+        "to write it.",
+    )
     bridge_auth: Literal["auto", "token", "none"] = Field(
         "auto",
         description="Who may call. auto: bearers of the operator's token (the file `token` in the "
@@ -211,6 +218,11 @@ class Settings(BaseModel):
     )
     bridge_oidc_claim: str = Field(
         "sub", min_length=1, description="What a bearer is known by: whose tasks are whose."
+    )
+    bridge_oidc_workspaces_claim: str | None = Field(
+        None,
+        description="Claim of such a token with the directories (absolute paths) below which its "
+        "bearer may work; a token without it is refused. Unset: all that the agent may.",
     )
     bridge_oidc_scopes: Scopes = Field(
         ("run", "read", "cancel", "approve"),
@@ -476,6 +488,29 @@ class Settings(BaseModel):
         """None: in the folder above, if there is one."""
         return Path(self.bridge_audit_file).expanduser() if self.bridge_audit_file else None
 
+    @property
+    def own_files(self) -> Iterator[OwnFile]:
+        """What the server reads settings or secrets from, or writes to."""
+        names = ("config_file", "bridge_token_file", "bridge_card_keys", "bridge_audit_file")
+        for name in names:
+            if path := getattr(self, name):
+                yield OwnFile(name.upper(), path)
+        if self.bridge_oidc_jwks and "://" not in self.bridge_oidc_jwks:
+            yield OwnFile("BRIDGE_OIDC_JWKS", self.bridge_oidc_jwks)
+        folder = self.state_folder if self.bridge_store == "durable" else None
+        if folder:
+            yield OwnFile("BRIDGE_STATE_DIR", self.bridge_state_dir or str(folder), folder=True)
+        elif self.bridge_auth != "none":  # where the operator's token is
+            yield OwnFile("XDG_STATE_HOME", str(self.state_home), folder=True)
+
+    @property
+    def writable(self) -> dict[str, str]:
+        """The paths that the agent may write by these settings, with what names each."""
+        workspaces = self.workspaces
+        named = {path: "BRIDGE_SANDBOX_WRITE" for path in self.bridge_sandbox_write}
+        named |= {path: "AGENT_ALLOWED_REPO_ROOTS" for path in workspaces.roots}
+        return {**named, workspaces.default: "AGENT_REPO_PATH"}
+
     def secrets(self, *environments: Mapping[str, str]) -> Secrets:
         """What must not be in what an agent says: secrets of the server's environment and of
         `environments`."""
@@ -509,6 +544,7 @@ SERVER_ONLY = frozenset(
     {
         *("agents", "profiles", "tokens", "host", "port", "public_url", "log_level"),
         *("config_file", "bridge_token", "bridge_auth", "bridge_audit_file"),
+        "bridge_token_file",
         *(
             "bridge_max_sessions",
             "bridge_max_waiting_sessions",
@@ -523,9 +559,13 @@ SERVER_ONLY = frozenset(
         *("bridge_stall_timeout_ms", "bridge_oidc_issuer", "bridge_oidc_audience"),
         "bridge_max_connections_per_second",
         *("bridge_oidc_jwks", "bridge_oidc_claim", "bridge_oidc_scopes"),
+        "bridge_oidc_workspaces_claim",
     }
 )
 """The settings that no agent can have of its own."""
+OTHERS = ("BRIDGE_URL", "BRIDGE_UI")
+"""Variables that begin as settings do, of other programs or releases of ours; so do BRIDGE_MCP….
+Those of the client begin with A2ACLI_."""
 NAMES = frozenset(Settings.model_fields) - TABLES
 """The settings that a variable can hold."""
 
@@ -533,10 +573,23 @@ NAMES = frozenset(Settings.model_fields) - TABLES
 class Loaded:
     """The settings, the values of the `.env` that was read, and what the operator should know."""
 
-    def __init__(self, settings: Settings, dotenv: Mapping[str, str], warnings: list[str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        dotenv: Mapping[str, str],
+        warnings: list[str],
+        env_file: str | None = None,
+    ) -> None:
         self.settings = settings
         self.dotenv = dotenv
         self.warnings = warnings
+        self._env_file = env_file
+
+    @property
+    def own_files(self) -> list[OwnFile]:
+        """Of these settings and of every agent's; the file of variables that was read is one."""
+        read = [OwnFile("--env-file", self._env_file)] if self._env_file else []
+        return [*read, *(file for one in self.settings.each for file in one.own_files)]
 
     @property
     def secrets(self) -> Secrets:
@@ -552,14 +605,37 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     warnings: list[str] = []
     dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
     given = {**_known(dotenv), **given}
-    settings = _validated({**_config_file(given.get("config_file")), **given})
-    if env_file and _inside_a_workspace(env_file, settings):
-        raise ConfigurationError(_refusal(env_file))
+    given = {**_config_file(given.get("config_file")), **given}
+    settings = _validated({**given, **_token_from_file(given, warnings)})
+    loaded = Loaded(settings, dotenv, warnings, env_file or (".env" if dotenv else None))
     if settings.agent_repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
     for one in settings.each:
         _check(one)
-    return Loaded(settings, dotenv, warnings)
+        refuse_reachable(loaded.own_files, one.writable)
+    warnings += _misspelt(settings, {**dotenv, **os.environ})
+    return loaded
+
+
+def _token_from_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+    path = given.get("bridge_token_file")
+    if not path:
+        return {}
+    if given.get("bridge_token"):
+        raise ConfigurationError("BRIDGE_TOKEN and BRIDGE_TOKEN_FILE are both set: unset one.")
+    return {"bridge_token": read_secret("BRIDGE_TOKEN_FILE", str(path), warnings)}
+
+
+def _misspelt(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
+    """What is to be said of variables that look like settings and are none. Other programs have
+    variables that begin with AGENT_, too: of those, only what is close to a setting."""
+    known = [name.upper() for name in NAMES]
+    for name in sorted(variables):
+        ignored = name in OTHERS + settings.agent_env or name.startswith("BRIDGE_MCP")
+        if not ignored and name.startswith(("BRIDGE_", "AGENT_")) and name not in known:
+            hint = nearest(name, known, 0.8)
+            if hint or name.startswith("BRIDGE_"):
+                yield f"{name} is no setting and was ignored.{hint}"
 
 
 def _known(variables: Mapping[str, str]) -> dict[str, str]:
@@ -597,13 +673,15 @@ def _check(settings: Settings) -> None:
         )
     if settings.bridge_auth == "token" and not tokens:
         raise ConfigurationError(
-            "BRIDGE_AUTH=token needs a token: set BRIDGE_TOKEN (--token), or [tokens.NAME] in "
-            "CONFIG_FILE (`coding-agent-bridge token NAME` makes one), or BRIDGE_OIDC_ISSUER."
+            "BRIDGE_AUTH=token needs a token: set BRIDGE_TOKEN, BRIDGE_TOKEN_FILE (--token-file), "
+            "[tokens.NAME] in CONFIG_FILE (`coding-agent-bridge token NAME` makes one), or "
+            "BRIDGE_OIDC_ISSUER."
         )
     if settings.host not in LOOPBACK and (settings.bridge_auth == "none" or not tokens):
         raise ConfigurationError(
             f"HOST={settings.host} can be reached from other machines, and whoever reaches the "
-            "server runs agents on this one: set BRIDGE_TOKEN (--token), or HOST=127.0.0.1."
+            "server runs agents on this one: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), "
+            "or HOST=127.0.0.1."
         )
     workspaces = settings.workspaces
     for path in (workspaces.default, *workspaces.roots):
@@ -629,8 +707,7 @@ def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[st
 
 def _inside_a_workspace(path: str, settings: Settings) -> bool:
     """Whether agents could write the file, under its name or where that leads."""
-    places = (os.path.dirname(os.path.abspath(path)), os.path.realpath(path))
-    return any(one.workspaces.contains(place) for one in settings.each for place in places)
+    return any(reachable(path, one.writable) for one in settings.each)
 
 
 def _refusal(path: str) -> str:
@@ -664,8 +741,9 @@ def _config_file(path: Any) -> dict[str, Any]:
     return known
 
 
-def nearest(name: str, known: Iterable[str] = Settings.model_fields) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
+def nearest(name: str, known: Iterable[str] = Settings.model_fields, least: float = 0.6) -> str:
+    """A hint at the known name that is most like this one, from a likeness of `least` on."""
+    close = difflib.get_close_matches(name, list(known), 1, least)
     return f" Did you mean {close[0]}?" if close else ""
 
 

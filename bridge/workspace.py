@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bridge.errors import ContentTypeNotSupported, InvalidParams, WorkspaceError
+from bridge.access import Principal
+from bridge.errors import ContentTypeNotSupported, Forbidden, InvalidParams, WorkspaceError
 
 
 class Workspaces:
@@ -85,6 +86,14 @@ def obstacle(path: str) -> str | None:
     except OSError as error:
         return error.strerror
     return None
+
+
+def check_place(cwd: str, principal: Principal) -> None:
+    """Raises Forbidden if the principal may not work in the directory of a conversation: what it
+    may has changed since that began, or somebody else began it."""
+    within = principal.workspaces
+    if within is not None and not _is_below(os.path.realpath(cwd), within):
+        raise Forbidden("These credentials do not allow the directory of this conversation.")
 
 
 def _is_below(path: str, roots: Iterable[str]) -> bool:

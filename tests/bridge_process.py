@@ -49,7 +49,7 @@ class BridgeProcess:
                 self.url = found[1]
             if token := re.match(r"  token +(/.+)", text):
                 self.token_file = Path(token[1])
-            if "curl -N" in text:
+            if "-H 'A2A-Version: 1.0'" in text:  # the last line of the banner
                 self._listening.set()
 
     async def listening(self) -> None:

@@ -65,7 +65,7 @@ ASYNCIO: dict[str, set[str]] = {
     "log": set(),
     "store": set(),
     "store.push_queue": {"errors", "store.database"},
-    "workspace": {"errors"},
+    "workspace": {"access", "errors"},
     "folders": set(),
     "attachments": {"errors", "folders", "message", "workspace"},
     "context": {
@@ -109,6 +109,7 @@ ASYNCIO: dict[str, set[str]] = {
     "registry": {"adapter", "errors"},
     "recording": {"errors"},
     "routing": {"a2a.codec", "errors", "manager", "options", "page", "store.tasks", "access"},
+    "own_files": {"errors"},
     "peer": set(),
     "origin": {"cgroup", "errors", "peer", "proc"},
     "player": set(),  # a program of its own
@@ -171,6 +172,7 @@ SHELL: dict[str, set[str]] = {
         "access",
         "errors",
         "options",
+        "own_files",
         "redaction",
         "rules",
         "trusted",
@@ -249,7 +251,7 @@ SHELL: dict[str, set[str]] = {
         "access",
         "errors",
     },
-    "identity": {"access", "errors", "origin", "registry", "settings"},
+    "identity": {"access", "audit", "errors", "origin", "rate", "registry", "settings"},
     "oidc": {"access", "egress", "errors", "settings"},  # loaded by name, for it needs an extra
     "choice": {
         "credentials",
@@ -272,6 +274,7 @@ SHELL: dict[str, set[str]] = {
         "transports.operation",
         "routing",
         "identity",
+        "own_files",
         "sandbox",
         "pool",
         "trusted",
@@ -312,10 +315,12 @@ SHELL: dict[str, set[str]] = {
         "cgroup",
         "confine",
         "doctor.report",
+        "identity",
         "sandbox",
         "server",
         "settings",
         "state",
+        "store.database",
     },
     "doctor.talk": {
         "adapter",

@@ -316,7 +316,7 @@ def settings_of(folder: Path, **more: str) -> Any:
     return {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(folder), **more}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_lets_tasks_end_and_leaves_no_process(
     workspace: Path, tmp_path: Path, live: Liveness, number: signal.Signals
 ) -> None:
@@ -328,6 +328,8 @@ async def test_a_signal_lets_tasks_end_and_leaves_no_process(
         await live.pid("helper")
         server.process.send_signal(number)
         await logged(server, "stopping")
+        if number == signal.SIGHUP:  # of which the end of a terminal sends several
+            server.process.send_signal(number)
         await live.release("agent")
         task = await sending
         assert (state(task), artifact_text(task)) == ("completed", "the end")

@@ -603,17 +603,22 @@ def test_a_port_that_is_taken_is_told_with_another(machine: Machine) -> None:
     assert "--port" in check["next"]
 
 
-@pytest.mark.parametrize(("given", "code"), [(True, 1), (False, 0)])
-def test_a_state_folder_that_cannot_be_had(machine: Machine, given: bool, code: int) -> None:
-    """It is needed if the operator has named it; else the server goes on without."""
+@pytest.mark.parametrize(
+    ("given", "auth", "code"), [(True, "none", 1), (False, "none", 0), (False, "auto", 1)]
+)
+def test_a_state_folder_that_cannot_be_had(
+    machine: Machine, given: bool, auth: str, code: int
+) -> None:
+    """It is needed if the operator has named it, or for its token; else the server goes on."""
     machine.gemini()
     blocked = machine.folder / "file"
     blocked.write_text("")
     name = "BRIDGE_STATE_DIR" if given else "XDG_STATE_HOME"
     port = str(free_port())
-    got, report = machine.examined("--port", port, **{name: str(blocked / "x")})
+    env = {name: str(blocked / "x"), "BRIDGE_AUTH": auth}
+    got, report = machine.examined("--port", port, **env)
     check = the(report, "state")
-    assert (got, check["status"], check["needed"]) == (code, "failed", given)
+    assert (got, check["status"], check["needed"]) == (code, "failed", code == 1)
     assert "is not a directory" in check["text"]
     assert "BRIDGE_STATE_DIR" in check["next"]
 

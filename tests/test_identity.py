@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import re
 import resource
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from bridge.errors import ConfigurationError
 from bridge.identity import FAILURES, new_token
 from tests.agent import PROGRAM
 from tests.bridge_process import bridge
@@ -178,3 +181,35 @@ async def test_a_token_that_cannot_be(
         async with bridge(workspace, **AGENT, CONFIG_FILE=str(config)):
             pass
     assert not re.search("Traceback", str(failed.value))
+
+
+@pytest.mark.parametrize("name", ["a b", "", ".a", "a/b", "local", "rule", "x" * 129, 'a"b'])
+def test_a_name_that_no_token_can_have(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        new_token(name)
+
+
+@pytest.mark.parametrize("name", ["a.b", "a-b_c", "1"])
+def test_what_is_printed_for_a_token_is_toml(name: str) -> None:
+    table = tomllib.loads(new_token(name).partition("\n\n")[2])
+    assert set(table["tokens"]) == {name} and set(table["tokens"][name]) == {"hash"}
+
+
+async def test_refused_clients_are_written_down_but_not_all_of_a_flood(workspace: Path) -> None:
+    audit = workspace.parent / "audit.jsonl"
+    env = {**AGENT, "BRIDGE_TOKEN": TOKEN, "BRIDGE_AUDIT_FILE": str(audit)}
+    async with bridge(workspace, **env) as server:
+        assert await status(server.url) == 401
+        wrong = "Bearer a-wrong-secret-of-somebody"
+        codes = {await status(server.url, Authorization=wrong) for _ in range(60)}
+        assert codes == {401, 429}
+        assert await status(server.url, Authorization=f"Bearer {TOKEN}") == 200
+        log = server.log
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    refused = [line for line in lines if line["what"] == "refused"]
+    assert refused[0]["reason"] == "no credentials" and refused[0]["address"] == "127.0.0.1"
+    assert {line["reason"] for line in refused[1:]} == {"unknown credentials"}
+    assert 20 <= len(refused) < 61
+    told = [line for line in log.splitlines() if "not authenticated" in line]
+    assert 10 <= len(told) < 61 and "address='127.0.0.1'" in told[0]
+    assert "a-wrong-secret" not in log + audit.read_text()

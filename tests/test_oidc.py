@@ -30,7 +30,7 @@ from bridge.identity import FAILURES
 from bridge.oidc import LEEWAY, MAX_BYTES, Issuer, Trust, principal_id
 from bridge.settings import load
 from tests.bridge_process import bridge
-from tests.client import Json, artifact_text, task_id
+from tests.client import Json, RpcError, artifact_text, task_id
 from tests.counting import counted
 from tests.served import Server, serving
 from tests.test_ownership import As as Somebody
@@ -740,3 +740,25 @@ async def test_the_card_says_where_tokens_come_from(
         assert card["securityRequirements"][1] == {"schemes": {"oidc": {"list": []}}}
     assert described["components"]["securitySchemes"]["oidc"] == openid
     assert described["security"] == [{"bearer": []}, {"oidc": []}]
+
+
+@pytest.mark.parametrize("claim", ["one", "list"])
+async def test_a_claim_limits_a_bearer_to_directories(
+    provider: Provider, tmp_path: Path, claim: str
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    inside = str(tmp_path / "a")
+    settings = trusting(provider, bridge_oidc_workspaces_claim="dirs")
+    async with serving(tmp_path, **settings) as server:
+        given = inside if claim == "one" else [inside]
+        alice = As(server, provider.token(dirs=given))
+        task = await alice.send("cwd")
+        assert task["artifacts"][0]["parts"][0]["text"] == inside
+        for cwd in (str(tmp_path), str(tmp_path / "b")):
+            with pytest.raises(RpcError, match="outside the directories"):
+                await alice.send("cwd", metadata={"bridge": {"cwd": cwd}})
+        wrongs: list[Any] = [None, [], "relative", ["a", 1], {"a": 1}, ["/a\0b"]]
+        for wrong in wrongs:
+            claims: dict[str, Any] = {} if wrong is None else {"dirs": wrong}
+            assert await ask(server, provider.token(**claims)) == 401

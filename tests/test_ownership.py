@@ -3,18 +3,21 @@ and version. The table is made, not written: a new operation fails here until it
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import ClientResponse
 
 from bridge.a2a.codec import Operation
 from bridge.access import Token, digest
-from tests.client import Client, Json, RpcError, context_id, state, task_id
+from tests.bridge_process import bridge, scripted
+from tests.client import Client, Json, RpcError, artifact_text, context_id, state, task_id
 from tests.served import Server, serving
 
 TOKENS = {name: f"token-of-{name}-{'x' * 20}" for name in ("owner", "other", "boss", "reader")}
@@ -285,3 +288,52 @@ async def test_a_principal_works_only_where_it_may(tmp_path: Path) -> None:
             assert refused["error"]["code"] == -32602
         file = [{"url": (tmp_path / "a/secret.txt").as_uri()}]
         assert (await send("x", parts=file))["error"]["code"] == -32602
+
+
+async def test_the_directory_of_a_conversation_is_checked_at_each_turn(tmp_path: Path) -> None:
+    """A token that is limited between two turns, or limited and allowed to see what others have."""
+    workspace = tmp_path / "workspace"
+    (workspace / "a").mkdir(parents=True)
+    (workspace / "b").mkdir()
+    state = str(tmp_path / "state")
+
+    def tokens(*workspaces: str) -> str:
+        path = tmp_path / "config.toml"
+        lines = []
+        for name in ("alice", "boss"):
+            lines += [f"[tokens.{name}]", f'hash = "sha256:{digest(name).hex()}"']
+            lines += ['scopes = ["run", "read", "approve", "admin"]'] if name == "boss" else []
+            lines += [f"workspaces = {json.dumps(workspaces)}"] if workspaces else []
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    wide = {**scripted(workspace), "BRIDGE_STATE_DIR": state, "BRIDGE_ON_STOP": "keep"}
+    async with bridge(workspace, **wide, CONFIG_FILE=tokens()) as server:
+        async with aiohttp.ClientSession() as http:
+            alice = Bearer(http, server.url, "alice")
+            there = {"metadata": {"bridge": {"cwd": str(workspace / "a")}}}
+            first = await alice.send("cwd", **there)
+            waiting = await alice.send("ask q Who?", **there)
+    narrow = {**wide, "CONFIG_FILE": tokens(str(workspace / "b"))}
+    async with bridge(workspace, **narrow) as server, aiohttp.ClientSession() as http:
+        alice = Bearer(http, server.url, "alice")
+        assert (await alice.get(task_id(first)))["id"] == task_id(first)
+        boss = Bearer(http, server.url, "boss")
+        turns: list[tuple[Bearer, str, Json]] = [
+            (alice, "cwd", {"contextId": context_id(first)}),
+            (alice, "me", {"taskId": task_id(waiting)}),
+            (boss, "me", {"taskId": task_id(waiting)}),
+        ]
+        for who, text, more in turns:
+            with pytest.raises(RpcError, match="credentials do not allow the directory"):
+                await who.send(text, **more)
+        assert artifact_text(await alice.send("cwd")) == str(workspace / "b")
+
+
+class Bearer(Client):
+    def __init__(self, http: aiohttp.ClientSession, url: str, token: str) -> None:
+        super().__init__(http, url)
+        self._token = token
+
+    async def post(self, body: Any, **headers: str) -> aiohttp.ClientResponse:
+        return await super().post(body, Authorization=f"Bearer {self._token}", **headers)

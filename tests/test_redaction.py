@@ -223,6 +223,7 @@ def test_short_values_and_names_that_are_no_secrets_are_left() -> None:
     assert not Secrets(["short", ""])
     given = {"API_KEY": "k1", "GITHUB_TOKEN": "k2", "db_password": "k3", "HOME": "/x"}
     others = {"SSH_AUTH_SOCK": "/s", "KEY_FILE": "/f", "TOKEN_URL": "u", "BRIDGE_AUTH": "auto"}
+    others |= {"GIT_CONFIG_KEY_0": "core.fsmonitor", "GIT_CONFIG_KEY_12": "core.hooksPath"}
     assert secrets_of({**given, **others}) == {"k1", "k2", "k3"}
 
 

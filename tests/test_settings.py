@@ -47,6 +47,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_auth": ("none", "none"),
     "bridge_oidc_jwks": ("keys.json", "keys.json"),
     "bridge_oidc_claim": ("email", "email"),
+    "bridge_oidc_workspaces_claim": ("dirs", "dirs"),
     "bridge_oidc_scopes": ("run, admin", ("run", "admin")),
     "bridge_sandbox": ("landlock", "landlock"),
     "bridge_sandbox_write": ("/usr:/opt", ("/usr", "/opt")),
@@ -111,6 +112,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 }
 # Tested below, or for CONFIG_FILE alone:
 ELSEWHERE = {
+    "bridge_token_file",  # which is read at once
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
 }
@@ -296,11 +298,11 @@ def test_an_env_file_inside_the_workspace_is_refused_even_if_it_is_asked_for(
 ) -> None:
     path = tmp_path / "workspace" / "my.env"
     path.write_text("PORT=1\n")
-    with pytest.raises(ConfigurationError, match="inside the workspace"):
+    with pytest.raises(ConfigurationError, match="can be changed by agents"):
         load({}, str(path))
     moved = start / "my.env"
     moved.write_text(f"AGENT_ALLOWED_REPO_ROOTS={start}\n")  # it makes itself part of it
-    with pytest.raises(ConfigurationError, match="inside the workspace"):
+    with pytest.raises(ConfigurationError, match="can be changed by agents"):
         load({}, str(moved))
 
 
@@ -309,7 +311,7 @@ def test_the_program_tells_and_exits_with_2(tmp_path: Path) -> None:
     path.write_text("PORT=0\n")
     root = str(tmp_path / "workspace")
     arguments = ("--adapter", "jsonl", "--root", root, "--env-file", str(path))
-    assert "inside the workspace" in refusal(run(*arguments, cwd=tmp_path))
+    assert "can be changed by agents" in refusal(run(*arguments, cwd=tmp_path))
 
 
 async def test_the_server_starts_without_an_env_file_of_its_workspace_and_says_so(
@@ -409,12 +411,12 @@ def test_a_typo_in_the_config_file_is_told_with_what_may_be_meant(
 
 def test_the_config_file_has_types_of_its_own(start: Path) -> None:
     (start / "settings.toml").write_text(
-        "port = 5\nagent_args = ['-a', 'b c']\nagent_allowed_repo_roots = ['/']\n"
+        "port = 5\nagent_args = ['-a', 'b c']\nagent_allowed_repo_roots = ['/srv']\n"
         "agent_force = true\nagent_env = ['A', 'B']\nbridge_replay_speed = 2\n"
     )
     settings = load({"config_file": str(start / "settings.toml")}).settings
     assert (settings.port, settings.agent_args) == (5, ("-a", "b c"))
-    assert settings.agent_allowed_repo_roots == ("/",)
+    assert settings.agent_allowed_repo_roots == ("/srv",)
     assert (settings.agent_force, settings.agent_env) == (True, ("A", "B"))
 
 

@@ -9,7 +9,6 @@ import fcntl
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -19,10 +18,12 @@ from pathlib import Path
 from bridge import cgroup
 from bridge.confine import landlock_abi
 from bridge.doctor.report import Check, failed, note, ok, unneeded
+from bridge.identity import knows_others, needs_token
 from bridge.sandbox import best
 from bridge.server import bind
 from bridge.settings import Settings
 from bridge.state import DATABASE
+from bridge.store.database import OTHERS, was_used
 
 LITTLE = 100 * 1024**2  # bytes: what a busy day of tasks may take
 PROBE_WITHIN = 5.0  # seconds
@@ -116,15 +117,16 @@ def _unwritable(path: str | Path) -> str | None:
 
 
 def state(settings: Settings) -> Check:
-    """Where tasks survive a restart. A folder that nobody has asked for is not needed: the server
-    goes on without it."""
+    """Where tasks survive a restart. The server goes on without a folder that nobody has asked for,
+    unless the only credentials that it knows would be there."""
     if settings.bridge_store == "memory":
         return note("state", "in memory: nothing survives a restart (BRIDGE_STORE)")
     folder = settings.state_folder
     if folder is None:
         return note("state", "in memory: nothing survives a restart (PORT=0)")
     check = _state_in(folder)
-    return check if settings.bridge_state_dir else unneeded(check)
+    has_token = needs_token(settings) and not knows_others(settings)
+    return check if settings.bridge_state_dir or has_token else unneeded(check)
 
 
 def _state_in(folder: Path) -> Check:
@@ -132,7 +134,7 @@ def _state_in(folder: Path) -> Check:
     other = "choose another folder with BRIDGE_STATE_DIR"
     if not nearest.is_dir():
         return _bad_state(folder, f"{nearest} is not a directory", other)
-    if nearest == folder and stat.S_IMODE(folder.stat().st_mode) & 0o067:
+    if nearest == folder and folder.stat().st_mode & OTHERS and not was_used(folder):
         return _bad_state(folder, "others can look into it", f"chmod 700 {folder}")
     problem = _unwritable(nearest)
     if problem:

@@ -7,13 +7,20 @@ lock keeps a second server from the same file.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+OTHERS = 0o067  # what others than the owner may not do in a private folder; a group may pass
+USED = ("id", "tasks.db")  # files that a folder of a server's state has
 
 
 def open_database(
@@ -74,15 +81,31 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def private_directory(path: Path) -> None:
-    """Make it, or see that it is ours alone. What exists is not changed: it may be anybody's.
-    Raises ConfigurationError if others can look into it, OSError if it cannot be had. A group may
+    """Make it, or see that it is ours alone. Raises ConfigurationError if others can look into it,
+    OSError if it cannot be had. One that a server has used before is closed to them again: an agent
+    may have opened it. Any other is not changed, since it may serve another purpose. A group may
     pass through, as the user of BRIDGE_SANDBOX_USER does to what is his."""
     new = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in new:
         sync_directory(one.parent)  # else its name, and with it all in there, can be lost
-    if path.stat().st_mode & 0o067:
-        raise ConfigurationError(f"others can look into {path}, which will hold secrets: chmod 700")
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not found.st_mode & OTHERS:
+            return
+        if found.st_uid != os.geteuid() or not was_used(path):
+            text = f"others can look into {path}, which will hold secrets: chmod 700"
+            raise ConfigurationError(text)
+        os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~OTHERS)
+        log.warning("others could look into a folder of the server", extra={"folder": path})
+    finally:
+        os.close(fd)
+
+
+def was_used(path: Path) -> bool:
+    """Whether a server has kept its state in the folder before."""
+    return any((path / name).is_file() for name in USED)
 
 
 def sync_directory(path: Path) -> None:

@@ -61,11 +61,13 @@ class _Group:
 
 
 class Journal:
-    """`problem` is None while all is well. `waiting` counts the bytes that are not durable yet,
+    """`waiting` counts the bytes that are not durable yet,
     `size` those of the database, before the last MEASURE_EVERY that were written to it."""
 
     def __init__(self, path: Path, migrations: Sequence[str], lock_wait: float = 1.0) -> None:
-        self.problem: str | None = None
+        self._problem: str | None = None
+        self._file: os.stat_result | None = None  # of the database that is open
+        self._gone = False
         self.waiting = 0
         self.size = 0
         self.newest = 0
@@ -88,6 +90,7 @@ class Journal:
     async def open(self) -> None:
         """Raises ConfigurationError if the database cannot be had."""
         self._closed = self._busy = False  # it may have been abandoned
+        self._file = None
         await self._run(self._connect)
         await self._run(self._measure)
         await self._run(self._take_ballast)
@@ -109,6 +112,25 @@ class Journal:
             self._recovery.cancel()
             await asyncio.wait([self._recovery])
         await self._run(self._disconnect)
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing new can be made durable; None while all is well. Where the database was
+        removed or replaced, tasks that run go on, and what they do is lost at the end."""
+        gone = self._file is not None and not self._in_place()
+        if gone and not self._gone:
+            log.error("the state folder was removed or replaced", extra={"file": self._path})
+        self._gone = gone
+        text = f"{self._path} was removed or replaced while the server runs; restart the server"
+        return text if gone else self._problem
+
+    def _in_place(self) -> bool:
+        """Whether the path still leads to the database that is open."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False
+        return self._file is not None and os.path.samestat(found, self._file)
 
     @property
     def congested(self) -> bool:
@@ -155,7 +177,7 @@ class Journal:
             return
         group = _Group(self._rows, self._thens, self.waiting)
         self._rows, self._thens = [], []
-        if self.problem:
+        if self._problem:
             self._recover(group)
         elif group.rows:
             attempt = self._thread.submit(self._commit_what_can_be, group.rows)
@@ -205,15 +227,15 @@ class Journal:
                 break
             except (sqlite3.Error, ConfigurationError) as failed:
                 error = None
-                if self.problem is None:
+                if self._problem is None:
                     log.error("nothing new is taken on", extra={"error": failed})
-                self.problem = str(failed)
+                self._problem = str(failed)
                 if not await self._run(self._throw_ballast):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_LONGEST)
         if await self._run(self._take_ballast):
             log.warning("what happens can be written down again")
-            self.problem = None
+            self._problem = None
         else:  # what was there before is done, and nothing new is taken on
             if self._again:
                 self._again.cancel()
@@ -302,7 +324,10 @@ class Journal:
         return self._database
 
     def _connect(self) -> None:
+        if self._file and not self._in_place():  # a new one would be taken for the old one
+            raise ConfigurationError(f"{self._path} is not the database any more that it was")
         self._database = open_database(self._path, self._migrations, self._lock_wait)
+        self._file = os.stat(self._path)
 
     def _disconnect(self) -> None:
         database, self._database = self._database, None

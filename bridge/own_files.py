@@ -1,0 +1,108 @@
+"""Files that only the server and its operator may change: settings, secrets, state, the audit log.
+
+An agent that could replace one of them would configure the server, or read what it keeps. None of
+them may lie where an agent may write. Each folder counts in which a name of the path is looked up,
+symbolic links included: whoever can write into one of them decides where the path leads.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from bridge.errors import ConfigurationError
+
+MOST_LINKS = 40  # in one path, as in the kernel
+LARGEST_SECRET = 64 * 1024  # bytes of a file
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """`setting`: what names the path. `folder`: it is one with all that it has."""
+
+    setting: str
+    path: str
+    folder: bool = False
+
+
+def reachable(path: str, writable: Iterable[str]) -> str | None:
+    """The first of the paths `writable` by which an agent that may write there could change what
+    `path` leads to; None if there is none."""
+    real = [os.path.realpath(one) for one in writable]
+    for place in _places(path):
+        for one in real:
+            if os.path.commonpath((one, place)) == one:
+                return one
+    return None
+
+
+def _places(path: str) -> Iterator[str]:
+    """The real folders in which a name of `path` is looked up, and what it leads to."""
+    left, at, links = os.path.abspath(os.path.expanduser(path)).split("/")[::-1], "/", 0
+    while left:
+        name = left.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        yield at
+        step = os.path.join(at, name)
+        try:
+            target = os.readlink(step)
+        except OSError:  # no link, or nothing yet
+            at = step
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            return
+        at = "/" if target.startswith("/") else at
+        left += target.split("/")[::-1]
+    yield at
+
+
+def refuse_reachable(files: Iterable[OwnFile], writable: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a file that an agent could change. `writable`: the paths that
+    agents may write, with what names each."""
+    for file in files:
+        place = reachable(file.path, writable)
+        if place is None:
+            continue
+        names = {os.path.realpath(path): why for path, why in writable.items()}
+        raise ConfigurationError(
+            f"{file.setting}: {file.path} can be changed by agents, which may write in {place} "
+            f"({names[place]}). Move it out of there, or choose another directory for the agents."
+        )
+
+
+def read_secret(setting: str, path: str, warnings: list[str]) -> str:
+    """The one line that a file has. Raises ConfigurationError for a file that cannot be read, or
+    that other users may write; adds to `warnings` if they may read it."""
+    try:
+        with open(os.path.expanduser(path), "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigurationError(f"{setting}: {path} is not a file.")
+            text = file.read(LARGEST_SECRET).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{setting}: cannot read {path}: {error}") from None
+    check_owner(setting, path, found)
+    if found.st_mode & 0o044:
+        warnings.append(f"{setting}: other users may read {path}, which has a secret: chmod 600")
+    if not text or "\n" in text:
+        raise ConfigurationError(f"{setting}: {path} does not have exactly one line.")
+    return text
+
+
+def check_owner(setting: str, path: str, found: os.stat_result) -> None:
+    """Raise ConfigurationError for a file that another user than root and this one can change."""
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigurationError(f"{setting}: {path} belongs to another user: chown it.")
+    if found.st_mode & 0o002:
+        raise ConfigurationError(f"{setting}: every user may write {path}: chmod o-w.")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
