@@ -120,12 +120,16 @@ def targets() -> Iterator[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(dir=base))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        for name in ("workspace/.git/hooks", "home/.ssh", "outside", "state"):
+        for name in (
+            *("workspace/.git/hooks", "home/.ssh", "home/.config/gh", "home/.kube"),
+            *("outside", "state"),
+        ):
             (folder / name).mkdir(parents=True, mode=0o700)
         (folder / "settings.toml").touch()
         for name in (
             *("workspace/.git/config", "home/.bashrc", "home/.ssh/id_ed25519", "state/secret"),
             *("outside/file", "outside/movable", "outside/deletable"),
+            *("home/.config/gh/hosts.yml", "home/.kube/config"),
         ):
             (folder / name).write_text("of somebody else\n")
         names = ("workspace", "home", "outside", "state")

@@ -319,6 +319,11 @@ def read_the_settings_of_the_bridge(at: Targets) -> str:
 
 
 @attempt
+def read_the_credentials_of_other_tools(at: Targets) -> str:
+    return read(at["home"] + "/.config/gh/hosts.yml") + read(at["home"] + "/.kube/config")
+
+
+@attempt
 def read_its_attachments(at: Targets) -> str:
     return str(len(os.listdir(at["attached"])))
 
