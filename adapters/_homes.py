@@ -80,6 +80,8 @@ COPILOT = Home(
 COPILOT_CACHE = Home("COPILOT_CACHE_HOME", "${COPILOT_CACHE_HOME:-~/.cache/copilot}", ("pkg/",))
 
 OPENCODE = (
+    # It does not start where a file system is read-only and one of these is missing.
+    Home("XDG_CONFIG_HOME", "${XDG_CONFIG_HOME:-~/.config}", ("opencode/.gitignore",)),
     Home(
         "XDG_DATA_HOME",
         "${XDG_DATA_HOME:-~/.local/share}",
@@ -94,6 +96,12 @@ OPENCODE = (
 )
 
 KILO = (
+    # It does not start where a file system is read-only and one of these is missing.
+    Home(
+        "XDG_CONFIG_HOME",
+        "${XDG_CONFIG_HOME:-~/.config}",
+        ("kilo/.gitignore", "kilo/.bash-permission-migrated"),
+    ),
     Home(
         "XDG_DATA_HOME",
         "${XDG_DATA_HOME:-~/.local/share}",
