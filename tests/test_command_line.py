@@ -50,7 +50,7 @@ def run(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[s
     return subprocess.run(
         [sys.executable, "-m", "bridge", *arguments],
         cwd=cwd,
-        env={**base, "HOME": str(cwd), **env},
+        env={**base, "HOME": f"{cwd}-home", **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
