@@ -314,7 +314,7 @@ async def test_the_directory_of_a_conversation_is_checked_at_each_turn(tmp_path:
             there = {"metadata": {"bridge": {"cwd": str(workspace / "a")}}}
             first = await alice.send("cwd", **there)
             waiting = await alice.send("ask q Who?", **there)
-    narrow = {**wide, "CONFIG_FILE": tokens(str(workspace / "b"))}
+    narrow = {**wide, "CONFIG_FILE": tokens(str(workspace / "b")), "BRIDGE_ON_STOP": "end"}
     async with bridge(workspace, **narrow) as server, aiohttp.ClientSession() as http:
         alice = Bearer(http, server.url, "alice")
         assert (await alice.get(task_id(first)))["id"] == task_id(first)
