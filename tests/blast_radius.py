@@ -92,6 +92,7 @@ DEPENDS = (
     *("use-io-uring", "use-the-keyring", "use-performance-counters", "rename-the-host"),
     *("handle-its-own-page-faults", "mount-over-the-workspace", "write-kernel-settings"),
     *("connect-by-multipath-tcp", "open-a-socket-to-the-hypervisor", "type-into-another-terminal"),
+    *("leave-its-group-by-a-child", "connect-while-sending"),
     *("kill-the-group-of-the-bridge", "leave-its-group", "open-a-packet-socket", "open-by-handle"),
     *("make-a-device", "connect-over-ipv6", "read-the-environment-of-the-bridge", "dump-core"),
 )

@@ -472,6 +472,17 @@ def leave_its_group(at: Targets) -> None:
 
 
 @attempt
+def leave_its_group_by_a_child(at: Targets) -> None:
+    """CLONE_INTO_CGROUP: of the group's files, only their mode counts."""
+    group = os.open(at["cgroup"], os.O_RDONLY | os.O_DIRECTORY)
+    order = struct.pack("11Q", 1 << 33, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
+    pid = syscall(435, order, len(order))
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+@attempt
 def live_on_in_another_session(at: Targets) -> None:
     _leave_behind(at, "session", dict(os.environ))
 
@@ -521,6 +532,14 @@ def connect_by_multipath_tcp(at: Targets) -> str:
     return connect(
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262), ("127.0.0.1", at["port"])
     )
+
+
+@attempt
+def connect_while_sending(at: Targets) -> str:
+    """TCP Fast Open: a connection without connect(2), which rules for ports do not see."""
+    with socket.socket() as connection:
+        connection.sendto(b"x", socket.MSG_FASTOPEN, ("127.0.0.1", at["database"]))
+    return "sent"
 
 
 @attempt

@@ -340,6 +340,19 @@ def test_a_link_is_what_it_leads_to(tree: Path) -> None:
 CONNECT = (
     "import socket,sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('in')"
 )
+SENDING = """
+import socket, sys
+at = ("127.0.0.1", int(sys.argv[1]))
+def message(connection):
+    connection.sendmsg([b"x"], [], socket.MSG_FASTOPEN, at)
+for send in (lambda one: one.sendto(b"x", socket.MSG_FASTOPEN, at), message):
+    with socket.socket() as connection:
+        try:
+            send(connection)
+            print("sent")
+        except OSError as error:
+            print(error.strerror)
+"""
 LISTEN = "import socket,sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('in')"
 
 
@@ -358,6 +371,18 @@ def test_only_some_ports(profile: str) -> None:
     assert python(rules, LISTEN, "0") == "in"
     assert "PermissionError" in run(rules, *PYTHON, LISTEN, str(other)).stderr
     assert python({"profile": profile, "bind": [other]}, LISTEN, str(other)) == "in"
+
+
+@pytest.mark.parametrize("profile", CONFINED)
+def test_no_connection_is_made_by_sending(profile: str) -> None:
+    """TCP Fast Open, of which the kernel tells no rule for ports."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rules = {"profile": profile, "connect": [9]}
+        said = python(rules, SENDING, str(server.getsockname()[1]))
+        assert said.splitlines() == ["Operation not supported"] * 2
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 @bwrap
