@@ -58,7 +58,7 @@ class Spool(Channel):
         self._ended = False  # no process has the pipe open for writing
         self._finishing = False
         self._last = b""  # what the child left in its pipe and a full disk did not take
-        self._pipe: int | None = None  # none in the folder of a server before 2.0
+        self._pipe: int | None = None  # none: a server that gave the child the file itself
         self._in: int | None = None
         self._writer: _CountingWriter | None = None
         try:
