@@ -216,6 +216,20 @@ PRESETS = (
         login="run `claude` once and log in, or set ANTHROPIC_API_KEY",
     ),
     Preset(
+        "codex-acp",
+        "Codex",
+        "codex-acp",
+        (),
+        ("CODEX_*", *_OPENAI),
+        images=True,
+        lasting=("approved-always", "approved-execpolicy-amendment"),
+        project_files=files.CODEX,
+        unshut=files.CODEX,
+        homes=(homes.CODEX,),
+        install="npm install -g @zed-industries/codex-acp",
+        login="codex login, or set OPENAI_API_KEY",
+    ),
+    Preset(
         "cline",
         "Cline",
         "cline",
@@ -230,8 +244,8 @@ PRESETS = (
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),
-    # Not run by us from here on, but for the handshakes of droid 0.225.1 and auggie 0.36.0, and for
-    # turns of codex-acp 0.16.0: the arguments are those of the agents' own documentation.
+    # Not run by us from here on, but for the handshakes of droid 0.225.1 and auggie 0.36.0: the
+    # arguments are those of the agents' own documentation.
     Preset(
         "goose",
         "Goose",
@@ -317,18 +331,5 @@ PRESETS = (
         reads=("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli"),
         install="see https://kiro.dev/cli",
         login="kiro-cli login",
-    ),
-    Preset(
-        "codex-acp",
-        "Codex",
-        "codex-acp",
-        (),
-        ("CODEX_*", *_OPENAI),
-        project_files=files.CODEX,
-        unshut=files.CODEX,
-        proved=False,
-        homes=(homes.CODEX,),
-        install="npm install -g @agentclientprotocol/codex-acp",
-        login="codex login, or set OPENAI_API_KEY",
     ),
 )

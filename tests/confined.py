@@ -23,6 +23,7 @@ NEEDS: Mapping[str, Sequence[str]] = {
     "claude-code": ("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json"),
     "claude-agent-acp": ("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json"),
     "codex": ("${CODEX_HOME:-~/.codex}/",),
+    "codex-acp": ("${CODEX_HOME:-~/.codex}/",),
     "copilot": ("~/.copilot/", "~/.cache/copilot/"),
     "gemini": ("~/.gemini/", "/dev/pts"),
     "qwen": ("~/.qwen/", "/dev/pts"),

@@ -26,6 +26,7 @@ NOTES: dict[tuple[str, str], str] = {
     ("gemini", "resume"): "the task waits for the next minute where the conversation began in this "
     "one, of which the CLI cannot find its own file",
     ("codex", "cancel running"): "the command is one that was allowed to leave the sandbox",
+    ("codex-acp", "cancel running"): "as with `codex`",
     ("aider", "tool"): "its model is not asked again after a command",
 }
 """What else there is to know of a cell."""

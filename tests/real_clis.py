@@ -109,6 +109,12 @@ def in_a_block(command: str) -> Step:
     return f"Run this:\n\n```bash\n{command}\n```\n"
 
 
+def out_of_its_sandbox(command: str) -> Step:
+    """For Codex, whose model has to ask for that."""
+    escalated = {"sandbox_permissions": "require_escalated", "justification": "So."}
+    return tool("exec_command", cmd=command, **escalated)
+
+
 @dataclass(frozen=True, slots=True)
 class Cli:
     """`program` is a pattern in node_modules, or a path in .venvs: opencode and kilo are installed
@@ -159,9 +165,7 @@ CODEX = Cli(
     lambda url: {"OPENAI_API_KEY": KEY},
     of_codex,
     ResponsesServer,
-    run_outside=lambda command: tool(
-        "exec_command", cmd=command, sandbox_permissions="require_escalated", justification="So."
-    ),
+    run_outside=out_of_its_sandbox,
 )
 AIDER = Cli(
     "aider",
@@ -240,6 +244,16 @@ OVER_ACP = (
             "OPENAI_MODEL": "scripted",
         },
         model=OpenAiServer,
+    ),
+    Cli(
+        "codex-acp",
+        "@zed-industries/codex-acp-linux-x64",
+        "@zed-industries/codex-acp-linux-*/bin/codex-acp",
+        out_of_its_sandbox,
+        # It says so, in the text of its answer, if it does not know the model.
+        lambda url: {"OPENAI_API_KEY": KEY, "AGENT_ARGS": "-c model=gpt-5.4"},
+        of_codex,
+        ResponsesServer,
     ),
 )
 CLIS = (CLAUDE_CODE, CODEX, *OVER_ACP, AIDER)

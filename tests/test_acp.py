@@ -895,6 +895,8 @@ def test_a_permission_without_options_is_cancelled() -> None:
         ("vibe", "allow_always_permanent"),
         ("vibe", "allow_permanent_exact"),
         ("vibe", "allow_permanent_directory_recursive"),
+        ("codex-acp", "approved-execpolicy-amendment"),
+        ("codex-acp", "approved-always"),
     ],
 )
 def test_rules_for_other_sessions_are_not_offered(agent: str, lasting: str) -> None:

@@ -34,6 +34,11 @@ CLAUDE_FILES = (
     *(".claude/plugins/installed_plugins.json", ".claude/hooks/x.sh", ".claude/rules/x.md"),
     *(".claude/shell-snapshots/snapshot-bash-1.sh", ".claude/session-env/1/hook.sh"),
 )
+CODEX_FILES = (
+    *(".codex/config.toml", ".codex/AGENTS.md", ".codex/rules/default.rules"),
+    *(".codex/hooks.json", ".codex/prompts/x.md", ".codex/skills/x/SKILL.md"),
+    *(".codex/plugins/cache/x", ".codex/auth.json", ".codex/shell_snapshots/x.sh"),
+)
 OPENCODE_FILES = (
     *(".config/{0}/{0}.json", ".config/{0}/plugin/x.js", ".config/{0}/AGENTS.md"),
     *(".config/{0}/agent/x.md", ".config/{0}/package.json", ".config/{0}/node_modules/x/i.js"),
@@ -43,11 +48,8 @@ OPENCODE_FILES = (
 TRUSTED: dict[str, tuple[str, ...]] = {
     "claude-code": CLAUDE_FILES,
     "claude-agent-acp": CLAUDE_FILES,
-    "codex": (
-        *(".codex/config.toml", ".codex/AGENTS.md", ".codex/rules/default.rules"),
-        *(".codex/hooks.json", ".codex/prompts/x.md", ".codex/skills/x/SKILL.md"),
-        *(".codex/plugins/cache/x", ".codex/auth.json", ".codex/shell_snapshots/x.sh"),
-    ),
+    "codex": CODEX_FILES,
+    "codex-acp": CODEX_FILES,
     "opencode": tuple(path.format("opencode") for path in OPENCODE_FILES),
     "kilo": tuple(path.format("kilo") for path in OPENCODE_FILES),
     "copilot": (
@@ -201,6 +203,7 @@ LOGINS: dict[str, tuple[str, str]] = {
     "claude-code": (".claude/.credentials.json", json.dumps({"claudeAiOauth": OAUTH})),
     "claude-agent-acp": (".claude/.credentials.json", json.dumps({"claudeAiOauth": OAUTH})),
     "codex": (".codex/auth.json", json.dumps({"OPENAI_API_KEY": STORED})),
+    "codex-acp": (".codex/auth.json", json.dumps({"OPENAI_API_KEY": STORED})),
     "opencode": (".local/share/opencode/auth.json", json.dumps({"fake": API_KEY})),
     "kilo": (".local/share/kilo/auth.json", json.dumps({"fake": API_KEY})),
     "qwen": (".qwen/.env", f"OPENAI_API_KEY={STORED}\n"),

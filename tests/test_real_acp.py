@@ -33,6 +33,7 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
+UNCOUNTED = ("codex-acp",)  # they do not say how many tokens a turn took
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
 
@@ -55,7 +56,8 @@ async def test_a_message_is_answered(real: Real) -> None:
     task = await real.client().get(task_id(items[0]))
     assert task["metadata"]["bridge"]["cliVersion"] == real.cli.version
     (result,) = [a for a in task["artifacts"] if a["artifactId"] == "result"]
-    assert {"inputTokens": 100, "outputTokens": 20}.items() <= data(result["parts"])[0].items()
+    if real.cli.name not in UNCOUNTED:
+        assert {"inputTokens": 100, "outputTokens": 20}.items() <= data(result["parts"])[0].items()
 
 
 async def test_a_cancel_ends_the_command_and_the_next_message_goes_on(real: Real) -> None:

@@ -41,6 +41,7 @@ OWN = {
     "claude-code": ("/cost", "/context", "/model opus", "/mcp:a:b", "/memory"),
     "claude-agent-acp": ("/cost", "/context", "/mcp:a:b", "/review", "/security-review"),
     "codex": ("/status", "/model", "/approvals", "/diff", "$init", "/review"),
+    "codex-acp": ("/status", "/review", "/review-branch x", "/diff", "$init", "/logout"),
     "gemini": ("/about", "/memory show", "/restore", "/extensions list", "/tools"),
     "qwen": ("/status", "/summary", "/export", "/btw x", "/context"),
     "opencode": ("/status", "/review", "/summarize", "/undo", "/share"),
