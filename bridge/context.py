@@ -509,7 +509,8 @@ class Context:
         decided: list[tuple[Question, Answer]] = []
         for event in events:
             if isinstance(event, Started) and event.session_id:
-                self._remember(event.session_id, resume=True)
+                if not event.session_id.startswith("-"):  # it may go on a command line
+                    self._remember(event.session_id, resume=True)
             elif isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._remember(str(uuid.uuid4()), resume=False)
             elif isinstance(event, Question) and (answer := self._decided(event)):

@@ -22,6 +22,7 @@ from bridge.adapter import Home, Index
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 NOTHING: Mapping[str, str] = {}
@@ -91,7 +92,10 @@ class PrivateHome:
 
     def adopt(self, session_id: str) -> None:
         """Copy the conversation from the operator's folder, unless it is here. Agents may write
-        where it goes, so each folder on the way is opened and not followed. Raises OSError."""
+        where it goes, so each folder on the way is opened and not followed. The agent has chosen
+        the id: one that could be a path or a pattern names no conversation. Raises OSError."""
+        if not _SESSION_ID.fullmatch(session_id):
+            return
         source = Path(self.source)
         for pattern in self.home.sessions:
             named = pattern.replace("{id}", session_id).replace("{short}", session_id[:8])

@@ -14,6 +14,7 @@ import pytest
 
 from bridge import registry
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
+from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.adapter.testing import broken, check
 from bridge.events import (
     ENDINGS,
@@ -303,6 +304,18 @@ def test_an_id_that_was_never_heard_is_not_resumed(name: str) -> None:
     play.prompt()
     assert isinstance(ending(play.exit(1, "no network")), Failed)
     assert "resume" not in " ".join(play.argv())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_id_that_would_be_a_flag_is_not_resumed(name: str) -> None:
+    """The CLI chooses its id, and with codex-exec it is an argument of its own."""
+    play = begun(name)
+    assert isinstance(play.adapter, PrintModeAdapter)
+    list(play.adapter.began("--force"))
+    if name in ENDS:
+        play.line(**ENDS[name])
+    play.exit()
+    assert "--force" not in " ".join(play.argv())
 
 
 @pytest.mark.parametrize("name", ENDS)

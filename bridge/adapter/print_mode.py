@@ -278,8 +278,9 @@ class PrintModeAdapter(RunnerAdapter):
     # --- what it means -------------------------------------------------------------------------
 
     def began(self, session_id: str, *facts: str | None) -> Iterator[Started]:
-        """`facts`: model, version, mode. The next process goes on with this conversation."""
-        self.session_id = session_id
+        """`facts`: model, version, mode. The next process goes on with this conversation, unless
+        its id could be taken for a flag."""
+        self.session_id = None if session_id.startswith("-") else session_id
         yield Started(session_id, *facts)
 
     def say(self, text: str) -> Iterator[Text]:
