@@ -34,9 +34,9 @@ MOST_ADDRESSES = 10_000
 Found = Principal | Awaitable[Principal | None] | None
 """Somebody, nobody, or to be awaited."""
 _STARTED_HERE = (
-    "The operator's credentials do not count here: they come from a process that this server "
-    "started, or it cannot be seen which process they come from. Programs such as agents need a "
-    "token of their own: [tokens.NAME] in CONFIG_FILE."
+    "You are not the operator: this request comes from a process that this server started, or it "
+    "cannot be seen which process it comes from. Programs such as agents need a token of their own "
+    "([tokens.NAME] in CONFIG_FILE), and a server that asks for one (BRIDGE_AUTH=auto)."
 )
 
 
@@ -120,8 +120,9 @@ class Identity:
         self._refusals = Refusals()
         self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
 
-    def trust(self, operator: str, origin: Origin | None) -> None:
-        """Take `operator` for a token of the operator, and ask `origin` about all of them."""
+    def trust(self, operator: str | None, origin: Origin | None) -> None:
+        """Take `operator` for a token of the operator, and ask `origin` about all of them, or about
+        everybody where no token is needed."""
         self._tokens = tokens_of(self._settings, operator)
         self._origin = origin
 
@@ -131,18 +132,15 @@ class Identity:
 
     def __call__(self, request: web.Request) -> Found:
         """A right token is never refused, whoever else guesses at the same address."""
-        if not needs_token(self._settings):
-            return OPERATOR
         given, address = _given(request), request.remote or ""
+        if not needs_token(self._settings):
+            return self._if_outside(request, address)
         if given is None:
             self._refusals.note(address, "no credentials")
             return None
         found: Found = self._tokens.find(given)
-        if found is OPERATOR and self._origin:
-            outside = self._origin.is_outside(request.transport)
-            if isinstance(outside, Awaitable):
-                return self._operator_later(outside, address)
-            return self._operator(outside, address)
+        if found is OPERATOR:
+            return self._if_outside(request, address)
         if found is None and self._issuer:
             found = self._issuer.find(given)
         if isinstance(found, Awaitable):
@@ -158,12 +156,21 @@ class Identity:
             self._failed(address)
         return found
 
+    def _if_outside(self, request: web.Request, address: str) -> Found:
+        """The operator, unless the server has started who asks."""
+        if self._origin is None:
+            return OPERATOR
+        outside = self._origin.is_outside(request.transport)
+        if isinstance(outside, Awaitable):
+            return self._operator_later(outside, address)
+        return self._operator(outside, address)
+
     async def _operator_later(self, outside: Awaitable[bool], address: str) -> Principal:
         return self._operator(await outside, address)
 
     def _operator(self, outside: bool, address: str) -> Principal:
         if not outside:
-            self._refusals.note(address, "the operator's, from a process of the server's own")
+            self._refusals.note(address, "as the operator, from a process of the server's own")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
 

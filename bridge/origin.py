@@ -38,8 +38,8 @@ _Ends = tuple[Any, Any]  # the addresses of a connection: ours, the other
 
 
 class Origin:
-    """`markers`: what the markers of this server's processes begin with. `walled`: every agent is
-    kept by walls from leaving its control group and from reading tokens."""
+    """`markers`: what the markers of this server's processes begin with. `walled`: control groups
+    decide where there are any, because walls keep every agent from leaving its own."""
 
     def __init__(self, markers: str, walled: bool) -> None:
         self._marker = f"{proc.MARKER}={markers}".encode()

@@ -61,7 +61,7 @@ NO_WALLS = (
     "BRIDGE_SANDBOX=bwrap or external keeps them in, none says that it is meant so"
 )
 BANNER_WAITS = 0.5  # seconds, for the rest of what the CLIs say of themselves
-ANYBODY = "not asked for: every program and user of this machine is the operator, agents too"
+ANYBODY = "not asked for: every program and user of this machine is the operator, but for agents"
 OPEN = "none: agents can do what this user can"
 CLOSE_WITHIN = 5.0  # seconds that connections get to end once all tasks have
 
@@ -91,7 +91,7 @@ async def serve(loaded: Loaded) -> int:
             for one in choices
         ]
         root = make_root(choices, services, push, versions[choices[0].id])
-        _trust_operator(identify, state, sandboxes)
+        _trust_operator(settings, identify, state, sandboxes)
         await _go_on(settings, services, state, push)
         unused.pop_all()
     monitor = _monitor(services, pool)
@@ -206,12 +206,19 @@ async def _open_state(settings: Settings, secrets: Secrets, unused: contextlib.E
 
 
 def _trust_operator(
-    identify: Identity, state: State, sandboxes: Mapping[str, Sandbox | None]
+    settings: Settings,
+    identify: Identity,
+    state: State,
+    sandboxes: Mapping[str, Sandbox | None],
 ) -> None:
     identify.note_in(state.audit)
-    if state.operator:
-        walled = all(one and one.walls for one in sandboxes.values())
-        identify.trust(state.operator.value, watch(state.markers, walled))
+    # Where no token is asked for, every connection is looked at: the search for its processes would
+    # take too long, so that control groups decide for agents without walls, too.
+    open_ = not needs_token(settings)
+    walled = open_ or all(one and one.walls for one in sandboxes.values())
+    if state.operator or open_:
+        token = state.operator.value if state.operator else None
+        identify.trust(token, watch(state.markers, walled))
 
 
 async def _sandboxes(choices: Sequence[Choice], state: State) -> dict[str, Sandbox | None]:

@@ -203,8 +203,8 @@ class Settings(BaseModel):
         "auto",
         description="Who may call. auto: bearers of the operator's token (the file `token` in the "
         "state folder) and of the configured tokens; token: the same, and the server does not "
-        "start unless one is configured; none: everybody who can connect, on loopback alone, "
-        "agents included.",
+        "start unless one is configured; none: everybody who can connect, on loopback alone, but "
+        "for agents and what else the server has started.",
     )
     bridge_oidc_issuer: TrustedUrl | None = Field(
         None,

@@ -136,6 +136,34 @@ async def test_an_agent_is_never_the_operator(ground: Path, spy: dict[str, str])
             assert left == ("it cannot leave it" if walls else 403), results
 
 
+@pytest.mark.parametrize("spy", PROFILES)
+async def test_an_agent_is_not_the_operator_where_no_token_is_needed(
+    ground: Path, spy: dict[str, str]
+) -> None:
+    """Over a second: it starts two CLIs, and processes that make the requests."""
+    if spy.get("sandbox") == "landlock" and best() != "landlock":
+        pytest.skip("this kernel has no Landlock")
+    async with bridge(ground, CONFIG_FILE=config(ground, **spy), BRIDGE_AUTH="none") as server:
+        async with aiohttp.ClientSession() as http:
+            client = Client(http, server.url)
+            waiting = await client.send("permit q May I?")
+            at = {
+                "address": "127.0.0.1",
+                "port": int(server.url.rpartition(":")[2]),
+                "tokens": ["any"],
+                "task": task_id(waiting),
+                "group": str(cgroup.home() or "") if spy != {"sandbox": "none"} else "",
+            }
+            told = await client.send(json.dumps(at), metadata={"bridge": {"agent": "spy"}})
+            assert state(told) == "completed", said(told)
+            assert state(await client.get(task_id(waiting))) == "input-required"
+        assert (await status(server.url))[0] == 200
+    results = json.loads(artifact_text(told))
+    assert results.pop("out of its group 0") in ("it cannot leave it", "there are no groups", 403)
+    assert len(results) == 10
+    assert {str(one) for one in results.values()} <= {"403", "RemoteDisconnected"}, results
+
+
 # --- the file ------------------------------------------------------------------------------------
 
 
