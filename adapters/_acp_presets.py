@@ -230,6 +230,20 @@ PRESETS = (
         login="codex login, or set OPENAI_API_KEY",
     ),
     Preset(
+        "droid",
+        "Factory Droid",
+        "droid",
+        ("exec", "--output-format", "acp"),
+        ("FACTORY_*",),
+        {"FACTORY_DROID_AUTO_UPDATE_ENABLED": "false"},
+        images=True,
+        project_files=files.DROID,
+        unshut=files.DROID,
+        homes=(homes.DROID,),
+        install="npm install -g droid",
+        login="run `droid` once and log in, or set FACTORY_API_KEY",
+    ),
+    Preset(
         "cline",
         "Cline",
         "cline",
@@ -244,7 +258,7 @@ PRESETS = (
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),
-    # Not run by us from here on, but for the handshakes of droid 0.225.1 and auggie 0.36.0: the
+    # Not run by us from here on, but for the handshakes of auggie 0.36.0: the
     # arguments are those of the agents' own documentation.
     Preset(
         "goose",
@@ -289,20 +303,6 @@ PRESETS = (
         homes=(homes.VIBE,),
         install="uv tool install mistral-vibe",
         login="vibe --setup, or set MISTRAL_API_KEY",
-    ),
-    Preset(
-        "droid",
-        "Factory Droid",
-        "droid",
-        ("exec", "--output-format", "acp"),
-        ("FACTORY_*",),
-        project_files=files.DROID,
-        unshut=files.DROID,
-        proved=False,
-        writes=("~/.factory/sessions/", "~/.factory/logs/"),
-        reads=("~/.factory",),
-        install="npm install -g @factory/cli",
-        login="run `droid` once and log in, or set FACTORY_API_KEY",
     ),
     Preset(
         "auggie",

@@ -115,6 +115,26 @@ KILO = (
     Home("XDG_CACHE_HOME", "${XDG_CACHE_HOME:-~/.cache}", ("kilo/",)),
 )
 
+# Its certificates are the server's matter: an agent that writes them decides whom it trusts.
+DROID = Home(
+    "FACTORY_HOME_OVERRIDE",
+    "${FACTORY_HOME_OVERRIDE:-~}/.factory",
+    ("sessions/", "logs/", "telemetry/", "temp/", "cache/session-discovery-index.json"),
+    inner=".factory",
+    # It makes them by way of others beside them, and does not start where it cannot.
+    seeds=(
+        (
+            "host.json",
+            '{"schemaVersion": 1, "hostId": "00000000-0000-4000-8000-000000000000", '
+            '"createdAt": 1767225600000}',
+        ),
+        ("background-processes.json", '{"processes": []}'),
+        ("background-tasks.json", '{"tasks": []}'),
+        ("task-invocations.json", '{"invocations": []}'),
+    ),
+    sessions=("sessions/*/{id}.jsonl", "sessions/*/{id}.settings.json"),
+)
+
 # From documentation.
 GOOSE = (
     Home("XDG_DATA_HOME", "${XDG_DATA_HOME:-~/.local/share}", ("goose/sessions/",)),

@@ -24,6 +24,7 @@ NEEDS: Mapping[str, Sequence[str]] = {
     "claude-agent-acp": ("${CLAUDE_CONFIG_DIR:-~/.claude}/", "~/.claude.json"),
     "codex": ("${CODEX_HOME:-~/.codex}/",),
     "codex-acp": ("${CODEX_HOME:-~/.codex}/",),
+    "droid": ("~/.factory/",),
     "copilot": ("~/.copilot/", "~/.cache/copilot/"),
     "gemini": ("~/.gemini/", "/dev/pts"),
     "qwen": ("~/.qwen/", "/dev/pts"),

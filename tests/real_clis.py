@@ -109,6 +109,19 @@ def in_a_block(command: str) -> Step:
     return f"Run this:\n\n```bash\n{command}\n```\n"
 
 
+def of_droid(url: str, home: Path) -> None:
+    model = {
+        "model": "scripted",
+        "displayName": "Scripted",
+        "baseUrl": url,
+        "apiKey": KEY,
+        "provider": "anthropic",
+        "maxOutputTokens": 8000,
+    }
+    (home / ".factory").mkdir(exist_ok=True)
+    (home / ".factory/settings.json").write_text(json.dumps({"customModels": [model]}))
+
+
 def out_of_its_sandbox(command: str) -> Step:
     """For Codex, whose model has to ask for that."""
     escalated = {"sandbox_permissions": "require_escalated", "justification": "So."}
@@ -244,6 +257,16 @@ OVER_ACP = (
             "OPENAI_MODEL": "scripted",
         },
         model=OpenAiServer,
+    ),
+    Cli(
+        "droid",
+        "@factory/cli-linux-x64",
+        "@factory/cli-linux-*/bin/droid",
+        lambda command: tool(
+            "Execute", command=command, riskLevel="medium", riskLevelReason="It writes."
+        ),
+        lambda url: {"FACTORY_API_KEY": "fk-scripted", "FACTORY_AIRGAP_ENABLED": "true"},
+        of_droid,
     ),
     Cli(
         "codex-acp",

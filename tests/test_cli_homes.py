@@ -50,6 +50,13 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "claude-agent-acp": CLAUDE_FILES,
     "codex": CODEX_FILES,
     "codex-acp": CODEX_FILES,
+    "droid": (
+        *(".factory/settings.json", ".factory/mcp.json", ".factory/config.json"),
+        *(".factory/hooks/hooks.json", ".factory/droids/x.md", ".factory/commands/x.md"),
+        *(".factory/skills/x/SKILL.md", ".factory/AGENTS.md", ".factory/auth.v2.file"),
+        *(".factory/bin/rg", ".factory/cache/certs/factory-cli-certs.pem"),
+        *(".factory/certs/system-certs-cache.json", ".factory/plugins/x/plugin.json"),
+    ),
     "opencode": tuple(path.format("opencode") for path in OPENCODE_FILES),
     "kilo": tuple(path.format("kilo") for path in OPENCODE_FILES),
     "copilot": (

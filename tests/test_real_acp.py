@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-UNCOUNTED = ("codex-acp",)  # they do not say how many tokens a turn took
+UNCOUNTED = ("codex-acp", "droid")  # they do not say how many tokens a turn took
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
 
