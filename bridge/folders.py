@@ -8,10 +8,12 @@ named by a single component and never followed if it is a link.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
+import secrets
 import stat
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,6 +35,7 @@ def own_folder(
     user may do that. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
+    open_to_owner(name, parent)
     fd = open_folder(name, parent)
     try:
         keep_own(fd, group, mode)
@@ -40,6 +43,15 @@ def own_folder(
         os.close(fd)
         raise
     return fd
+
+
+def open_to_owner(name: str | Path, parent: int | None = None) -> None:
+    """Let this user into its own folder `name`, which must be in a folder that no agent may write:
+    Landlock lets every program change the modes of its user's files. Raises OSError."""
+    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if ours and found.st_mode & 0o700 != 0o700:
+        os.chmod(name, stat.S_IMODE(found.st_mode) | 0o700, dir_fd=parent)
 
 
 def keep_own(fd: int, group: int | None, mode: int = 0o750) -> None:
@@ -66,8 +78,33 @@ def give_folder(name: str, parent: int, uid: int, gid: int) -> int:
 
 def remove(name: str, parent: int) -> None:
     """Remove the folder `name` in `parent` and all that is in it, as far as possible. No link is
-    followed, also where one appears meanwhile."""
-    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+    followed, also where one appears meanwhile; one in the folder's place stays. An agent may have
+    nested its folders to any depth, so that what is in a folder below is moved up first. Only for
+    folders in which no agent works any more."""
+    with contextlib.suppress(OSError):
+        with closing(open_folder(name, parent)) as top:
+            _empty(top)
+        os.rmdir(name, dir_fd=parent)
+
+
+def _empty(top: int) -> None:
+    """Raises OSError for a folder that cannot be emptied."""
+    numbers = count()
+    while names := os.listdir(top):
+        for name in names:
+            try:
+                below = open_folder(name, top)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                os.unlink(name, dir_fd=top)
+                continue
+            with closing(below):
+                for one in os.listdir(below):
+                    # With a name that is new in `top`, or it would replace what is there.
+                    fresh = f"{next(numbers)}-{secrets.token_hex(8)}"
+                    os.rename(one, fresh, src_dir_fd=below, dst_dir_fd=top)
+            os.rmdir(name, dir_fd=top)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.adapter import Home, Index
+from bridge.folders import open_to_owner
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,10 +87,13 @@ class PrivateHome:
         _write(new, content, self.owner)
         new.replace(own)
         with _opened(folder, [index.folder.rstrip("/")]) as fd:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{index.name}.new", dir_fd=fd)
-            _write(f"{index.name}.new", content, self.owner, fd)
-            os.replace(f"{index.name}.new", index.name, src_dir_fd=fd, dst_dir_fd=fd)
+            draft = f"{index.name}.{secrets.token_hex(8)}"
+            _write(draft, content, self.owner, fd)
+            try:
+                os.replace(draft, index.name, src_dir_fd=fd, dst_dir_fd=fd)
+            except IsADirectoryError:  # made by an agent, which may still fill it: not removed
+                os.rename(index.name, f"{draft}.aside", src_dir_fd=fd, dst_dir_fd=fd)
+                os.replace(draft, index.name, src_dir_fd=fd, dst_dir_fd=fd)
 
     def adopt(self, session_id: str) -> None:
         """Copy the conversation from the operator's folder, unless it is here. Agents may write
@@ -165,6 +170,7 @@ def _make_folder(path: Path, owner: Owner, passage: bool = False) -> None:
     if passage:
         path.parent.mkdir(mode=0o700, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
+    open_to_owner(path)
     if owner and passage:
         os.chown(path, -1, owner[1])
         path.chmod(0o750)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import pwd
-import shutil
 import stat
 import subprocess
 import sys
@@ -22,7 +21,16 @@ from bridge import confine
 from bridge.adapter import Home
 from bridge.credentials import HIDDEN, instead
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.folders import PASSAGE, closing, give_folder, keep_own, open_folder, own_folder, remove
+from bridge.folders import (
+    PASSAGE,
+    closing,
+    give_folder,
+    keep_own,
+    open_folder,
+    open_to_owner,
+    own_folder,
+    remove,
+)
 from bridge.homes import PrivateHome, private_homes, resolve
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
@@ -125,7 +133,8 @@ class Sandbox:
         works for nobody yet; it shares its folder with no other. Raises OSError."""
         digest = hashlib.sha256(whose.encode()).hexdigest()[:32]
         name = f"{AHEAD}{session}" if session else digest
-        with closing(open_folder(self.scratch)) as base:
+        group = self.user.gid if self.user else None
+        with closing(own_folder(self.scratch, None, group, PASSAGE)) as base:
             if self.user:
                 os.close(give_folder(name, base, self.user.uid, self.user.gid))
             else:
@@ -240,7 +249,8 @@ class Sandbox:
         """Remove what was only temporary, once the CLIs are gone."""
         if self.temporary:
             for path in (self.scratch, *(os.path.dirname(one.folder) for one in self.homes)):
-                shutil.rmtree(path, ignore_errors=True)
+                with closing(open_folder(os.path.dirname(path))) as parent:
+                    remove(os.path.basename(path), parent)
 
 
 def _inside(path: str, folder: str) -> bool:
@@ -280,6 +290,7 @@ def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
     else:
         path = folder.resolve() / "scratch" / agent_id
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        open_to_owner(path.parent)
     with closing(own_folder(path, None, group, PASSAGE)) as base:
         ended = [name for name in os.listdir(base) if name.startswith(AHEAD)]
         for name in ended:
@@ -306,7 +317,9 @@ def make_homes(
         path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
     else:
         path = folder / "homes" / agent_id
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in (path.parent, path):
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+            open_to_owner(one)
     if user:
         for one in (*((folder, folder / "homes") if folder else ()), path):
             let_through(one, user)

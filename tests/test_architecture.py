@@ -119,7 +119,7 @@ ASYNCIO: dict[str, set[str]] = {
     "launcher": {"confine", "pump", "seccomp"},  # and another
     "pump": set(),
     "repository": set(),
-    "homes": {"adapter"},
+    "homes": {"adapter", "folders"},
     "credentials": {"homes"},
     "sandbox": {"adapter", "confine", "credentials", "errors", "folders", "homes"},
     "trusted": {"errors"},
@@ -138,7 +138,7 @@ ASYNCIO: dict[str, set[str]] = {
         "token_file",
     },
     "token_file": {"errors", "store.database"},
-    "store.database": {"errors"},
+    "store.database": {"errors", "folders"},
     "store.journal": {"errors", "store.database"},
     "store.stored": {"events", "message"},
     "store.replay": {

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from adapters._homes import CLAUDE
+from bridge import registry
+from bridge.folders import closing, open_folder, remove
 from bridge.homes import PrivateHome, private_homes
+from bridge.sandbox import Sandbox, make_scratch
+from bridge.store.database import private_directory
+from tests.unprivileged import unprivileged
 
 
 @pytest.fixture
@@ -20,8 +27,8 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def private(home: Path, folder: Path) -> PrivateHome:
-    (made,) = private_homes([CLAUDE], {"HOME": str(home)}, folder)
+def private(home: Path, folder: Path, adapter: str = "claude-code") -> PrivateHome:
+    (made,) = private_homes(registry.load(adapter).homes, {"HOME": str(home)}, folder)
     made.refresh("/")
     return made
 
@@ -42,3 +49,64 @@ def test_an_id_that_is_a_path_or_a_pattern_copies_nothing(
     made.adopt("one")
     assert (Path(made.folder) / "projects/p/one.jsonl").read_text().endswith("one.jsonl")
     assert not (Path(made.folder) / "projects/p/two.jsonl").exists()
+
+
+def nested(folder: Path, depth: int) -> None:
+    """Deeper than Python's recursion and the usual number of descriptors."""
+    fd = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("x", dir_fd=fd)
+        below = os.open("x", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.symlink("/", "link", dir_fd=fd)
+    os.close(fd)
+
+
+def test_no_folder_of_an_agent_is_too_deep_to_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "scratch/kept").mkdir(parents=True)
+    nested(tmp_path / "scratch", 1500)
+    (tmp_path / "beside").touch()
+    (tmp_path / "scratch/out").symlink_to(tmp_path)
+    with closing(open_folder(tmp_path)) as parent:
+        remove("scratch", parent)
+        remove("missing", parent)
+    assert [path.name for path in tmp_path.iterdir()] == ["beside"]
+
+
+@pytest.mark.parametrize("name", ["projects.json", "projects.json.new"])
+def test_what_an_agent_makes_of_the_index_keeps_no_session_from_starting(
+    home: Path, tmp_path: Path, name: str
+) -> None:
+    made = private(home, tmp_path, "gemini")
+    planted = Path(made.folder, "registry", name)
+    planted.unlink(missing_ok=True)
+    planted.mkdir()
+    (planted / "out").symlink_to(home)
+    made.refresh("/workspace")
+    assert "/workspace" in json.loads(Path(made.folder, "projects.json").read_text())["projects"]
+    assert (home / ".ssh/key").exists()
+
+
+def test_a_mode_that_an_agent_changes_keeps_no_session_from_starting(tmp_path: Path) -> None:
+    """As a user to whom modes apply: an agent may change those of all files of its user."""
+    with unprivileged(), tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        base = Path(place)
+        private_directory(base / "state")
+        (base / "state/id").touch()
+        made = private(base / "operator", base, "gemini")
+        scratch = make_scratch(base / "state", "agent", None)
+        sandbox = Sandbox("landlock", {}, scratch, homes=(made,))
+        own = sandbox.temporary_folder()
+        folder = Path(made.folder)
+        for path in (folder / "registry", folder, Path(own), Path(scratch), base / "state/scratch"):
+            path.chmod(0)
+        private_directory(base / "state")
+        assert make_scratch(base / "state", "agent", None) == scratch
+        sandbox.prepare("/workspace")
+        assert sandbox.temporary_folder() == own
+        assert "/workspace" in (folder / "projects.json").read_text()
+        (base / "state").chmod(0)
+        private_directory(base / "state")
+        assert (base / "state").stat().st_mode & 0o777 == 0o700

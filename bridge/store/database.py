@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
+from bridge.folders import open_to_owner
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ def private_directory(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in new:
         sync_directory(one.parent)  # else its name, and with it all in there, can be lost
+    open_to_owner(path)  # or an agent could keep the next start out
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
