@@ -68,6 +68,8 @@ class Preset:
     reads_along: bool = False
     """`@path` in the last of a prompt's texts, a file's among them, attaches that file to it, be it
     outside of the workspace, and without asking. A block that comes last has no `@`."""
+    ignores_links: bool = False
+    """It leaves out the links of a prompt: files are named in a text."""
     lasting: tuple[str, ...] = ()
     """Ids of options that write rules for other sessions, too: they are not offered."""
     asks: str = ""
@@ -250,11 +252,15 @@ PRESETS = (
         ("--acp",),
         # Without CLINE_API_KEY it wants a login, whatever provider is configured.
         ("CLINE_*", "ANTHROPIC_*", *_OPENAI),
-        project_files=files.CLINE,
+        # Otherwise commands are run by a daemon, which the CLI leaves behind.
+        {"CLINE_SESSION_BACKEND_MODE": "local", "CLINE_NO_AUTO_UPDATE": "1"},
+        ignores_links=True,
+        project_files=(*files.CLINE, *files.BUN),
         unshut=files.CLINE,
-        proved=False,
-        writes=("~/.cline/data/tasks/", "~/.cline/data/sessions/", "~/.cline/data/logs/"),
-        reads=("~/.cline",),
+        # It is a program of Bun, which runs what bunfig.toml names. A `bun` of the agent's has this
+        # variable, too.
+        shut={"BUN_OPTIONS": "--config=/dev/null --env-file=/dev/null"},
+        homes=(homes.CLINE,),
         install="npm install -g cline",
         login="cline auth, and set CLINE_API_KEY",
     ),

@@ -135,6 +135,16 @@ DROID = Home(
     sessions=("sessions/*/{id}.jsonl", "sessions/*/{id}.settings.json"),
 )
 
+CLINE = Home(
+    "CLINE_DIR",
+    "${CLINE_DIR:-~/.cline}",
+    (
+        *("data/sessions/", "data/tasks/", "data/teams/", "data/logs/", "data/db/"),
+        *("data/locks/", "data/cache/"),
+    ),
+    sessions=("data/sessions/{id}/**/*",),
+)
+
 # From documentation.
 GOOSE = (
     Home("XDG_DATA_HOME", "${XDG_DATA_HOME:-~/.local/share}", ("goose/sessions/",)),

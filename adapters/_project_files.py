@@ -41,9 +41,11 @@ CODEX_READS = ("AGENTS.md", "AGENTS.override.md")
 AIDER_SETTINGS = (".aider.conf.yml", ".aider.model.settings.yml", ".aider.model.metadata.json")
 AIDER = (*AIDER_SETTINGS, ".env")
 
+CLINE = (".clinerules/hooks/*", ".cline/**/*.json")
+BUN = ("bunfig.toml", ".env", ".env.*")
+
 # From documentation.
 CURSOR = _in(".cursor", "mcp.json", "hooks.json", "cli.json")
-CLINE = (".clinerules/hooks/*", ".cline/**/*.json")
 GOOSE = (".goose/**/*.yaml",)
 VIBE = _in(".vibe", "config.toml", "tools/*")
 DROID = (".mcp.json", *_in(".factory", "**/*.json", "hooks/*"))

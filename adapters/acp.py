@@ -416,7 +416,8 @@ class Acp(Adapter):
             uri = f"attachment:///{quote(part.filename or 'file')}"
             text = part.content().decode(errors="replace")
             return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": text}}
-        if isinstance(part, UrlPart) and part.url.startswith("file:"):
+        file = isinstance(part, UrlPart) and part.url.startswith("file:")
+        if isinstance(part, UrlPart) and file and not self.preset.ignores_links:
             path = unquote(urlsplit(part.url).path)
             name = part.filename or path.rpartition("/")[2] or path
             link = {"type": "resource_link", "uri": part.url, "name": name}

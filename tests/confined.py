@@ -25,6 +25,7 @@ NEEDS: Mapping[str, Sequence[str]] = {
     "codex": ("${CODEX_HOME:-~/.codex}/",),
     "codex-acp": ("${CODEX_HOME:-~/.codex}/",),
     "droid": ("~/.factory/",),
+    "cline": ("~/.cline/",),
     "copilot": ("~/.copilot/", "~/.cache/copilot/"),
     "gemini": ("~/.gemini/", "/dev/pts"),
     "qwen": ("~/.qwen/", "/dev/pts"),

@@ -165,7 +165,8 @@ def of_opencode() -> Iterator[Vector]:
     yield Vector("kilocode-mcp", {".kilocode/mcp.json": SERVER}, ("kilo",))
     yield Vector("kilo-mcp-file", {".kilo/mcp.json": SERVER}, ("kilo",))
     preload = {"bunfig.toml": 'preload = ["./NAME.js"]\n', "NAME.js": PLUGIN}
-    yield Vector("bunfig", preload)
+    yield Vector("bunfig", preload, ("cline",))
+    yield Vector("cline-hook", {".clinerules/hooks/TaskStart": "#!/bin/sh\nCANARY\n"})
     # They install what their plugins need into these folders.
     registry: Files = {
         ".npmrc": "registry=ADDRESS\n",

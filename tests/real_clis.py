@@ -109,6 +109,26 @@ def in_a_block(command: str) -> Step:
     return f"Run this:\n\n```bash\n{command}\n```\n"
 
 
+def of_cline(url: str, home: Path) -> None:
+    settings = {"provider": "openai-compatible", "apiKey": KEY, "model": "scripted"}
+    provider = {
+        "settings": {**settings, "baseUrl": f"{url}/v1"},
+        "updatedAt": "2026-01-01T00:00:00.000Z",
+        "tokenSource": "manual",
+    }
+    config = {
+        "version": 1,
+        "lastUsedProvider": "openai-compatible",
+        "modes": {},
+        "providers": {"openai-compatible": provider},
+    }
+    folder = home / ".cline/data/settings"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "providers.json").write_text(json.dumps(config))
+    # Each process looks up the address of its telemetry, which takes seconds without a network.
+    (folder / "global-settings.json").write_text(json.dumps({"telemetryOptOut": True}))
+
+
 def of_droid(url: str, home: Path) -> None:
     model = {
         "model": "scripted",
@@ -257,6 +277,19 @@ OVER_ACP = (
             "OPENAI_MODEL": "scripted",
         },
         model=OpenAiServer,
+    ),
+    Cli(
+        "cline",
+        "@cline/cli-linux-x64",
+        "@cline/cli-linux-*/bin/cline",
+        lambda command: tool("run_commands", commands=[command]),
+        lambda url: {
+            "CLINE_API_KEY": KEY,
+            "CLINE_PROVIDER": "openai-compatible",
+            "CLINE_MODEL": "scripted",
+        },
+        of_cline,
+        OpenAiServer,
     ),
     Cli(
         "droid",

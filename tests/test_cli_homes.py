@@ -50,6 +50,12 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "claude-agent-acp": CLAUDE_FILES,
     "codex": CODEX_FILES,
     "codex-acp": CODEX_FILES,
+    "cline": (
+        *(".cline/data/settings/providers.json", ".cline/data/settings/cline_mcp_settings.json"),
+        *(".cline/data/settings/global-settings.json", ".cline/data/secrets.json"),
+        *(".cline/hooks/x.sh", ".cline/plugins/x/index.js", ".cline/skills/x/SKILL.md"),
+        *(".cline/rules/x.md", ".cline/workflows/x.md", ".cline/agents/x.yaml"),
+    ),
     "droid": (
         *(".factory/settings.json", ".factory/mcp.json", ".factory/config.json"),
         *(".factory/hooks/hooks.json", ".factory/droids/x.md", ".factory/commands/x.md"),

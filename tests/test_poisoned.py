@@ -253,6 +253,7 @@ SWITCHES: dict[str, tuple[list[str], dict[str, str]]] = {
     "opencode": ([], OF_OPENCODE),
     "opencode-run": ([], OF_OPENCODE),
     "kilo": ([], OF_KILO),
+    "cline": ([], {"BUN_OPTIONS": "--config=/dev/null --env-file=/dev/null"}),
     "aider": ([], {"PYTHON_DOTENV_DISABLED": "1"}),
 }
 

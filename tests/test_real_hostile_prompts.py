@@ -42,6 +42,7 @@ OWN = {
     "claude-agent-acp": ("/cost", "/context", "/mcp:a:b", "/review", "/security-review"),
     "codex": ("/status", "/model", "/approvals", "/diff", "$init", "/review"),
     "codex-acp": ("/status", "/review", "/review-branch x", "/diff", "$init", "/logout"),
+    "cline": ("/status", "/newtask", "/deep-planning", "/newrule", "/smol", "/team x"),
     "droid": ("/status", "/review", "/init-deep", "/settings", "/mcp", "/share"),
     "gemini": ("/about", "/memory show", "/restore", "/extensions list", "/tools"),
     "qwen": ("/status", "/summary", "/export", "/btw x", "/context"),
