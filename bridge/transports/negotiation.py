@@ -163,13 +163,17 @@ def decode_json(body: bytes) -> Any:
     _check_shape(body)
     try:
         decoded = orjson.loads(body)  # it does not tell of members twice, nor of long integers
-        _CHECK.decode(body.decode())
+        text = body.decode()
+        try:
+            _CHECK.decode(text)
+        except _Large:
+            large = _large_id(text)  # raises _Twice where both are the case
+            if large is None:
+                raise
+            decoded["id"] = orjson.Fragment(large)
     except _Large:
-        large = _large_id(body.decode())
-        if large is None:
-            text = "The body has an integer of more than 64 bits."
-            raise errors.InvalidRequest(text, decoded) from None
-        decoded["id"] = orjson.Fragment(large)
+        text = "The body has an integer of more than 64 bits."
+        raise errors.InvalidRequest(text, decoded) from None
     except _Twice as twice:
         text = f"The body has an object with two members {str(twice)[:100]!r}."
         raise errors.InvalidRequest(text, decoded if _has_one_id(body) else None) from None
