@@ -41,8 +41,12 @@ def attend(folder: str) -> int:
     """Say that this process moves the bytes of all sessions with their state in `folder`, until the
     descriptor that is returned is closed. Raises TimeoutError if another process keeps the lock."""
     path = os.path.join(folder, ATTENDED)
-    with contextlib.suppress(FileExistsError):
+    try:
         os.mkfifo(path, 0o600)
+    except FileExistsError:
+        pass
+    except OSError as error:  # it has no filename of its own
+        raise OSError(error.errno, error.strerror, path) from None
     # Open before it is locked: a launcher that is refused the lock waits for the hang-up.
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     deadline = time.monotonic() + _LOCKED_WITHIN

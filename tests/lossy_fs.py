@@ -57,8 +57,9 @@ class File:
     """`data` is what programs see. Of what came since the last sync, the disk may have any state
     that a page has had, and any size."""
 
-    def __init__(self, mode: int, synced: bytes = b"") -> None:
+    def __init__(self, mode: int, synced: bytes = b"", kind: int = stat.S_IFREG) -> None:
         self.mode = mode
+        self.kind = kind
         self.data = bytearray(synced)
         self._synced = bytearray(synced)
         self._pages: dict[int, list[bytes]] = {}  # what each was, oldest first
@@ -221,7 +222,7 @@ class LossyDisk:
             node = self._node(path, handle)
             kind, size = stat.S_IFDIR, 0
             if isinstance(node, File):
-                kind, size = stat.S_IFREG, len(node.data)
+                kind, size = node.kind, len(node.data)
             owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
             return {"st_mode": kind | node.mode, "st_nlink": 1, "st_size": size, **owner}
 
@@ -241,6 +242,14 @@ class LossyDisk:
             file = File(stat.S_IMODE(mode))
             self._parent(path).change({_name(path): file})
             return self._opened(file)
+
+    def mknod(self, path: str, mode: int, device: int) -> int:
+        """A FIFO has a name here and its bytes in the kernel."""
+        with self._lock:
+            self._changing()
+            file = File(stat.S_IMODE(mode), kind=stat.S_IFMT(mode))
+            self._parent(path).change({_name(path): file})
+            return 0
 
     def mkdir(self, path: str, mode: int) -> int:
         with self._lock:

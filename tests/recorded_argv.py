@@ -38,11 +38,11 @@ WITHIN = 20.0  # seconds until it has been told a prompt, or never is
 PAUSE = 0.3  # seconds without more, on a terminal: that was the prompt
 
 
-def install(folder: Path) -> Path:
-    """A program that writes into `folder`."""
+def install(folder: Path, program: Path | None = None) -> Path:
+    """A program that writes into `folder`; it lies there, too, unless `program` is its path."""
     folder.mkdir(exist_ok=True)
     words = {"folder": folder, "python": sys.executable, "program": Path(__file__)}
-    path = folder / "agent"
+    path = program or folder / "agent"
     path.write_text(_STUB.format(**{name: shlex.quote(str(one)) for name, one in words.items()}))
     path.chmod(0o755)
     return path

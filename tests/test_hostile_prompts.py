@@ -397,7 +397,7 @@ async def test_a_cli_is_started_the_same_way_and_sees_the_same_whatever_it_is_to
 async def test_in_a_sandbox_it_gains_no_privileges_and_leaves_no_core(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    program = str(install(workspace / "records"))
+    program = str(install(workspace / "records", tmp_path / "agent"))
     env: Json = {"AGENT_BINARY": program, "BRIDGE_SANDBOX": "landlock"}
     for name in ("jsonl", "codex-exec", "aider"):
         async with bridge(workspace, AGENT_ADAPTER=name, **env) as server, ClientSession() as http:

@@ -458,7 +458,7 @@ async def test_an_answer_that_was_taken_is_given_once(tmp_path: Path) -> None:
             lambda r: all_facts(r.items, "tool_result") and state(r.items[-1]) == "input-required"
         )
         assert written(mark) == "ran "
-        task = await answer(real.client(), task, "allow")
+        task = await answer(real.client(), reader.items[-1], "allow")
         assert (state(task), artifact_text(task)) == ("completed", "Done.")
         assert written(mark) == "ran ran "
         assert len(real.requests("Do it.")) == 3
