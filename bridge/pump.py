@@ -11,7 +11,6 @@ process has it open for writing) says when that one has ended, too.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
