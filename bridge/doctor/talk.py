@@ -98,6 +98,7 @@ class Talk:
     async def _hold(self, session: Session, live: bool) -> list[Check]:
         begun = time.monotonic()
         await session.open()
+        session.pause(True)  # until a listener is there
         try:
             checks = await self._handshake(session, live)
             if checks[0].status == "ok" and self._choice.adapter.warms != "no":
@@ -229,7 +230,12 @@ class _Listener:
         self, session: Session, begin: Callable[[], object], within: float
     ) -> AgentEvent | TimedOut | None:
         """What ended it: an event of `kinds`, None of end(None), TimedOut after `within`."""
-        turn = asyncio.ensure_future(session.run(begin, self._hear))
+
+        def start() -> None:
+            begin()
+            session.pause(False)
+
+        turn = asyncio.ensure_future(session.run(start, self._hear))
         try:
             done, _ = await asyncio.wait([self._heard], timeout=within)
         finally:
