@@ -769,7 +769,8 @@ async def kill_canceling(world: World) -> int:
     await world.start()
     chance = world.random
     kinds: list[Steps] = [[["deaf"]], [["child", "session"]], [["child", "daemon"], ["deaf"]], []]
-    runs = [world.run([*chance.choice(kinds), ["text", 3000, 1, 20]], "canceled") for _ in range(3)]
+    longer = ["text", 60_000, 1, 20]  # than a restart takes, and a cancel after it
+    runs = [world.run([*chance.choice(kinds), longer], "canceled") for _ in range(3)]
     for run in runs:
         await said_so_much(run, chance.randrange(1, 50))
     cancels = [asyncio.create_task(_cancel_over_restarts(world, run)) for run in runs]
