@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +316,15 @@ def settings_of(folder: Path, **more: str) -> Any:
     return {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(folder), **more}
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """The server does not inherit from nohup, if the tests run below one, that SIGHUP is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_lets_tasks_end_and_leaves_no_process(
     workspace: Path, tmp_path: Path, live: Liveness, number: signal.Signals

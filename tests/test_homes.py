@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge import registry
+from bridge.adapter import Adapter
 from bridge.folders import closing, open_folder, remove
 from bridge.homes import PrivateHome, private_homes
 from bridge.sandbox import Sandbox, make_scratch
@@ -27,8 +28,9 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def private(home: Path, folder: Path, adapter: str = "claude-code") -> PrivateHome:
-    (made,) = private_homes(registry.load(adapter).homes, {"HOME": str(home)}, folder)
+def private(home: Path, folder: Path, adapter: type[Adapter] | None = None) -> PrivateHome:
+    homes = (adapter or registry.load("claude-code")).homes
+    (made,) = private_homes(homes, {"HOME": str(home)}, folder)
     made.refresh("/")
     return made
 
@@ -79,7 +81,7 @@ def test_no_folder_of_an_agent_is_too_deep_to_be_removed(tmp_path: Path) -> None
 def test_what_an_agent_makes_of_the_index_keeps_no_session_from_starting(
     home: Path, tmp_path: Path, name: str
 ) -> None:
-    made = private(home, tmp_path, "gemini")
+    made = private(home, tmp_path, registry.load("gemini"))
     planted = Path(made.folder, "registry", name)
     planted.unlink(missing_ok=True)
     planted.mkdir()
@@ -91,11 +93,12 @@ def test_what_an_agent_makes_of_the_index_keeps_no_session_from_starting(
 
 def test_a_mode_that_an_agent_changes_keeps_no_session_from_starting(tmp_path: Path) -> None:
     """As a user to whom modes apply: an agent may change those of all files of its user."""
+    gemini = registry.load("gemini")  # which that user may not read, in a checkout of root's home
     with unprivileged(), tempfile.TemporaryDirectory(dir="/var/tmp") as place:
         base = Path(place)
         private_directory(base / "state")
         (base / "state/id").touch()
-        made = private(base / "operator", base, "gemini")
+        made = private(base / "operator", base, gemini)
         scratch = make_scratch(base / "state", "agent", None)
         sandbox = Sandbox("landlock", {}, scratch, homes=(made,))
         own = sandbox.temporary_folder()
