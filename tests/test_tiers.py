@@ -93,7 +93,7 @@ APT = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/called"
 case "$*" in *install*bubblewrap) exit 100 ;; esac
 """
-PROGRAMS = ("bwrap", "cc", "chromium", "curl", "fusermount3", "git", "npm")
+PROGRAMS = ("bwrap", "cc", "chromium", "curl", "fusermount3", "git")
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_missing_packages_are_installed_where_that_is_possible(machine: Path, us
     called = (machine / "called").read_text().splitlines()
     assert called[0].endswith(" update")
     packages = [line.split()[-1] for line in called[1:]]
-    expected = ["bubblewrap", "gcc", "libc6-dev", "chromium", "curl", "fuse3", "nodejs", "npm"]
+    expected = ["bubblewrap", "gcc", "libc6-dev", "chromium", "curl", "fuse3"]
     assert packages == expected
 
 
@@ -146,7 +146,7 @@ def test_without_permission_the_command_is_shown(machine: Path) -> None:
     program(machine, "sudo", "#!/bin/sh\nexit 1\n")  # it wants a password
     done = install(machine)
     assert done.returncode == 0
-    expected = "bubblewrap gcc libc6-dev chromium curl fuse3 git nodejs npm"
+    expected = "bubblewrap gcc libc6-dev chromium curl fuse3 git"
     assert f"as root, run:\n    apt-get install --no-install-recommends {expected}\n" in done.stderr
     assert not (machine / "called").exists()
 
