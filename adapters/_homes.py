@@ -57,6 +57,8 @@ GEMINI = Home(
     "${GEMINI_CLI_HOME:-~}/.gemini",
     ("tmp/", "history/", "registry/"),
     inner=".gemini",
+    # In a workspace that is not trusted it looks for a key in the outer folder alone (0.61.0).
+    links=(("../.env", "${GEMINI_CLI_HOME:-~}/.gemini/.env"),),
     index=Index("projects.json", "registry/", _enter_project),
     sessions=("tmp/*/chats/*-{short}.json*",),
 )

@@ -50,10 +50,14 @@ class PrivateHome:
     owner: Owner = None
 
     @property
+    def named(self) -> str:
+        """The folder that the variable names: `folder`, or the one around it."""
+        return self.folder.removesuffix(f"/{self.home.inner}") if self.home.inner else self.folder
+
+    @property
     def variables(self) -> dict[str, str]:
         inner = {name: os.path.join(self.folder, path) for name, path in self.home.variables}
-        named = self.folder.removesuffix(f"/{self.home.inner}") if self.home.inner else self.folder
-        return {self.home.variable: named, **inner}
+        return {self.home.variable: self.named, **inner}
 
     @property
     def writes(self) -> list[str]:

@@ -172,7 +172,7 @@ class Sandbox:
         own = temporary or self.temporary_folder()
         rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
         rules["write"] += [path for home in self.homes for path in home.writes]
-        rules["show"] = [*([folder] if folder else []), *(home.folder for home in self.homes)]
+        rules["show"] = [*([folder] if folder else []), *(home.named for home in self.homes)]
         if self.known:
             homes = (path.rstrip("/") for home in self.homes for path in home.writes)
             fresh = {one: _identity(one) for one in (own, *rules["show"], *homes)}

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,20 +213,40 @@ OAUTH = {
     "subscriptionType": "max",
 }
 API_KEY = {"type": "api", "key": STORED}
-LOGINS: dict[str, tuple[str, str]] = {
-    "claude-code": (".claude/.credentials.json", json.dumps({"claudeAiOauth": OAUTH})),
-    "claude-agent-acp": (".claude/.credentials.json", json.dumps({"claudeAiOauth": OAUTH})),
-    "codex": (".codex/auth.json", json.dumps({"OPENAI_API_KEY": STORED})),
-    "codex-acp": (".codex/auth.json", json.dumps({"OPENAI_API_KEY": STORED})),
-    "opencode": (".local/share/opencode/auth.json", json.dumps({"fake": API_KEY})),
-    "kilo": (".local/share/kilo/auth.json", json.dumps({"fake": API_KEY})),
-    "qwen": (".qwen/.env", f"OPENAI_API_KEY={STORED}\n"),
+
+
+def of_cline(configured: str) -> str:
+    """Its ACP mode takes the key of a sign-in with Cline for any provider (3.0.65)."""
+    config = json.loads(configured)
+    config["providers"]["cline"] = {
+        **config["providers"]["openai-compatible"],
+        "settings": {"provider": "cline", "apiKey": STORED, "model": "scripted"},
+    }
+    return json.dumps(config)
+
+
+# Where a CLI stores its sign-in, and what the file is then, made from what it is without.
+LOGINS: dict[str, tuple[str, Callable[[str], str]]] = {
+    **dict.fromkeys(
+        ("claude-code", "claude-agent-acp"),
+        (".claude/.credentials.json", lambda _: json.dumps({"claudeAiOauth": OAUTH})),
+    ),
+    **dict.fromkeys(
+        ("codex", "codex-acp"),
+        (".codex/auth.json", lambda _: json.dumps({"OPENAI_API_KEY": STORED})),
+    ),
+    "opencode": (".local/share/opencode/auth.json", lambda _: json.dumps({"fake": API_KEY})),
+    "kilo": (".local/share/kilo/auth.json", lambda _: json.dumps({"fake": API_KEY})),
+    "qwen": (".qwen/.env", lambda _: f"OPENAI_API_KEY={STORED}\n"),
+    "gemini": (".gemini/.env", lambda _: f"GEMINI_API_KEY={STORED}\n"),
+    "cline": (".cline/data/settings/providers.json", of_cline),
+    "droid": (".factory/settings.json", lambda configured: configured.replace(KEY, STORED)),
 }
 
 
 def signed_in(cli: Cli) -> Cli:
     """The CLI without a key in its environment or settings: it has stored one."""
-    path, content = LOGINS[cli.name]
+    path, login = LOGINS[cli.name]
     kept = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "OPENAI_MODEL")
 
     def environment(url: str) -> dict[str, str]:
@@ -236,7 +257,7 @@ def signed_in(cli: Cli) -> Cli:
         cli.configure(url, home)
         file = home / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
+        file.write_text(login(file.read_text() if file.exists() else ""))
         for one in home.glob(".config/*/*.json"):
             one.write_text(one.read_text().replace(f', "apiKey": "{KEY}"', ""))
         for one in home.glob(".codex/config.toml"):

@@ -318,7 +318,7 @@ def settings_of(folder: Path, **more: str) -> Any:
 
 @pytest.fixture
 def hangup() -> Iterator[None]:
-    """The server does not inherit from nohup, if the tests run below one, that SIGHUP is ignored."""
+    """The server does not inherit from nohup, below which tests may run, that SIGHUP is ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

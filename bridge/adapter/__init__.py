@@ -133,7 +133,8 @@ class Home:
     """Further variables, each with its path in the folder."""
 
     links: tuple[tuple[str, str], ...] = ()
-    """Further links, by name: to files that are elsewhere where `variable` is not set."""
+    """Further links, by path in the folder or in the one around it: to files that are elsewhere
+    where `variable` is not set."""
 
     seeds: tuple[tuple[str, str], ...] = ()
     """Files, with their content, without which the CLI does not start and which it cannot write
