@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge import cgroup, confine
+from tests.agent import PROGRAM as SCRIPTED
 from tests.bridge_process import CHECKOUT
 from tests.hostile_cli import ATTEMPTS, PROGRAM
 
@@ -56,7 +57,16 @@ EXPECTED: dict[str, tuple[str, ...]] = {
             ),
             "yes yes yes",
         ),
-        **dict.fromkeys(("rewrite-its-own-output", "cut-its-own-output"), "no no no"),
+        # Whose process it is decides, and not what it knows: it has the operator's token here.
+        **dict.fromkeys(
+            (
+                *("use-the-bridge-without-a-token", "approve-a-permission"),
+                "use-the-bridge-with-the-token-of-its-operator",
+                *("delegate-to-an-agent-without-a-boundary", "rewrite-its-own-output"),
+                "cut-its-own-output",
+            ),
+            "no no no",
+        ),
         # A folder of its own is where others are.
         "mkdir-in-tmp": "yes no own",
         "write-shared-memory": "yes yes own",
@@ -102,10 +112,8 @@ def settings(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
     """Of the server: the defaults, but for the profile and for where things are."""
     return {
         "HOME": at["home"],
-        "AGENT_ADAPTER": "tests.text_only:TextOnly",
-        "AGENT_BINARY": sys.executable,
-        "AGENT_ARGS": f"-I -S {PROGRAM}",
         "AGENT_REPO_PATH": at["workspace"],
+        "BRIDGE_AUTH": "auto",
         "BRIDGE_SANDBOX": profile,
         "BRIDGE_STATE_DIR": at["state"],
         "CONFIG_FILE": at["settings"],
@@ -123,14 +131,27 @@ def targets() -> Iterator[dict[str, Any]]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         for name in (
             *("workspace/.git/hooks", "home/.ssh", "home/.config/gh", "home/.kube"),
-            *("outside", "state"),
+            *("home/.text-only/hooks", "home/.text-only/plugins/one", "outside", "state"),
         ):
             (folder / name).mkdir(parents=True, mode=0o700)
-        (folder / "settings.toml").touch()
+        (folder / "settings.toml").write_text(
+            f"""
+            [agents.hostile]
+            adapter = "tests.text_only:TextOnly"
+            binary = {sys.executable!r}
+            args = ["-I", "-S", {PROGRAM!r}]
+            [agents.open]
+            adapter = "jsonl"
+            binary = {sys.executable!r}
+            args = ["-I", "-S", {SCRIPTED!r}]
+            sandbox = "none"
+            """
+        )
         for name in (
             *("workspace/.git/config", "home/.bashrc", "home/.ssh/id_ed25519", "state/secret"),
             *("outside/file", "outside/movable", "outside/deletable"),
-            *("home/.config/gh/hosts.yml", "home/.kube/config"),
+            *("home/.config/gh/hosts.yml", "home/.kube/config", "home/.text-only/settings.json"),
+            *("home/.text-only/hooks/start.sh", "home/.text-only/plugins/one/index.js"),
         ):
             (folder / name).write_text("of somebody else\n")
         names = ("workspace", "home", "outside", "state")

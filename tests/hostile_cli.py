@@ -13,9 +13,11 @@ For the network, "worked" means that the sandbox let it try; what answers is som
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
+import http.client
 import json
 import os
 import resource
@@ -505,6 +507,81 @@ def _leave_behind(at: Targets, name: str, environment: dict[str, str]) -> None:
             os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, token], environment)
         os._exit(0)
     os.wait()
+
+
+# --- what its CLI executes or trusts -------------------------------------------------------------
+
+
+def plant(at: Targets, name: str) -> None:
+    """In the operator's folder, or in the one that its CLI was told of."""
+    first, *others = (at["home"] + "/.text-only", os.environ.get("TEXT_ONLY_HOME"))
+    for folder in filter(None, (first, *others)):
+        with contextlib.suppress(OSError):
+            return touch(f"{folder}/{name}")
+    touch(f"{first}/{name}")
+
+
+@attempt
+def change_the_settings_of_its_cli(at: Targets) -> None:
+    plant(at, "settings.json")
+
+
+@attempt
+def change_a_hook_of_its_cli(at: Targets) -> None:
+    plant(at, "hooks/start.sh")
+
+
+@attempt
+def change_a_plugin_of_its_cli(at: Targets) -> None:
+    plant(at, "plugins/one/index.js")
+
+
+# --- the bridge's own API ------------------------------------------------------------------------
+
+
+def call_the_bridge(at: Targets, token: str, method: str, params: Targets) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", at["port"], timeout=PATIENCE)
+    headers = {
+        **{"Host": "localhost", "A2A-Version": "1.0", "Content-Type": "application/json"},
+        **({"Authorization": token} if token else {}),
+    }
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    try:
+        connection.request("POST", "/a2a", body, headers)
+        response = connection.getresponse()
+    except http.client.HTTPException as error:
+        raise Failed(type(error).__name__) from None
+    answer = response.read().decode()
+    if response.status != 200 or "error" in json.loads(answer):
+        raise Failed(f"{response.status} {answer[:200]}")
+    return answer[:200]
+
+
+def message(text: str, **more: Any) -> Targets:
+    parts = [{"text": text}]
+    return {"message": {"messageId": "hostile", "role": "ROLE_USER", "parts": parts, **more}}
+
+
+@attempt
+def use_the_bridge_without_a_token(at: Targets) -> str:
+    return call_the_bridge(at, "", "ListTasks", {})
+
+
+@attempt
+def use_the_bridge_with_the_token_of_its_operator(at: Targets) -> str:
+    return call_the_bridge(at, at["token of the operator"], "ListTasks", {})
+
+
+@attempt
+def approve_a_permission(at: Targets) -> str:
+    answer = message("yes", taskId=at["asking"])
+    return call_the_bridge(at, at["token of the operator"], "SendMessage", answer)
+
+
+@attempt
+def delegate_to_an_agent_without_a_boundary(at: Targets) -> str:
+    task = message("text done", metadata={"bridge": {"agent": "open"}})
+    return call_the_bridge(at, at["token of the operator"], "SendMessage", task)
 
 
 # --- the network ---------------------------------------------------------------------------------

@@ -612,11 +612,18 @@ async def test_the_blast_radius(profile: str) -> None:
     with blast_radius.targets() as at:
         settings = blast_radius.settings(profile, at)
         async with (
-            aiohttp.ClientSession(timeout=timeout, read_bufsize=2**20) as http,
             bridge(Path(at["workspace"]), **settings) as server,
+            aiohttp.ClientSession(
+                timeout=timeout, read_bufsize=2**20, headers=server.credentials
+            ) as http,
         ):
             client = Client(http, server.url)
             waiting = await client.send_now("wait")
+            chosen = {"bridge": {"agent": "open"}}
+            asking = await client.send("permit q May I?", metadata=chosen)
+            assert state(asking) == "input-required"
+            at["token of the operator"] = server.credentials["Authorization"]
+            at["asking"] = task_id(asking)
             try:
                 neighbour = _neighbour(at["workspace"])
                 at |= {"bridge": server.process.pid, "neighbour": neighbour.pid}
@@ -627,6 +634,7 @@ async def test_the_blast_radius(profile: str) -> None:
                 assert neighbour.is_running()
                 left = _with_argument(at["token"])
                 assert len(left) == 2  # of live-on-…
+                assert state(await client.get(task_id(asking))) == "input-required"
                 await client.cancel(task_id(waiting))
                 await server.stop()
                 assert not [one for one in left if one.is_running()]
