@@ -28,7 +28,7 @@ from bridge.events import AgentEvent, Failed, Started
 from bridge.message import Message, Role, TextPart
 from bridge.session import Limits, Session
 from bridge.settings import load
-from tests import acp_agent
+from tests import NODE, acp_agent
 from tests.bridge_process import CHECKOUT, bridge
 from tests.liveness import listening
 from tests.model_server import ModelServer
@@ -67,7 +67,7 @@ class Machine:
 
     def environment(self) -> dict[str, str]:
         return {
-            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "PATH": f"{self.bin}:{NODE}:/usr/bin:/bin",
             "HOME": str(self.folder / "home"),
             "PYTHONPATH": str(CHECKOUT),
             "PYTHONWARNINGS": "error",
