@@ -52,13 +52,14 @@ class Jsonl(Adapter):
         self._first = True  # nothing has been said in this turn yet
         self._names: dict[str, str] = {}  # of the turn's tool calls
         self._nameless = 0  # artifacts of the turn that have neither id nor name
+        self._broke_off = False  # something else came after the last text of the turn
 
     def launch(self) -> Launch:
         return Launch((self.config.binary, *self.config.args))
 
     def prompt(self, prompt: Prompt) -> None:
         self._task_id, self._first, self._names = prompt.task_id, True, {}
-        self._nameless = 0
+        self._nameless, self._broke_off = 0, False
         self._send(
             type="prompt",
             protocol=PROTOCOL,
@@ -98,9 +99,14 @@ class Jsonl(Adapter):
             yield from handler(self, said)
             self._first = False
 
+    def _said(self, line: Json) -> Iterator[AgentEvent]:
+        new_block, self._broke_off = self._broke_off, False
+        yield Text(_text(line), new_block=new_block)
+
     def _tool_call(self, line: Json) -> Iterator[AgentEvent]:
         call_id, name = _text(line, "id"), _text(line, "name")
         self._names[call_id] = name
+        self._broke_off = True
         yield ToolCall(call_id, name, line.get("input"))
 
     def _tool_result(self, line: Json) -> Iterator[AgentEvent]:
@@ -133,6 +139,7 @@ class Jsonl(Adapter):
         )
 
     def _question(self, line: Json) -> Iterator[AgentEvent]:
+        self._broke_off = True
         options = tuple(_options(line))
         kind: QuestionKind = "choice" if options else "text"
         if any(option.kind != "choice" for option in options):
@@ -157,7 +164,7 @@ class Jsonl(Adapter):
         self.send(orjson.dumps(line) + b"\n")
 
     _handlers: ClassVar[Handlers] = {
-        "text": lambda self, line: [Text(_text(line))],
+        "text": _said,
         "thought": lambda self, line: [Thought(_text(line))],
         "status": lambda self, line: [Status(_text(line))],
         "tool_call": _tool_call,

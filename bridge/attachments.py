@@ -74,12 +74,16 @@ class Attachments:
     def check(self, message: Message, within: Sequence[str] | None = None) -> Message:
         """The message with the paths of its files resolved, which must lie `within`, too. Raises
         InvalidParams where there are too many parts, one is too large or a file is not in the
-        workspace, ContentTypeNotSupported for what no agent behind this server can be given."""
+        workspace, ContentTypeNotSupported for what no agent behind this server can be given. Data
+        of a type that the CLI does not read is no reason to refuse the rest: see read()."""
         if len(message.parts) > self._limits.parts:
             text = f"has {len(message.parts)} parts; BRIDGE_MAX_PARTS is {self._limits.parts}"
             raise InvalidParams(f"The message {text}.", [("message.parts", text)])
         numbered = enumerate(message.parts)
         parts = tuple(self._checked(number, part, within) for number, part in numbered)
+        if not any(self._reads(part) for part in parts):
+            kinds = ", ".join(map(media_type, parts))
+            raise ContentTypeNotSupported(f"This agent reads none of {kinds}, only {self._known}.")
         return replace(message, parts=parts)
 
     def _checked(self, number: int, part: Part, within: Sequence[str] | None) -> Part:
@@ -87,9 +91,9 @@ class Attachments:
             case TextPart(text):
                 self._check_size(number, len(text.encode()), self._limits.text, "TEXT")
             case DataPart(data):
-                self._check_size(number, len(orjson.dumps(data)), self._limits.text, "TEXT")
-                if isinstance(data, dict) and "questionId" in data:
-                    return part  # an answer, which the bridge itself reads
+                if self._reads(part):
+                    self._check_size(number, len(orjson.dumps(data)), self._limits.text, "TEXT")
+                return part
             case RawPart(content):
                 self._check_size(number, _decoded_size(content), self._limits.raw, "RAW")
                 return part  # its media type does not matter: it can be put into a file
@@ -101,9 +105,8 @@ class Attachments:
                 text = "This agent takes files by value (raw, or bytes in 0.3), not by address."
                 raise ContentTypeNotSupported(text)
         if not self._takes(part):
-            modes = ", ".join(self._modes)
             raise ContentTypeNotSupported(
-                f"This agent cannot read {media_type(part)}, only {modes}."
+                f"This agent cannot read {media_type(part)}, only {self._known}."
             )
         return part
 
@@ -113,13 +116,31 @@ class Attachments:
             raise InvalidParams(f"Part {number} {text}.", [(f"message.parts.{number}", text)])
 
     def _takes(self, part: Part) -> bool:
-        return any(fnmatch(media_type(part), pattern) for pattern in self._modes)
+        kind = media_type(part)
+        kinds = (kind, "application/json") if kind.endswith("+json") else (kind,)
+        return any(fnmatch(one, pattern) for pattern in self._modes for one in kinds)
+
+    def _reads(self, part: Part) -> bool:
+        """Whether the CLI, or the bridge itself, reads the part if it is data."""
+        if not isinstance(part, DataPart) or self._takes(part):
+            return True
+        return isinstance(part.data, dict) and "questionId" in part.data
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(self._modes)
 
     # --- when its turn begins ------------------------------------------------------------------
 
     def fits(self, message: Message) -> bool:
         """Whether the CLI can be given the message as it is."""
-        return not self._foreign(message)
+        return not self._foreign(message) and all(map(self._reads, message.parts))
+
+    def read(self, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """The message without the data that the CLI does not read, and the types of that."""
+        parts = tuple(part for part in message.parts if self._reads(part))
+        left = tuple(media_type(part) for part in message.parts if not self._reads(part))
+        return replace(message, parts=parts), left
 
     async def save(self, context_id: str, task_id: str, message: Message) -> Message:
         """The message as its CLI can be given it, files put down where that is needed. Raises

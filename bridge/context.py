@@ -172,6 +172,16 @@ class Context:
     def idle(self) -> bool:
         return self._worker is None
 
+    def waits(self, record: Record) -> bool:
+        """Whether another task has its turn before it."""
+        first = self._current or next((one for one, _ in self._queue), None)
+        return record is not first
+
+    @property
+    def current(self) -> Record | None:
+        """The task whose turn it is."""
+        return self._current
+
     @property
     def only_task(self) -> Record | None:
         """The task that runs, if no other one waits behind it."""
@@ -245,7 +255,7 @@ class Context:
             return
         answer = read_answer(question, message)
         if answer is None:
-            self._apply(record, NotUnderstood(message, hint(question)))
+            self._apply(record, NotUnderstood(message, hint(message)))
             return
         self._settle(record, question, replace(answer, by=by))
 
@@ -261,7 +271,7 @@ class Context:
     def _pass_on(self, record: Record, question: Question, answer: Answer) -> None:
         session = self._session
         if session:
-            told = Told("answer", session.position, question=question, answer=answer)
+            told = session.told("answer", question=question, answer=answer)
             self._tell(session, told, record, lambda: session.answer(question, answer))
 
     def can_steer(self, record: Record, message: Message) -> bool:
@@ -272,11 +282,11 @@ class Context:
 
     def steer(self, record: Record, message: Message) -> None:
         """`message` joins the turn of `record`."""
+        session, message = self._session, replace(message, context_id=self.id)
+        prompt = Prompt.of(replace(message, task_id=record.task.id))
+        told = session.told("steer", prompt.message) if session else None
         self._apply(record, Steered(message))
-        session = self._session
-        if session:
-            prompt = Prompt.of(replace(message, task_id=record.task.id, context_id=self.id))
-            told = Told("steer", session.position, prompt.message)
+        if session and told:
             self._tell(session, told, record, lambda: session.steer(prompt))
 
     def _tell(self, session: Session, told: Told, record: Record, tell: Callable[[], None]) -> None:
@@ -384,10 +394,16 @@ class Context:
     async def _turn(self, record: Record, message: Message) -> None:
         try:
             self._agent.check(self.cwd)
+            message, left = self._agent.attachments.read(message)
+            if left:
+                text = (
+                    f"Left out of the message, since this agent does not read it: {', '.join(left)}"
+                )
+                self._apply(record, Status(text, {"type": "left_out", "mediaTypes": left}))
             message = await self._agent.attachments.save(self.key, record.task.id, message)
             session = await self._live_session(record)
             if session:
-                told = Told("prompt", session.position, message)
+                told = session.told("prompt", message)
                 if not session.handshaking:
                     self._prompted(record)  # durable together with what the CLI is told
                 prompt = Prompt.of(message)

@@ -158,7 +158,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The turn ended well. `text` becomes the status message, `summary` the `result` artifact."""
+    """The turn ended well. `summary`: the last words of the answer, where they are not its last
+    block; `text`: more words, for the final status. `details` are for programs."""
 
     text: str | None = None
     summary: str | None = None

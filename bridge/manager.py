@@ -161,11 +161,15 @@ class TaskManager:
 
     def _take(self, params: SendParams, principal: Principal) -> Sent:
         message = params.message
-        if params.answers_by_context and message.task_id is None and message.context_id:
+        if message.task_id is None and message.context_id:
             key = key_of(principal.id, message.context_id)
-            message = replace(message, task_id=self._waiting_task(key))
+            message = replace(message, task_id=self._asking_task(key))
         if message.task_id is not None:
             return self._answer(message, params, principal)
+        return self._begin(message, params, principal)
+
+    def _begin(self, message: Message, params: SendParams, principal: Principal) -> Sent:
+        """A task of its own for `message`, or its place in the turn that runs."""
         authorize(principal, "run")
         options = self._options(message, params)
         context = self._context(message, options, principal)
@@ -224,7 +228,7 @@ class TaskManager:
         item each time that `pause` seconds have passed."""
         loop = asyncio.get_running_loop()
         end = loop.time() + REPLY_WITHIN
-        while self._adapter.may_reply and record.log.visible < 1 and loop.time() < end:
+        while self._may_reply(record) and record.log.visible < 1 and loop.time() < end:
             try:
                 await asyncio.wait_for(record.log.changed(), min(pause, end - loop.time()))
             except TimeoutError:
@@ -232,6 +236,11 @@ class TaskManager:
         record.shown = record.task.reply is None
         if record.shown:
             self._show(record)
+
+    def _may_reply(self, record: Record) -> bool:
+        """Whether a Message may take the task's place soon: what waits its turn is a task."""
+        context = self._contexts.get(_key(record.task))
+        return self._adapter.may_reply and context is not None and not context.waits(record)
 
     async def close(self, drain: float, keep: bool = False) -> None:
         """Take no more messages; give the agents that work `drain` seconds, then end everything,
@@ -296,16 +305,16 @@ class TaskManager:
         if message.context_id not in (None, task.context_id):
             text = "contextId is not the one of this task"
             raise InvalidParams(text, [("message.contextId", "does not belong to the task")])
-        if task.state.terminal:
+        if task.state.terminal and not (params.reopens and message.context_id):
             text = f"The task is {task.state.value}; to go on, send a message with its contextId."
             raise UnsupportedOperation(text)
-        context = self._contexts[_key(task)]
-        check_place(context.cwd, principal)
-        if self._steers(context, record, message):
+        context = self._contexts.get(_key(task))
+        if context:
+            check_place(context.cwd, principal)
+        if context and self._steers(context, record, message):
             return self._steer(context, record, message, principal)
-        if task.question is None:
-            text = "The task is working and asks nothing; send a message with only its contextId"
-            raise UnsupportedOperation(f"{text} to queue the next one.")
+        if task.question is None or context is None:
+            return self._begin_next(task, message, params, principal)
         if any(isinstance(part, RawPart | UrlPart) for part in message.parts):
             raise ContentTypeNotSupported("An answer is text or data; send files with a prompt.")
         options = self._options(message, params)
@@ -313,6 +322,16 @@ class TaskManager:
         sent = Sent(record, record.log.last)
         context.answer(record, message, principal.id)
         return sent
+
+    def _begin_next(
+        self, task: Task, message: Message, params: SendParams, principal: Principal
+    ) -> Sent:
+        """The message names a task that asks nothing: it is for the turn after that one."""
+        if task.owner != principal.id:
+            text = "The task asks nothing, and only its owner can go on with its conversation."
+            raise UnsupportedOperation(text)
+        named = replace(message, task_id=None, context_id=task.context_id)
+        return self._begin(named, params, principal)
 
     def _show(self, record: Record) -> None:
         """A client knows the task from now on."""
@@ -332,10 +351,10 @@ class TaskManager:
         context.steer(record, message)
         return sent
 
-    def _waiting_task(self, key: str) -> str | None:
-        """The one task of a context, where it waits for its client and nothing waits behind it."""
+    def _asking_task(self, key: str) -> str | None:
+        """The task of a context that waits for its client."""
         context = self._contexts.get(key)
-        record = context.only_task if context else None
+        record = context.current if context else None
         return record.task.id if record and record.task.question else None
 
     def _context(self, message: Message, options: Options, principal: Principal) -> Context:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -58,6 +58,10 @@ Part = TextPart | RawPart | UrlPart | DataPart
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """`facts`: what the bridge's own words in `parts` say, for programs. A client that asks for our
+    extension gets them as a data part, every other one in `metadata.bridge`: many clients print
+    each data part as JSON."""
+
     id: str
     role: Role
     parts: tuple[Part, ...]
@@ -66,6 +70,7 @@ class Message:
     reference_task_ids: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     metadata: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] | None = field(default=None, repr=False)  # see idempotency.py
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from bridge.events import (
     Failed,
     Question,
     Status,
+    Text,
     TimedOut,
     merge_text,
 )
@@ -47,6 +49,11 @@ log = logging.getLogger(__name__)
 SETTLE_WITHIN = 1.0  # seconds for a CLI that has ended its turn to write down the conversation
 INTERRUPT_GRACE = 2.0  # seconds for the CLI to end its turn in its own way before SIGTERM
 EXIT_GRACE = 2.0  # seconds for the CLI to exit when its stdout has ended
+WORD_WITHIN = (
+    0.05  # seconds in which the rest of a word is expected, lest a piece of text ends in it
+)
+LONGEST_WORD = 32  # characters; what is longer is none
+_WORD = re.compile(r"\w+\Z")
 Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
 
@@ -93,6 +100,10 @@ class Session:
         self._stopping: asyncio.Task[str] | None = None
         self._muted: asyncio.TimerHandle | None = None  # stdout has ended, and it may yet exit
         self._broken = False  # what it says cannot be trusted any more
+        self._held: list[AgentEvent] = []  # until the word is complete in which they end
+        self._release: asyncio.TimerHandle | None = None
+        self._heard = 0  # bytes of its output that the adapter has heard
+        self._delivered = 0  # and those of which all has been delivered
         self.greeted = False  # the handshake was begun before there was a prompt
 
     def __repr__(self) -> str:
@@ -150,6 +161,7 @@ class Session:
                 if one:
                     self._tell_again(one)
                     owed += self.adapter.data_to_send()
+        self._heard = self._delivered = position
         spool.owe(bytes(owed))
 
     def _tell_again(self, told: Told) -> None:
@@ -169,8 +181,13 @@ class Session:
 
     @property
     def position(self) -> int:
-        """Bytes of the CLI's output that have been understood."""
-        return self._process.position if self._process else 0
+        """Bytes of the CLI's output that have been understood, and delivered."""
+        return self._delivered
+
+    def told(self, kind: str, message: Message | None = None, **members: Any) -> Told:
+        """What the adapter is told now, after all that it has heard."""
+        self._deliver([])
+        return Told(kind, self._delivered, message, **members)
 
     async def run(
         self,
@@ -193,7 +210,7 @@ class Session:
             late = await turn.over
             if late:
                 self._broken = True
-                sink([*self._redactor.rest(), late])
+                sink([*self.unsaid(), late])
             if turn.error:
                 raise turn.error
         finally:
@@ -218,6 +235,7 @@ class Session:
 
     def unsaid(self) -> Sequence[AgentEvent]:
         """What has waited until now lest it becomes a secret: the turn ends here."""
+        self._deliver([])
         return self._redactor.rest()
 
     def pause(self, paused: bool) -> None:
@@ -233,7 +251,7 @@ class Session:
         return self.greeted
 
     def prompt(self, prompt: Prompt) -> None:
-        self._redactor.rest()  # of a turn that was cancelled
+        self._redactor.rest()  # of a turn that was canceled
         self._tell(lambda: self.adapter.prompt(prompt))
         self._watch_start()
 
@@ -259,10 +277,26 @@ class Session:
                     events.extend(self.adapter.receive_line(line))
         except Exception as error:
             events.append(self._adapter_failed(error))
-        self._deliver(events)
+        self._receive(events)
         self._flush()
         if self._turn and self._turn.starting and not self.adapter.handshaking:
             self._turn.started()
+
+    def _receive(self, events: list[AgentEvent]) -> None:
+        """Deliver the events of some lines, as far as they do not end within a word: clients that
+        put something between the pieces would tear it. A crash loses nothing of what is held: its
+        lines do not count as understood yet."""
+        if self._held and not _goes_on(events):
+            self._deliver([])
+        if self._process:
+            self._heard = self._process.position
+        if not (self._turn and _ends_in_word(events or self._held)):
+            self._deliver(events)
+            return
+        self._held += events
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            self._release = loop.call_later(WORD_WITHIN, self._deliver, ())
 
     def _receive_end(self) -> None:
         """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
@@ -292,7 +326,12 @@ class Session:
         self._deliver(events)
 
     def _deliver(self, events: Iterable[AgentEvent]) -> None:
-        events = self._redactor.clean(merge_text(events))
+        if self._release:
+            self._release.cancel()
+            self._release = None
+        held, self._held = self._held, []
+        self._delivered = self._heard
+        events = self._redactor.clean(merge_text([*held, *events]))
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._broken = True  # the process was to resume what is not there any more
@@ -497,6 +536,22 @@ def _too_silent(limit: float) -> TimedOut:
         f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
         "limit)."
     )
+
+
+def _ends_in_word(events: Sequence[AgentEvent]) -> bool:
+    last = events[-1] if events else None
+    if not isinstance(last, Text) or last.parent is not None:
+        return False
+    found = _WORD.search(last.text[-LONGEST_WORD - 1 :])
+    return found is not None and len(found[0]) <= LONGEST_WORD
+
+
+def _goes_on(events: Sequence[AgentEvent]) -> bool:
+    """Whether they begin with the rest of a word, or say nothing at all."""
+    first = events[0] if events else None
+    if not isinstance(first, Text):
+        return first is None
+    return first.parent is None and not first.new_block and _WORD.match(first.text[:1]) is not None
 
 
 def _walls(rules: Mapping[str, Any]) -> Mapping[str, Any]:

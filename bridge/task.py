@@ -42,10 +42,11 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Message, Part, Role, TextPart
+from bridge.message import Message, Part, Role, TextPart
 
 ANSWER_ID = "assistant-response"
-RESULT_ID = "result"
+LAST_WORDS = 64 * 1024  # characters of the answer that the final status repeats
+GAP = "\n\n"  # between two blocks of an answer: clients join the pieces as they come
 LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
 MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
 
@@ -170,24 +171,41 @@ class Artifact:
         self._join()
         self._parts.extend(parts)
 
-    def add_text(self, text: str, new_block: bool) -> None:
+    def add_text(self, text: str, new_block: bool) -> str:
+        """Add a piece of text, and return it as it stands there: a new block begins with a blank
+        line, unless the text before it ends in a newline."""
         if new_block or self._pieces is None:
             self._join()
             self._pieces = []
+            text = self._gap() + text
         self._pieces.append(text)
         self._loose += 1
         if self._loose == LOOSE:
             self._pieces[-LOOSE:] = ["".join(self._pieces[-LOOSE:])]
             self._loose = 0
+        return text
 
     def retract(self, length: int) -> None:
-        """Take the last `length` characters of text away again."""
+        """Take the last `length` characters of text away again, and the gaps between them."""
         self._join()
         while length > 0 and self._parts and isinstance(part := self._parts[-1], TextPart):
             self._parts.pop()
-            if len(part.text) > length:
-                self._parts.append(TextPart(part.text[:-length]))
-            length -= len(part.text)
+            said = len(part.text) - len(self._gap())
+            if said > length:
+                self._pieces = [part.text[:-length]]
+            length -= said
+
+    @property
+    def last_block(self) -> str:
+        """The text that was said last, without the gap before it."""
+        last = self.parts[-1] if self.parts else None
+        return last.text.strip() if isinstance(last, TextPart) else ""
+
+    def _gap(self) -> str:
+        """What a block begins with that comes after these parts."""
+        last = self._parts[-1] if self._parts else None
+        before = last.text if isinstance(last, TextPart) else ""
+        return GAP if before and not before.endswith("\n") else ""
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -197,9 +215,12 @@ class Artifact:
         return [*self._parts, TextPart(self._pieces[0])]
 
     def shed(self) -> None:
-        """Drop what it holds; it can still be added to."""
-        self._parts.clear()
-        self._pieces, self._loose = None, 0
+        """Drop what it holds, but for the end of a text that can still be added to."""
+        if self._pieces is None:
+            self._parts = self._parts[-1:]
+        else:
+            self._parts.clear()
+            self._pieces, self._loose = ["".join(self._pieces)[-LAST_WORDS - 1 :]], 0
 
     def _join(self) -> None:
         if self._pieces is not None:
@@ -209,7 +230,11 @@ class Artifact:
 
 @dataclass(slots=True)
 class Task:
-    """One turn of one CLI session, and all that a client may ask about it."""
+    """One turn of one CLI session, and all that a client may ask about it.
+
+    The messages in which the agent asks or ends are in `history` at once, where clients that read
+    no status look for them; those on progress when the next status replaces them.
+    """
 
     id: str
     context_id: str
@@ -319,9 +344,8 @@ class Task:
                 self.reply = replace(self._message(*event.parts), task_id=None)
                 return self._finish(target, now, self.reply)
             case Failed() | Rejected() | Canceled() | TimedOut() | Interrupted():
-                return self._finish(
-                    target, now, self._message(*wording.ending(event)), wording.reason(event)
-                )
+                message = self._worded(*wording.ending(event))
+                return self._finish(target, now, message, wording.reason(event))
             case _:
                 assert_never(event)
 
@@ -382,10 +406,10 @@ class Task:
         append = artifact is not None
         if artifact is None:
             artifact = self.artifacts[artifact_id] = Artifact(artifact_id, name)
-        artifact.add_text(event.text, event.new_block)
+        text = artifact.add_text(event.text, event.new_block)
         updates: list[Update] = []
-        for start in range(0, len(event.text) or 1, MOST_TEXT):
-            part = TextPart(event.text[start : start + MOST_TEXT])
+        for start in range(0, len(text) or 1, MOST_TEXT):
+            part = TextPart(text[start : start + MOST_TEXT])
             updates.append(ArtifactUpdate(artifact_id, (part,), name, append=append or start > 0))
         return updates
 
@@ -438,33 +462,39 @@ class Task:
         return updates
 
     def _done(self, event: Done, target: TaskState, now: datetime) -> list[Update]:
-        updates: list[Update] = []
-        if event.summary is not None:
-            facts = {**wording.usage(self._usage), **(event.details or {})}
-            parts: tuple[Part, ...] = (TextPart(event.summary), DataPart(facts))
-            updates.append(self._add_chunk(ArtifactChunk(RESULT_ID, parts, "Result")))
-        message = self._message(TextPart(event.text)) if event.text else None
-        return self._finish(target, now, message, before=updates)
+        """Many clients show the final status and no artifact, others the artifacts alone: the last
+        words are in both."""
+        artifact = self.artifacts.get(ANSWER_ID)
+        said = artifact.last_block if artifact else ""
+        words = (event.summary or "").strip() or said
+        more = (event.text or "").strip()
+        words = words if more in words else f"{words}{GAP}{more}".strip()
+        updates = self._add_text(Text(words, new_block=True)) if words and not said else []
+        message = self._message(TextPart(_end_of(words))) if words else None
+        facts = {"bridge": {"result": event.details}} if event.details else None
+        return self._finish(target, now, message, facts, before=updates)
 
     def _finish(
         self,
         target: TaskState,
         now: datetime,
         message: Message | None,
-        reason: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
         before: Sequence[Update] = (),
     ) -> list[Update]:
-        """The last updates of the task; the terminal status comes last."""
+        """The last updates of the task; the terminal status comes last, with `facts` in its
+        metadata."""
         self.questions.clear()
         updates: list[Update] = []
         for event in self._held:
             updates += self._apply(event, TaskState.WORKING, now)
         self._held = []
+        updates += before
         updates += [self._close(artifact) for artifact in self.artifacts.values() if artifact.open]
-        metadata = dict(reason or {})
+        metadata = dict(facts or {})
         if self._usage:
             metadata["usage"] = wording.usage(self._usage)
-        return [*updates, *before, self._status(target, now, message, metadata or None)]
+        return [*updates, self._status(target, now, message, metadata or None)]
 
     def _close(self, artifact: Artifact) -> Update:
         artifact.open = False
@@ -473,8 +503,13 @@ class Task:
 
     # --- status and messages -------------------------------------------------------------------
 
-    def _say(self, state: TaskState, now: datetime, text: str, *data: Part) -> Update:
-        return self._status(state, now, self._message(TextPart(text), *data))
+    def _say(
+        self, state: TaskState, now: datetime, text: str, facts: wording.Facts | None
+    ) -> Update:
+        """A status with a message. One on progress is a line: clients that print all of them put
+        nothing between."""
+        line = text if state.interrupted else f"{text}\n"
+        return self._status(state, now, self._worded(line, facts))
 
     def _status(
         self,
@@ -485,6 +520,8 @@ class Task:
     ) -> Update:
         self._remember(self.status_message)
         self.state, self.status_time, self.status_message = state, now, message
+        if state.terminal or state.interrupted:
+            self._remember(message)
         for name, facts in (metadata or {}).items():
             self.metadata[name] = {**self.metadata.get(name, {}), **facts}
         return StatusUpdate(state, now, message, metadata)
@@ -494,6 +531,9 @@ class Task:
         identity = f"{self.id}-{self._messages}"
         return Message(identity, Role.AGENT, parts, self.id, self.context_id)
 
+    def _worded(self, text: str, facts: wording.Facts | None) -> Message:
+        return replace(self._message(TextPart(text)), facts=facts)
+
     def _hear(self, message: Message | None) -> None:
         """The client's message comes after the question that it is about."""
         self._remember(self.status_message)
@@ -501,5 +541,13 @@ class Task:
         self._remember(message)
 
     def _remember(self, message: Message | None) -> None:
-        if message is not None:
+        last = self.history[-1].id if self.history else None
+        if message is not None and message.id != last:
             self.history.append(replace(message, task_id=self.id, context_id=self.context_id))
+
+
+def _end_of(text: str) -> str:
+    """`text`, or where it is long its end: the whole is in the artifact."""
+    if len(text) <= LAST_WORDS:
+        return text
+    return f"[…] {text[-LAST_WORDS:]}"

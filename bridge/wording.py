@@ -1,4 +1,4 @@
-"""What is said of events: a text for people and data parts for programs."""
+"""What is said of events: a text for people, and the same as an object for programs."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Part, TextPart
 from bridge.readable import capped, exact, one_line, readable
 
-Words = tuple[str, *tuple[Part, ...]]
+OPTION_CHARS = 400  # of the name of an option
+Facts = Mapping[str, Any]
+Words = tuple[str, Facts | None]
 BadEnd = Failed | Rejected | Canceled | TimedOut | Interrupted
 
 
 def progress(event: Thought | Status | ToolCall | ToolResult | Plan) -> Words:
-    """The text of a status message, cut to a line, and its data parts."""
+    """The text of a status message, cut to a line, and its facts."""
     match event:
         case Thought(text):
-            return one_line(text), DataPart({"type": "thought", "text": text})
+            return one_line(text), {"type": "thought", "text": text}
         case Status(text, data):
-            return (one_line(text), DataPart(data)) if data else (one_line(text),)
+            return one_line(text), data or None
         case ToolCall():
             facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
-            return one_line(f"Using tool: {event.name}"), _data(facts, event, input=event.input)
+            return one_line(f"Using tool: {event.name}"), _facts(facts, event, input=event.input)
         case ToolResult():
             return _tool_result(event)
         case Plan():
             done = sum(entry.status == "completed" for entry in event.entries)
             plan = {"type": "plan", "entries": [asdict(entry) for entry in event.entries]}
-            return one_line(f"Plan: {done} of {len(event.entries)} done"), DataPart(plan)
+            return one_line(f"Plan: {done} of {len(event.entries)} done"), plan
 
 
 def _tool_result(event: ToolResult) -> Words:
@@ -59,10 +60,10 @@ def _tool_result(event: ToolResult) -> Words:
     values = {"output": event.output}
     if event.changes:
         values["changes"] = [asdict(change) for change in event.changes]
-    return one_line(text), _data(facts, event, **values)
+    return one_line(text), _facts(facts, event, **values)
 
 
-def _data(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> DataPart:
+def _facts(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> Facts:
     """`facts` with `values` cut to size; what was cut says how many bytes it had."""
     if event.parent is not None:
         facts["parentId"] = event.parent
@@ -70,13 +71,12 @@ def _data(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) ->
         facts[name], size = capped(value)
         if size is not None:
             facts["truncated"] = {**facts.get("truncated", {}), name: size}
-    return DataPart(facts)
+    return facts
 
 
 def question(asked: Question, hint: str) -> Words:
     """What the client is asked; `hint` says what was wrong with its last answer."""
-    names = ", ".join(option.name for option in asked.options)
-    lines = [hint, exact(asked.text), f"Answer with one of: {names}" if names else ""]
+    lines = [hint, exact(asked.text), _answers(asked)]
     facts: dict[str, Any] = {
         "type": "question",
         "questionId": asked.id,
@@ -89,21 +89,32 @@ def question(asked: Question, hint: str) -> Words:
         facts["subject"], size = capped(asked.subject)
         if size is not None:
             facts["truncated"] = {"subject": size}
-    return "\n".join(filter(None, lines)), DataPart(facts)
+    return "\n".join(filter(None, lines)), facts
+
+
+def _answers(asked: Question) -> str:
+    """How to answer, for a model as well as for a person."""
+    if not asked.options:
+        return ""
+    names = ", ".join(f'"{exact(option.name, OPTION_CHARS)}"' for option in asked.options)
+    if asked.multiple:
+        return f"Reply with one or more of these, separated by commas: {names}."
+    free = " Or reply in your own words." if asked.free_text else ""
+    return f"Reply with exactly one of: {names}.{free}"
 
 
 def queued(event: Queued) -> Words:
     """Why the task has not begun."""
     text = f"queued: {event.ahead} ahead, {event.answers} waiting for answers"
-    return text, DataPart({"type": "queued", **asdict(event)})
+    return text, {"type": "queued", **asdict(event)}
 
 
-def ending(event: BadEnd) -> tuple[Part, ...]:
-    """The parts of the status message of a task that did not complete."""
-    text = TextPart(readable(event.text))
+def ending(event: BadEnd) -> Words:
+    """The status message of a task that did not complete."""
+    facts = None
     if isinstance(event, Failed) and event.details:
-        return text, DataPart({"type": "error", "reason": event.reason, **event.details})
-    return (text,)
+        facts = {"type": "error", "reason": event.reason, **event.details}
+    return readable(event.text), facts
 
 
 def reason(event: BadEnd) -> Mapping[str, Any]:

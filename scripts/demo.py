@@ -111,7 +111,8 @@ def watch(items: Iterator[Json]) -> tuple[str, str, str | None]:
         if kind == "artifactUpdate" and update["artifact"]["artifactId"] == "assistant-response":
             text = "".join(part.get("text", "") for part in update["artifact"]["parts"])
             if text:
-                print(text if talking else f"{'agent':>8}  {text}", end="", flush=True)
+                first = f"{'agent':>8}  " + text.lstrip("\n")
+                print(text if talking else first, end="", flush=True)
                 talking = True
             continue
         if talking:
@@ -120,16 +121,14 @@ def watch(items: Iterator[Json]) -> tuple[str, str, str | None]:
         if kind == "statusUpdate":
             state = update["status"]["state"]
             question = show_status(state, update).get("questionId")
-        elif kind == "artifactUpdate":
-            show_result(update["artifact"])
     return state, task_id, question
 
 
 def show_status(state: str, update: Json) -> Json:
-    """Print an update; its data part."""
-    parts = (update["status"].get("message") or {}).get("parts", [])
-    text = "".join(part.get("text", "") for part in parts)
-    data: Json = next((part["data"] for part in parts if "data" in part), {})
+    """Print an update; what its message says to programs."""
+    message = update["status"].get("message") or {}
+    text = "".join(part.get("text", "") for part in message.get("parts", []))
+    data: Json = message.get("metadata", {}).get("bridge", {})
     if state == "TASK_STATE_INPUT_REQUIRED":
         show("asks", text)
     elif data.get("type") == "tool_call":
@@ -140,16 +139,23 @@ def show_status(state: str, update: Json) -> Json:
             show("change", change["diff"])
         if not data.get("changes"):
             show("", str(data["output"]))
+    elif state == "TASK_STATE_COMPLETED":  # its message is the last block of the answer again
+        show_result(update.get("metadata", {}))
+        show("state", state)
     else:
         model = update.get("metadata", {}).get("bridge", {}).get("model", "")
         show("state", f"{state} {model} {text}".strip())
     return data
 
 
-def show_result(artifact: Json) -> None:
-    facts = next((part["data"] for part in artifact["parts"] if "data" in part), {})
-    tokens, cost = facts.get("totalTokens"), facts.get("costUsd")
-    show("result", f"{tokens} tokens, ${cost}, changed: {', '.join(facts.get('changedFiles', []))}")
+def show_result(metadata: Json) -> None:
+    usage, result = metadata.get("usage", {}), metadata.get("bridge", {}).get("result", {})
+    tokens, cost, changed = (
+        usage.get("totalTokens"),
+        usage.get("costUsd"),
+        result.get("changedFiles"),
+    )
+    show("result", f"{tokens} tokens, ${cost}, changed: {', '.join(changed or [])}")
 
 
 def show(label: str, text: str) -> None:

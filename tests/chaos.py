@@ -389,7 +389,7 @@ class World:
         self.wrong += [f"task {run.ledger_file.stem} ({run.task_id}): {one}" for one in wrong]
 
     async def _replay(self, run: Run, whole: View) -> None:
-        headers = {"A2A-Version": "1.0", "Last-Event-ID": str(whole.last or 0)}
+        headers = {**RETRIES, "Last-Event-ID": str(whole.last or 0)}
         params = {"id": run.task_id}
         body = {"jsonrpc": "2.0", "id": "s-1", "method": "SubscribeToTask", "params": params}
         async with self.http.post(

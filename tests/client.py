@@ -194,10 +194,21 @@ def status_message(item: Json) -> Json:
 
 
 def said(item: Json) -> str:
-    return texts(status_message(item).get("parts", []))
+    """The text of the status message; one on progress is a line, and is told without its end."""
+    return texts(status_message(item).get("parts", [])).removesuffix("\n")
 
 
 def facts(item: Json) -> Json:
-    """The data part of the status message; empty if it has none."""
-    found = data(status_message(item).get("parts", []))
-    return found[0] if found else {}
+    """What the status message says to programs, in the way for clients that ask for our extension
+    or in the other; empty if it has nothing of that."""
+    message = status_message(item)
+    found: Json
+    for found in data(message.get("parts", [])):
+        return found
+    return (message.get("metadata") or {}).get("bridge") or {}
+
+
+def told(task: Json) -> list[Json]:
+    """What the messages of a task's history say to programs."""
+    found = [(one.get("metadata") or {}).get("bridge") for one in task["history"]]
+    return [one for one in found if one]

@@ -20,7 +20,7 @@ import psutil
 
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
 from tests.children import children
-from tests.client import Client, Json, context_id, data, said, state, status_message, task_id
+from tests.client import Client, Json, context_id, facts, said, state, task_id
 from tests.model_server import ModelServer
 
 CLAUDE = CHECKOUT / "tests/clis/node_modules/.bin/claude"
@@ -251,8 +251,8 @@ def of_type(kind: str) -> Callable[[Json], bool]:
 
 
 def all_facts(items: list[Json], kind: str | None = None) -> list[Json]:
-    """The data parts of the status messages of a stream, or those of one type."""
-    found = [fact for item in items for fact in data(status_message(item).get("parts", []))]
+    """The facts of the status messages of a stream, or those of one type."""
+    found = [fact for item in items if (fact := facts(item))]
     return [fact for fact in found if kind in (None, fact.get("type"))]
 
 

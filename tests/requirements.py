@@ -269,10 +269,10 @@ IDENTITY = (
         "both",
         "§3.3.3; 0.3 §7.1",
         "MAY",
-        "A task that works takes no message; a message to its context waits for its turn, "
-        "or is refused where the operator wants that.",
+        "A message to a task that works, or to its context, waits for its turn, or is refused "
+        "where the operator wants that.",
         (
-            *_in("conformance", "test_a_working_task_takes_no_message"),
+            *_in("conformance", "test_a_message_to_a_working_task_is_for_the_next_turn"),
             *_in(
                 "options",
                 "test_messages_to_a_context_that_works_wait_their_turn",
@@ -1772,9 +1772,12 @@ DIFFERENCES = """\
 * The card is by default one for both versions: of 1.0, with the members that clients of 0.3 need.
   `BRIDGE_CARD=1.0` and `0.3` make it pure.
 * A body that is not declared as JSON is 415 over HTTP+JSON, as HTTP has it, with the error
-  ContentTypeNotSupported. A part that the agent cannot read is 400.
-* A message of 0.3 that names only a context answers the task there, if that is the only one and
-  waits for an answer. In 1.0 it begins a task.
+  ContentTypeNotSupported. A part that the agent cannot read is 400, but for
+  data, which is left out as long as something is left of the message.
+* A message that names only a context answers the task there, if that waits for an answer; Google
+  ADK sends no task id.
+* A message of 0.3 that names a task that has ended, and its context, begins the next task of that
+  context. Gemini CLI keeps the id of a task that was cut short. In 1.0 it is refused.
 * An agent that breaks off fails its task; InvalidAgentResponse is not used.
 """
 

@@ -14,7 +14,7 @@ from bridge.choice import choose_all
 from bridge.errors import ConfigurationError
 from bridge.settings import load
 from tests.agent import PROGRAM
-from tests.client import Client, Json, RpcError, artifact_text, data, said, state
+from tests.client import Client, Json, RpcError, artifact_text, facts, said, state
 from tests.liveness import listening
 from tests.served import Server, serving, serving_loaded
 from tests.test_rest import Rest
@@ -257,10 +257,10 @@ async def test_settings_of_an_agent_are_its_own(write: Write) -> None:
         strict, plain = of(server, "strict"), of(server, "plain")
         late = await of(server, "late").send(f"wait {live.path} late")
         assert (state(late), late["metadata"]["bridge"]["reason"]) == ("failed", "timeout")
-        asked = await strict.send("ask q What?")
+        busy = await strict.send_now(f"wait {live.path} busy")
         with pytest.raises(RpcError, match="already working"):
-            await strict.send("done", contextId=asked["contextId"])
-        await strict.cancel(asked["id"])
+            await strict.send("done", contextId=busy["contextId"])
+        await strict.cancel(busy["id"])
         assert "protocolVersion" in await get(server, f"/agents/strict{CARD}")
         assert "supportedInterfaces" not in await get(server, f"/agents/strict{CARD}")
         assert "supportedInterfaces" in await get(server, f"/agents/plain{CARD}")
@@ -269,17 +269,12 @@ async def test_settings_of_an_agent_are_its_own(write: Write) -> None:
                 await client.send("done", metadata={"bridge": {"model": model}})
         for client, seen in ((strict, True), (plain, False)):
             items = await client.collect("thought hm\ndone")
-            facts = [fact for item in items for fact in data_of(item)]
-            assert ("thought" in [fact["type"] for fact in facts]) is seen
+            told = [facts(item) for item in items]
+            assert ("thought" in [fact.get("type") for fact in told]) is seen
         first = await plain.send("done")
         await plain.send("done")
         with pytest.raises(RpcError, match="No such task"):
             await plain.get(first["id"])
-
-
-def data_of(item: Json) -> list[Json]:
-    status = item.get("statusUpdate", {}).get("status", {})
-    return data(status.get("message", {}).get("parts", []))
 
 
 async def test_one_agent_that_cannot_start_does_not_matter_to_the_other(

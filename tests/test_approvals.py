@@ -19,7 +19,7 @@ from bridge.audit import Audit
 from bridge.rules import Rule
 from bridge.task import Task
 from tests.bridge_process import bridge, scripted
-from tests.client import Client, Json, artifact_text, data, said, state, states, task_id
+from tests.client import Client, Json, artifact_text, facts, said, state, states, task_id
 from tests.liveness import listening
 from tests.served import serving
 
@@ -70,8 +70,11 @@ async def test_what_a_rule_allows_or_denies_is_not_asked_and_told(workspace: Pat
         "Allowed by a rule of the operator: May I a?",
         "Denied by a rule of the operator: May I b?",
     ]
-    facts = [one for item in items for one in data(_parts(item)) if one["type"] == "decision"]
-    assert [(one["decision"], one["by"]) for one in facts] == [("allow", "rule"), ("deny", "rule")]
+    decided = [one for item in items if (one := facts(item)).get("type") == "decision"]
+    assert [(one["decision"], one["by"]) for one in decided] == [
+        ("allow", "rule"),
+        ("deny", "rule"),
+    ]
 
 
 async def test_a_client_is_asked_where_no_rule_fits(workspace: Path) -> None:
@@ -351,9 +354,3 @@ async def ended(client: Client, task: str) -> list[Json]:
     async with asyncio.timeout(WITHIN):
         async with client.subscribe(task) as items:
             return [item async for item in items]
-
-
-def _parts(item: Any) -> list[Json]:
-    message = item.get("statusUpdate", {}).get("status", {}).get("message", {})
-    parts: list[Json] = message.get("parts", [])
-    return parts

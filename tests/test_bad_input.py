@@ -294,7 +294,7 @@ async def test_a_line_that_an_agent_got_wrong_does_not_end_its_turn(
     async with asyncio.timeout(WITHIN):
         while state(task) in ("input-required", "auth-required"):  # it does not wait for an answer
             task = await client.get(task["id"])
-    assert (state(task), said(task)) == ("completed", "end"), task
+    assert state(task) == "completed" and said(task).endswith("b\n\nend"), task
     assert artifact_text(task).endswith("b")
     for artifact in task["artifacts"]:
         assert isinstance(artifact["artifactId"], str)

@@ -199,7 +199,7 @@ def sends(wire: Wire) -> st.SearchStrategy[SendParams]:
         NAMES,
         METADATA,
         st.none() | pushes(task_ids),
-        answers_by_context=st.just(wire is OLD),
+        reopens=st.just(wire is OLD),
     )
 
 

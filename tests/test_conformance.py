@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import uuid
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.signature import SignatureError, load_keys, new_key, verify
-from tests.client import Client, Json, RpcError, artifact_text, states
+from tests.client import Client, Json, RpcError, artifact_text, state, states
 from tests.liveness import Liveness, listening
 from tests.served import Server, serving
 
@@ -107,16 +108,23 @@ async def test_an_answer_that_names_only_its_task_is_of_the_tasks_context(client
     assert {message["contextId"] for message in task["history"]} == {asked["contextId"]}
 
 
-async def test_a_working_task_takes_no_message(client: Client, live: Liveness) -> None:
+async def test_a_message_to_a_working_task_is_for_the_next_turn(
+    client: Client, live: Liveness
+) -> None:
     task = await client.send_now(f"wait {live.path} agent\nturn")
     await live.pid("agent")
-    assert await error_code(client.send("turn", taskId=task["id"])) == -32004
+    following = await client.send_now("turn", taskId=task["id"])
+    assert following["id"] != task["id"] and following["contextId"] == task["contextId"]
     items = client.subscribe(task["id"])
     async with items as updates:
         await anext(updates)
         await live.release("agent")
         assert states([item async for item in updates])[-1] == "completed"
     assert artifact_text(await client.get(task["id"])) == "1"
+    async with asyncio.timeout(15):
+        while state(following) != "completed":
+            following = await client.get(following["id"])
+    assert artifact_text(following) == "2"
 
 
 async def test_a_task_that_has_ended_never_changes_and_is_followed_by_another(

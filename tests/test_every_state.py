@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.client import Client, Json, artifact_text, context_id, state, states, task_id
+from tests.client import Client, Json, artifact_text, context_id, state, task_id
+from tests.liveness import listening
 from tests.served import Server, serving
 
 VERSIONS = ("1.0", "0.3")
@@ -42,12 +43,13 @@ async def test_a_program_can_bring_a_task_into_this_state(client: Client, name: 
 
 
 async def test_a_task_that_waits_is_submitted_and_one_that_runs_is_working(client: Client) -> None:
-    first = await client.send("ask q What?")
-    newer = Client(client.session, client.url, "1.0")  # in 0.3, that would be the answer
-    second = await newer.send_now("text b", contextId=context_id(first))
-    assert state(await client.get(task_id(second))) == "submitted"
-    items = await client.collect("go on", taskId=task_id(first))
-    assert states(items)[-2:] == ["working", "completed"]
+    async with listening() as live:
+        first = await client.send_now(f"wait {live.path} a\ntext a")
+        await live.pid("a")
+        second = await client.send_now("text b", contextId=context_id(first))
+        assert state(await client.get(task_id(second))) == "submitted"
+        assert state(await client.get(task_id(first))) == "working"
+        await live.release("a")
 
 
 async def test_a_program_can_answer_with_a_message(client: Client) -> None:

@@ -20,13 +20,13 @@ from tests.client import (
     Json,
     artifact_text,
     context_id,
-    data,
     facts,
     said,
     state,
     states,
     streamed_text,
     task_id,
+    told,
 )
 from tests.matrix import CANNOT, SCENARIOS, cells
 from tests.real_claude_code import all_facts, answer, ask, running_command, script
@@ -130,8 +130,7 @@ async def test_a_permission_is_asked_for_and_given(cli: Cli, real: Real) -> None
     task = await answer(real.client(), task, "yes")
     task = await last(real, real.client(), task)
     assert (state(task), path.exists()) == ("completed", True), said(task)
-    told = [part for message in task["history"] for part in data(message["parts"])]
-    assert "tool_result" in [fact.get("type") for fact in told]
+    assert "tool_result" in [fact.get("type") for fact in told(task)]
 
 
 @scenario("deny")

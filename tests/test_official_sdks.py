@@ -64,7 +64,7 @@ async def test_stream(real: RealClaudeCode, sdk: str) -> None:
 async def test_get(real: RealClaudeCode, sdk: str) -> None:
     seen = await play(real, sdk, "get", script("Look.", bash("echo hi"), "Seen."))
     assert (seen["state"], seen["text"]) == ("completed", "Seen.")
-    assert seen["historyRoles"] == ["user", "agent", "agent"]
+    assert seen["historyRoles"] == ["user", "agent", "agent", "agent"]
     assert seen["historyLength0"] == 0
 
 

@@ -186,6 +186,99 @@ def test_a_name_counts_more_than_a_word() -> None:
     assert chosen(tricky, "no") == ["a"]
 
 
+def test_a_name_that_two_options_share_but_for_its_spelling_is_not_guessed() -> None:
+    alike = Question("q", "permission", "?", (Option("a", "Go!", "allow_once"), Option("b", "go")))
+    assert chosen(alike, "GO") is None
+    assert chosen(alike, "Go!") == ["a"]
+
+
+LIST = "Which?\n1. Red\n2) Blue\n 3: Dark blue.\n4. Green"
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [("1", "r"), ("2.", "b"), ("**3**", "d"), ("Option 2", "b"), ("Answer: 1", "r")],
+)
+def test_a_number_is_an_answer_where_the_question_numbers_its_options(
+    text: str, option: str
+) -> None:
+    assert chosen(Question("q", "choice", LIST, (BLUE, RED, DARK)), text) == [option]
+
+
+@pytest.mark.parametrize("text", ["4", "0", "11", "1.5", "-1"])
+def test_a_number_that_the_question_does_not_show_is_not_understood(text: str) -> None:
+    assert chosen(Question("q", "choice", LIST, (BLUE, RED, DARK)), text) is None
+
+
+# What models and people really say to a permission. `None`: it is asked again.
+PHRASES: dict[str | None, list[str]] = {
+    "allow": [
+        *("yes", "Yes.", "YES!", "y", "yeah", "Yep", "ok", "Okay.", "Sure!", "allow", "Allow it"),
+        *("allow once", "approve", "Approved", "Approved.", "I approve", "I approve.", "accept"),
+        *("Go ahead", "go ahead!", "Please proceed.", "Do it", "Yes, please", "Yes, go ahead."),
+        *("ok, go ahead", "Sure, go ahead", "**Yes**", "`Allow`", "“Allow”", "'yes'", "*Allow*."),
+        *("Answer: yes", "Answer: **Allow**", "**Answer:** Allow", "Option: Allow"),
+        *("My answer is: yes", "My decision: approved", "You may", "Permission granted."),
+    ],
+    "allow_always": [
+        *("always", "Always.", "Yes, always", "always allow", "Allow always", "“always allow”"),
+        *("Always allow in this session", "**Always allow in this session**", "allow all"),
+        "Answer: Always allow in this session.",
+    ],
+    "deny": [
+        *("no", "No.", "nope", "deny", "Denied.", "reject", "decline", "stop", "cancel", "never"),
+        *(
+            "No thanks",
+            "No, thank you.",
+            "Don't",
+            "Don’t.",  # noqa: RUF001
+            "do not",
+            "Do not do it",
+            "Don't run it",
+        ),
+        *(
+            "I don't approve",
+            "Answer: no",
+            "**Deny**",
+            "Deny because it is slow",
+            "Deny: wrong file",
+        ),
+        *("No, use pytest", "**No**, use pytest", "no - too risky", "Do not, it is dangerous"),
+        *("No, don't.", "Please don't", "Not approved", "no because it deletes files"),
+    ],
+    None: [
+        *("yes, but only read", "yes and no", "yes if it is safe", "yes?", "maybe", "not yet"),
+        *("no problem", "no objections", "not now", "allow or deny", "yes, don't", "I guess so"),
+        *("Don't worry, go ahead", "You decide", "allow everything from now on", "yes to all"),
+        *("why do you ask", "approve always or once", "Answer:", "Answer: perhaps", "1", "🙂"),
+        "Allow, Always allow in this session, Deny",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "option"), [(text, option) for option, texts in PHRASES.items() for text in texts]
+)
+def test_what_people_and_models_say_to_a_permission(text: str, option: str | None) -> None:
+    assert chosen(PERMISSION, text) == (None if option is None else [option])
+
+
+def test_no_phrase_is_read_as_more_than_it_says() -> None:
+    assert len([text for texts in PHRASES.values() for text in texts]) >= 60
+    for option, texts in PHRASES.items():
+        for text in texts:
+            wide = of_kinds("allow_always", "reject_always")
+            assert chosen(wide, text) in (None, ["o0"] if option == "allow_always" else ["o1"])
+            # whatever is added to an approval makes it none
+            for more in (" but not in /etc", ", then always", " except tests", " if you must"):
+                if option in ("allow", "allow_always"):
+                    assert chosen(PERMISSION, text + more) is None, text + more
+
+
+def test_a_label_before_a_label_is_not_looked_behind() -> None:
+    assert chosen(PERMISSION, "answer: " * 100_000 + "yes") is None
+
+
 # --- refusals with a reason ----------------------------------------------------------------------
 
 
@@ -196,6 +289,9 @@ def test_a_name_counts_more_than_a_word() -> None:
         ("No. Use pytest.", "Use pytest."),
         ("deny: too dangerous", "too dangerous"),
         ("reject - wrong file", "wrong file"),
+        ("Deny because it is **slow**", "because it is **slow**"),
+        ("**No**: “why”?", "“why”?"),
+        ("don’t, it is late", "it is late"),  # noqa: RUF001
         ("NO!\nfirst line\nsecond line", "first line\nsecond line"),
     ],
 )
@@ -260,8 +356,11 @@ def test_nonsense_is_not_understood(text: str) -> None:
 
 
 def test_a_hint_says_what_was_wrong() -> None:
-    assert "none of the possible answers" in hint(PERMISSION)
-    assert "no text" in hint(WORDS)
+    assert hint(message("per\nhaps")) == (
+        '"per haps" is none of the possible answers, so nothing was decided.'
+    )
+    assert "no text" in hint(message(data(more=1)))
+    assert len(hint(message("x" * 100_000))) < 400
 
 
 def test_a_word_is_told_from_a_sentence() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import random
 import sqlite3
 import tracemalloc
@@ -262,7 +263,7 @@ async def test_a_reader_from_the_beginning_of_a_long_task_misses_nothing(tasks: 
     found = await reader
     assert [number for number, _ in found] == list(range(1, 9002))
     texts = [update.message.text for _, update in found[:-1] if update.message]  # type: ignore[union-attr]
-    assert texts == [str(number) for number in range(9000)]
+    assert texts == [f"{number}\n" for number in range(9000)]
     assert await middle == found[1234:]
 
 
@@ -488,7 +489,9 @@ async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, ver
 async def test_lists_read_nothing_back_where_little_is_shown(workspace: Path) -> None:
     async with serving(workspace) as server:
         client, (manager,) = server.client(), server.managers
-        task = await client.send("repeat 3000 abcdefgh")
+        tool = {"type": "tool_call", "id": "1", "name": "Bash"}  # after which a block begins
+        script = f"repeat 3000 abcdefgh\nline {json.dumps(tool)}\ntext done"
+        task = await client.send(script)
         (record,) = manager.records()
         assert record.back and record.outline  # at once
         del task["artifacts"]

@@ -15,7 +15,6 @@ import pytest_asyncio
 from tests.client import (
     artifact_text,
     context_id,
-    data,
     facts,
     said,
     state,
@@ -55,9 +54,10 @@ async def test_a_message_is_answered(real: Real) -> None:
     assert streamed_text(items) == "Hello from the model."
     task = await real.client().get(task_id(items[0]))
     assert task["metadata"]["bridge"]["cliVersion"] == real.cli.version
-    (result,) = [a for a in task["artifacts"] if a["artifactId"] == "result"]
+    assert said(task) == "Hello from the model."
     if real.cli.name not in UNCOUNTED:
-        assert {"inputTokens": 100, "outputTokens": 20}.items() <= data(result["parts"])[0].items()
+        used = {"inputTokens": 100, "outputTokens": 20}
+        assert used.items() <= task["metadata"]["usage"].items()
 
 
 async def test_a_cancel_ends_the_command_and_the_next_message_goes_on(real: Real) -> None:

@@ -16,6 +16,7 @@ from tests.client import (
     RpcError,
     artifact_text,
     context_id,
+    said,
     state,
     streamed_text,
     task_id,
@@ -194,10 +195,10 @@ async def test_a_message_that_comes_with_the_last_words_is_answered_in_the_same_
         assert pieces == 4 and "The task is completed" in refused
         assert streamed_text(seen) == "slowly spoken words."
         return
-    assert streamed_text(seen) == "slowly spoken words.more"
+    assert streamed_text(seen) == "slowly spoken words.\n\nmore"
     task = await client.get(ids["taskId"])
-    assert (state(task), artifact_text(task)) == ("completed", "slowly spoken words.more")
-    assert artifact_text(task, "result") == "more"
+    assert (state(task), artifact_text(task)) == ("completed", "slowly spoken words.\n\nmore")
+    assert said(task) == "more"
     again = await client.send(script("Afterwards.", "the next"), contextId=ids["contextId"])
     assert (state(again), artifact_text(again)) == ("completed", "the next")
     assert task_id(again) != task_id(task)

@@ -201,7 +201,10 @@ async def test_a_question_is_answered_with_a_label_or_in_own_words(
     client = real.client(version)
     text = f"Which database for {version}?"
     task = await ask(client, script("Go.", ask_user(question(text, "SQLite", "Postgres")), "Done."))
-    assert said(task) == f"{text}\nAnswer with one of: SQLite, Postgres"
+    assert (
+        said(task)
+        == f'{text}\nReply with exactly one of: "SQLite", "Postgres". Or reply in your own words.'
+    )
     assert facts(task)["freeText"] is True
     task = await answer(client, task, said_back)
     assert (state(task), artifact_text(task)) == ("completed", "Done.")

@@ -23,7 +23,6 @@ from tests.client import (
     Json,
     artifact_text,
     context_id,
-    data,
     facts,
     said,
     state,
@@ -32,6 +31,7 @@ from tests.client import (
     task_id,
     texts,
 )
+from tests.client import told as all_told
 from tests.real_claude_code import (
     GONE_WITHIN,
     RealClaudeCode,
@@ -197,8 +197,7 @@ async def fleeting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Re
 
 def told(task: Json, kind: str) -> list[Json]:
     """What the messages of a finished task say of this kind."""
-    found = [part for message in task["history"] for part in data(message["parts"])]
-    return [fact for fact in found if fact.get("type") == kind]
+    return [fact for fact in all_told(task) if fact.get("type") == kind]
 
 
 # --- turns ---------------------------------------------------------------------------------------
@@ -211,10 +210,9 @@ async def test_a_message_is_answered_as_it_is_said(real: Real) -> None:
     task = await real.client().get(task_id(items[0]))
     known = task["metadata"]["bridge"]
     assert (known["cliVersion"], known["model"]) == (VERSION, "scripted")
-    (result,) = [one for one in task["artifacts"] if one["artifactId"] == "result"]
-    assert texts(result["parts"]) == "Hello."
+    assert said(task) == "Hello."
     used = {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120, "cachedInputTokens": 10}
-    assert used.items() <= data(result["parts"])[0].items()
+    assert used.items() <= task["metadata"]["usage"].items()
 
 
 async def test_turns_of_a_context_are_one_process_and_one_conversation(real: Real) -> None:
@@ -344,8 +342,7 @@ async def test_a_change_of_files_is_shown_and_handed_over(real: Real) -> None:
     (diff,) = [one for one in task["artifacts"] if one["artifactId"] == "diff"]
     assert diff["parts"][0]["mediaType"] == "text/x-diff"
     assert texts(diff["parts"]).count("diff --git") == 2
-    (end,) = [one for one in task["artifacts"] if one["artifactId"] == "result"]
-    assert len(data(end["parts"])[0]["changedFiles"]) == 2
+    assert len(task["metadata"]["bridge"]["result"]["changedFiles"]) == 2
 
 
 @pytest.mark.parametrize("mode", ["read-only", "workspace-write", "plan"])

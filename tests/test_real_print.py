@@ -16,12 +16,12 @@ from tests.client import (
     Json,
     artifact_text,
     context_id,
-    data,
     said,
     state,
     states,
     streamed_text,
     task_id,
+    told,
 )
 from tests.real_claude_code import (
     all_facts,
@@ -61,8 +61,7 @@ async def real(
 
 
 def facts_of(task: Json, kind: str) -> list[Json]:
-    told = [part for message in task["history"] for part in data(message["parts"])]
-    return [fact for fact in told if fact["type"] == kind]
+    return [fact for fact in told(task) if fact["type"] == kind]
 
 
 # --- turns ---------------------------------------------------------------------------------------
@@ -74,10 +73,10 @@ async def test_a_message_is_answered(real: Real) -> None:
     assert streamed_text(items) == "Hello from the model."
     task = await real.client().get(task_id(items[0]))
     assert session_id(task)
-    (result,) = [a for a in task["artifacts"] if a["artifactId"] == "result"]
+    assert said(task) == "Hello from the model."
     if real.cli.name != "copilot-print":  # which tells of requests only
         used = {"inputTokens": 100, "outputTokens": 20}
-        assert used.items() <= data(result["parts"])[0].items()
+        assert used.items() <= task["metadata"]["usage"].items()
 
 
 async def test_turns_of_a_context_are_one_conversation(real: Real) -> None:

@@ -174,7 +174,7 @@ async def test_tasks_that_have_ended_are_what_they_were(place: Place) -> None:
         assert [await one.get(t["id"]) for one in (client, old) for t in tasks] == seen
         assert await all_tasks(client) == listed
         assert [task["id"] for task in listed] == [t["id"] for t in reversed(tasks)]
-        assert artifact_text(tasks[0]) == "Hello wörld" and len(tasks[2]["history"]) >= 3
+        assert artifact_text(tasks[0]) == "Hello \n\nwörld" and len(tasks[2]["history"]) >= 3
         newest = await client.send("text x")
         first, *_ = await all_tasks(client)
         assert first["id"] == newest["id"]
@@ -276,7 +276,7 @@ async def test_a_running_task_goes_on_and_those_behind_it_are_begun_once(
     place: Place, live: Liveness
 ) -> None:
     async with place.server() as (server, client):
-        script = f"pid\ntext  before\nwait {live.path} agent\ntext  after \npid\nturn"
+        script = f"pid\ntext  before \nwait {live.path} agent\ntext after \npid\nturn"
         first = await client.send_now(script)
         context = first["contextId"]
         pid = await live.pid("agent")
@@ -285,7 +285,7 @@ async def test_a_running_task_goes_on_and_those_behind_it_are_begun_once(
     async with place.server() as (_, client):
         assert live.alive("agent")
         assert state(await client.get(first["id"])) == "working"
-        assert artifact_text(await client.get(first["id"])) == f"{pid} before"
+        assert artifact_text(await client.get(first["id"])) == f"{pid} before "
         assert [state(await client.get(t["id"])) for t in queued] == ["submitted"] * 2
         await live.release("agent")
         assert artifact_text(await finished(client, first["id"])) == f"{pid} before after {pid}1"
@@ -319,7 +319,7 @@ async def test_a_question_is_answered_after_a_restart(place: Place) -> None:
     async with place.server() as (_, client):
         task = await client.send("yes", taskId=asked["id"])
         assert state(task) == "completed"
-        assert artifact_text(task) == 'aanswered ["q", "yes", "yes"]1'
+        assert artifact_text(task) == 'a\n\nanswered ["q", "yes", "yes"]1'
 
 
 async def test_an_answer_that_was_taken_reaches_the_agent_once(place: Place) -> None:
@@ -331,7 +331,7 @@ async def test_an_answer_that_was_taken_reaches_the_agent_once(place: Place) -> 
         asked = await asking(client, asked["id"])
         assert facts(asked)["questionId"] == "r"
         task = await client.send("red", taskId=asked["id"])
-        assert artifact_text(task) == 'answered ["q", "no", "no"]answered ["r", "red", null]1'
+        assert artifact_text(task) == 'answered ["q", "no", "no"]\n\nanswered ["r", "red", null]1'
 
 
 async def test_an_answer_of_which_a_half_was_sent_is_sent_to_its_end(
@@ -758,4 +758,4 @@ async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
     async with place.server(**env) as (server, client):
         one = Client(client.session, f"{client.url}/agents/one")
         ended = [await finished(one, task["id"]) for task in waiting]
-        assert [(state(task), said(task)) for task in ended] == [("completed", "")] * 4
+        assert [(state(task), said(task)) for task in ended] == [("completed", "x")] * 4

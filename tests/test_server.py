@@ -67,7 +67,7 @@ async def test_a_blocking_send_answers_with_the_finished_task(client: Client) ->
     task = await client.send("text Hello\nstatus working\ntext  you\ndone bye")
     assert state(task) == "completed"
     assert artifact_text(task) == "Hello you"
-    assert said(task) == "bye"
+    assert said(task) == "Hello you\n\nbye"  # the last block of the answer comes first
     assert task["contextId"] and task["id"] != task["contextId"]
     if client.version == "0.3":
         assert task["kind"] == "task" and status_message(task)["kind"] == "message"
@@ -97,7 +97,7 @@ async def test_a_blocking_send_answers_when_the_agent_asks(client: Client) -> No
     assert [option["id"] for option in question["options"]] == ["yes", "no"]
     task = await client.send("go on", taskId=task["id"])
     assert state(task) == "completed"
-    assert artifact_text(task) == 'beforeanswered ["q-1", "go on", "yes"] after'
+    assert artifact_text(task) == 'before\n\nanswered ["q-1", "go on", "yes"] after'
 
 
 async def test_an_answer_by_option_id_reaches_the_agent(client: Client) -> None:
@@ -206,9 +206,10 @@ async def test_history_holds_the_messages_of_both_sides_in_order(client: Client)
     task = await client.send("status first\nask q-1 Which?\nstatus last\ndone", messageId="m-a")
     task = await client.send("this", taskId=task["id"], messageId="m-b")
     said_by = [texts(message["parts"]) for message in task["history"]]
-    assert said_by[1:] == ["first", "Which?", "this", "last"]
+    answer = 'answered ["q-1", "this", null]'
+    assert said_by[1:] == ["first\n", "Which?", "this", "last\n", answer]
     ids = [message["messageId"] for message in task["history"]]
-    assert (ids[0], ids[3]) == ("m-a", "m-b") and len(set(ids)) == 5
+    assert (ids[0], ids[3]) == ("m-a", "m-b") and len(set(ids)) == 6
     for message in task["history"]:
         assert message["taskId"] == task["id"] and message["contextId"] == task["contextId"]
 

@@ -15,7 +15,7 @@ import pytest
 from bridge import pool as pool_module
 from bridge.events import Queued
 from bridge.task import StatusUpdate, TaskState
-from tests.client import Client, Json, RpcError, artifact_text, state, task_id
+from tests.client import Client, Json, RpcError, artifact_text, facts, said, state, task_id
 from tests.liveness import Liveness, listening
 from tests.served import Server, serving
 from tests.test_contexts import Bridge, Make, in_state, make, message  # noqa: F401 - a fixture
@@ -78,8 +78,8 @@ async def test_a_task_runs_beside_eight_times_as_many_questions_as_slots(
         after += [await client.get(task_id(one)) for one in tasks[8:]]
         assert [state(one) for one in after] == ["completed"] * 8 + ["input-required"] * 8
         assert artifact_text(after[0]) == 'answered ["q", "Do not", "no"]'
-        said = [part.get("data", {}) for one in after[0]["history"] for part in one["parts"]]
-        decisions = [one for one in said if one.get("type") == "decision"]
+        told = [one.get("metadata", {}).get("bridge", {}) for one in after[0]["history"]]
+        decisions = [one for one in told if one.get("type") == "decision"]
         assert decisions == [
             {"type": "decision", "questionId": "q", "decision": "deny", "by": "limit"}
         ]
@@ -175,9 +175,8 @@ async def test_a_task_that_waits_for_a_slot_says_so(
         for task, ahead in ((first, 0), (second, 1)):
             shown = await told(client, task)
             assert state(shown) == "submitted"
-            parts = shown["status"]["message"]["parts"]
-            assert parts[0]["text"] == f"queued: {ahead} ahead, 2 waiting for answers"
-            assert parts[1]["data"] == {"type": "queued", "ahead": ahead, "answers": 2}
+            assert said(shown) == f"queued: {ahead} ahead, 2 waiting for answers"
+            assert facts(shown) == {"type": "queued", "ahead": ahead, "answers": 2}
         assert await sessions(server) == {
             "working": 1,
             "limit": 1,

@@ -48,8 +48,9 @@ from bridge.events import (
     Usage,
     merge_text,
 )
-from bridge.message import DataPart, Message, Role, TextPart
+from bridge.message import Message, Role, TextPart
 from bridge.task import (
+    LAST_WORDS,
     TRANSITIONS,
     ArtifactUpdate,
     IllegalTransition,
@@ -105,15 +106,14 @@ def states(updates: Iterable[Update]) -> list[TaskState]:
 def said(update: Update) -> str:
     assert isinstance(update, StatusUpdate)
     assert update.message
-    return update.message.text
+    return update.message.text.removesuffix("\n")
 
 
 def data(update: Update) -> Any:
-    """What the only data part of a status says."""
+    """What a status says to programs."""
     assert isinstance(update, StatusUpdate)
     assert update.message
-    (found,) = [part.data for part in update.message.parts if isinstance(part, DataPart)]
-    return found
+    return update.message.facts
 
 
 def texts(parts: Sequence[Any]) -> list[str]:
@@ -177,8 +177,29 @@ def test_the_answer_is_one_artifact_that_grows() -> None:
     assert states(updates) == [TaskState.WORKING]
     assert [chunk.append for chunk in chunks(updates)] == [False, True, True]
     assert [chunk.artifact_id for chunk in chunks(updates)] == ["assistant-response"] * 3
-    assert "".join(texts([part for chunk in chunks(updates) for part in chunk.parts])) == "abc"
-    assert one.artifacts["assistant-response"].parts == [TextPart("ab"), TextPart("c")]
+    assert "".join(texts([part for chunk in chunks(updates) for part in chunk.parts])) == "ab\n\nc"
+    assert one.artifacts["assistant-response"].parts == [TextPart("ab"), TextPart("\n\nc")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("a", "\n\nb"), ("a\n", "b"), ("a\n\n", "b"), ("a ", "\n\nb"), ("", "b")]
+)
+def test_a_blank_line_parts_two_blocks_where_the_first_ends_in_no_newline(
+    before: str, after: str
+) -> None:
+    updates = apply(task(Text(before)), Text("b", new_block=True), Text("c"))
+    assert [texts(chunk.parts) for chunk in chunks(updates)] == [[after], ["c"]]
+
+
+def test_a_long_text_that_is_dropped_leaves_the_same_updates_and_the_same_last_words() -> None:
+    one, lean = task(Text("a" * LAST_WORDS), Text("b")), task(Text("a" * LAST_WORDS), Text("b"))
+    lean.shed()
+    for event in (Text("c", new_block=True), Status("x"), Text("d" * 9), Text("e" * LAST_WORDS)):
+        assert apply(one, event) == apply(lean, event)
+        lean.shed()
+    assert apply(one, Done()) == apply(lean, Done())
+    assert one.status_message
+    assert one.status_message.text == "[…] " + "e" * LAST_WORDS
 
 
 def test_the_answer_is_closed_before_the_end() -> None:
@@ -207,7 +228,7 @@ def test_reading_an_artifact_does_not_change_it() -> None:
 @pytest.mark.parametrize(
     ("length", "left"),
     [
-        (1, ["ab", "c"]),
+        (1, ["ab", "\n\nc"]),
         (2, ["ab"]),
         (3, ["a"]),
         (4, []),
@@ -225,7 +246,12 @@ def test_what_is_retracted_does_not_count(length: int, left: list[str]) -> None:
 
 def test_text_goes_on_after_a_retraction() -> None:
     one = task(Text("ab"), Retracted(1), Text("x"))
-    assert "".join(texts(one.artifacts["assistant-response"].parts)) == "ax"
+    assert texts(one.artifacts["assistant-response"].parts) == ["ax"]
+
+
+def test_text_after_a_block_that_was_retracted_is_a_block() -> None:
+    one = task(Text("ab"), Text("cd", new_block=True), Retracted(2), Text("x"))
+    assert texts(one.artifacts["assistant-response"].parts) == ["ab", "\n\nx"]
 
 
 def test_nothing_is_retracted_where_nothing_was_said() -> None:
@@ -409,7 +435,7 @@ def test_a_question_is_asked_in_words_and_in_data() -> None:
     one = task()
     (update,) = apply(one, asked)
     assert states([update]) == [TaskState.INPUT_REQUIRED]
-    assert said(update) == "May I?\nAnswer with one of: Yes, No"
+    assert said(update) == 'May I?\nReply with exactly one of: "Yes", "No".'
     assert data(update) == {
         "type": "question",
         "questionId": "q",
@@ -515,7 +541,7 @@ def test_what_is_not_understood_is_asked_again_with_a_hint() -> None:
     one = task(ask())
     (update,) = apply(one, NotUnderstood(client("perhaps"), "Say yes or no."))
     assert states([update]) == [TaskState.INPUT_REQUIRED]
-    assert said(update) == "Say yes or no.\nq?\nAnswer with one of: Yes"
+    assert said(update) == 'Say yes or no.\nq?\nReply with exactly one of: "Yes".'
     assert one.question is not None
 
 
@@ -534,45 +560,78 @@ def test_history_has_everything_that_was_said_in_order() -> None:
         ("agent", "Yes or no."),
         ("user", "yes"),
         ("agent", "last"),
+        ("agent", "bye"),
     ]
-    assert one.status_message
-    assert one.status_message.text == "bye"  # the current one is not history yet
+
+
+def test_a_message_on_progress_is_history_when_the_next_status_takes_its_place() -> None:
+    one = task(Status("first"))
+    assert [message.text for message in one.history] == ["go"]
+    apply(one, Status("second"))
+    assert [message.text for message in one.history] == ["go", "first\n"]
+
+
+@pytest.mark.parametrize("event", [ask(), ask(kind="auth"), Done("c"), Failed("d"), Canceled()])
+def test_a_question_and_the_end_are_history_at_once(event: Event) -> None:
+    one = task(event)
+    assert one.history[-1] == one.status_message
+    assert len(one.history) == 2
 
 
 def test_all_messages_belong_to_the_task_and_have_ids_of_their_own() -> None:
     one = task(Status("a"), ask(), answer(), Status("b"), Done("c"))
-    assert one.status_message
-    messages = [*one.history, one.status_message]
-    assert {(message.task_id, message.context_id) for message in messages} == {("t", "c")}
-    assert len({message.id for message in messages}) == len(messages)
+    assert {(message.task_id, message.context_id) for message in one.history} == {("t", "c")}
+    assert len({message.id for message in one.history}) == len(one.history) == 6
 
 
 # --- the end -------------------------------------------------------------------------------------
 
 
-def test_a_result_is_an_artifact_with_what_it_cost() -> None:
+def test_the_end_says_what_the_turn_cost_and_what_the_cli_tells_of_it() -> None:
     used = Usage(1, 2, 3, 0.5, {"cacheReadTokens": 0})
     one = task(Text("a"), used)
-    closing, result, end = apply(one, Done(summary="all done", details={"turns": 2}))
+    closing, end = apply(one, Done(details={"turns": 2}))
     assert closing == ArtifactUpdate(
         "assistant-response", (TextPart(""),), "Assistant response", append=True, last_chunk=True
     )
     tokens = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
     facts = {**tokens, "costUsd": 0.5, "cacheReadTokens": 0}
-    assert result == ArtifactUpdate(
-        "result",
-        (TextPart("all done"), DataPart({**facts, "turns": 2})),
-        "Result",
-        last_chunk=True,
-    )
-    assert end == StatusUpdate(TaskState.COMPLETED, NOW, None, {"usage": facts})
+    assert isinstance(end, StatusUpdate)
+    assert end.metadata == {"usage": facts, "bridge": {"result": {"turns": 2}}}
 
 
-def test_without_a_summary_there_is_no_result() -> None:
-    one = task(Text("a"))
-    _, end = apply(one, Done("thanks"))
-    assert said(end) == "thanks"
-    assert set(one.artifacts) == {"assistant-response"}
+@pytest.mark.parametrize(
+    ("events", "done", "last", "answered"),
+    [
+        ([Text("a"), Text("b", new_block=True)], Done(), "b", "a\n\nb"),
+        ([Text("a"), Text(" b "), ToolCall("c", "Bash", {})], Done(), "a b", "a b "),
+        ([Text("a"), Text("b", new_block=True)], Done(summary="b"), "b", "a\n\nb"),
+        ([Text("a"), Text("note", new_block=True)], Done(summary="a"), "a", "a\n\nnote"),
+        ([Text("a")], Done("thanks"), "a\n\nthanks", "a"),
+        ([Text("a")], Done("a"), "a", "a"),
+        ([], Done("thanks"), "thanks", "thanks"),
+        ([], Done(summary="42"), "42", "42"),
+        ([Text(" ")], Done(summary="42"), "42", " \n\n42"),
+        ([Text("its", parent="p")], Done("thanks"), "thanks", "thanks"),
+    ],
+)
+def test_the_last_words_are_in_the_final_status_and_in_the_artifact(
+    events: list[Event], done: Done, last: str, answered: str
+) -> None:
+    one = task(*events)
+    updates = apply(one, done)
+    assert said(updates[-1]) == last
+    assert "".join(texts(one.artifacts["assistant-response"].parts)) == answered
+    closing = [chunk for chunk in chunks(updates) if chunk.artifact_id == "assistant-response"]
+    assert [chunk.last_chunk for chunk in closing] == [False] * (len(closing) - 1) + [True]
+
+
+def test_a_turn_that_says_nothing_ends_without_a_message() -> None:
+    one = task(ToolCall("c", "Bash", {}))
+    (end,) = apply(one, Done(summary=" "))
+    assert isinstance(end, StatusUpdate)
+    assert end.message is None
+    assert not one.artifacts
 
 
 @pytest.mark.parametrize(
@@ -705,10 +764,49 @@ class Reader:
         return "".join(texts(self.artifacts.get(artifact_id, [])))
 
 
+class Blocks:
+    """The answer by another way: its blocks, whose gaps are put in at the end."""
+
+    def __init__(self) -> None:
+        self.blocks: list[str] = []
+        self.goes_on = False
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case Text(parent=None):
+                self.add(event)
+            case Retracted():
+                self.retract(event.length)
+            case Done() if not self.blocks:
+                self.add(Text("summary\n\ndone"))
+
+    def add(self, event: Text) -> None:
+        if event.new_block or not self.goes_on:
+            self.blocks.append("")
+        self.blocks[-1] += event.text
+        self.goes_on = True
+
+    def retract(self, length: int) -> None:
+        for _ in range(length):
+            if self.blocks:
+                self.blocks[-1] = self.blocks[-1][:-1]
+                self.goes_on = self.blocks[-1] != ""
+                if not self.goes_on:
+                    self.blocks.pop()
+
+    @property
+    def text(self) -> str:
+        joined = ""
+        for block in self.blocks:
+            joined += "\n\n" if joined and not joined.endswith("\n") else ""
+            joined += block
+        return joined
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_whatever_happens_the_updates_tell_all_of_it(seed: int) -> None:
     chance = random.Random(seed)
-    one, reader, answered = task(show_thoughts=seed % 2 == 0), Reader(), ""
+    one, reader, answer = task(show_thoughts=seed % 2 == 0), Reader(), Blocks()
     allowed = edges().keys() | {(state, state) for state in TaskState}
     for number in range(200):
         if one.state.terminal:
@@ -720,16 +818,12 @@ def test_whatever_happens_the_updates_tell_all_of_it(seed: int) -> None:
         assert states(updates)[-1:] in ([], [one.state])
         for update in updates:
             reader.read(update)
-        match event:
-            case Text(parent=None):
-                answered += event.text
-            case Retracted():
-                answered = answered[: max(0, len(answered) - event.length)]
+        answer.hear(event)
         assert one.state.interrupted == bool(one.questions)
     if not one.state.terminal:
         for update in apply(one, Canceled()):
             reader.read(update)
-    assert reader.text("assistant-response") == answered
+    assert reader.text("assistant-response") == answer.text
     assert [state for state in reader.states if state.terminal] == [one.state]
     assert reader.states[-1] is one.state
     for name, artifact in one.artifacts.items():

@@ -15,7 +15,7 @@ import pytest
 from bridge.errors import ConfigurationError, WorkspaceError
 from bridge.settings import load
 from bridge.workspace import Workspaces
-from tests.client import artifact_text, context_id, state
+from tests.client import artifact_text, context_id, facts, said, state
 from tests.served import serving
 from tests.unprivileged import unprivileged
 
@@ -39,10 +39,9 @@ def problem(task: dict[str, Any]) -> dict[str, Any]:
     """What a failed task says to programs; its text names no path of the machine."""
     assert state(task) == "failed"
     assert task["metadata"]["bridge"]["reason"] == "workspace"
-    text, facts = task["status"]["message"]["parts"]
-    assert facts["data"]["path"] in text["text"] and facts["data"]["cause"] in text["text"]
+    data = facts(task)
+    assert data["path"] in said(task) and data["cause"] in said(task)
     assert "/tmp/" not in str(task)
-    data: dict[str, Any] = facts["data"]
     return data
 
 

@@ -5,5 +5,11 @@ from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
 
 CODECS: tuple[Codec, ...] = (V1_0(), V0_3())
+EXTENDED: tuple[Codec, ...] = (V1_0(extended=True), V0_3(extended=True))
+"""The same, for clients that ask for our extension."""
 
-__all__ = ["CODECS", "Codec", "Operation"]
+__all__ = ["CODECS", "EXTENDED", "Codec", "Operation", "codec_of"]
+
+
+def codec_of(version: str, extended: bool) -> Codec:
+    return next(one for one in (EXTENDED if extended else CODECS) if one.version == version)

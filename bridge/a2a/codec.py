@@ -32,7 +32,7 @@ from pydantic.alias_generators import to_camel
 
 from bridge import errors
 from bridge.a2a.card import EXTENSION, Card
-from bridge.message import Message, Part, Role, TextPart
+from bridge.message import DataPart, Message, Part, Role, TextPart
 from bridge.readable import is_deep
 from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
 
@@ -72,7 +72,7 @@ class PushParams:
 @dataclass(frozen=True, slots=True)
 class SendParams:
     """`blocking`: answer when the task has ended or waits for the client, not at once.
-    `answers_by_context`: a message that names only a context may answer the task there.
+    `reopens`: a message that names a task that has ended, and its context, begins the next one.
     `retries`: the client shows that it retries what failed, and does not send a new message that
     happens to equal an earlier one."""
 
@@ -82,7 +82,7 @@ class SendParams:
     accepted_output_modes: tuple[str, ...] = ()
     metadata: Mapping[str, Any] | None = None
     push: PushParams | None = None
-    answers_by_context: bool = False
+    reopens: bool = False
     retries: bool = False
 
 
@@ -203,7 +203,10 @@ class _ListParams(Params):
 
 
 class Codec(ABC):
-    """One protocol version: its tables, and the few places where shapes really differ."""
+    """One protocol version: its tables, and the few places where shapes really differ.
+
+    `extended`: the client asks for our extension, and gets the facts of messages as data parts.
+    """
 
     version: ClassVar[str]
     methods: ClassVar[Mapping[str, Operation]]
@@ -212,6 +215,9 @@ class Codec(ABC):
     roles: ClassVar[Mapping[Role, str]]
     numbers: ClassVar[Mapping[int, TaskState]] = {}
     """The states by their enum number, where the wire has numbers."""
+
+    def __init__(self, extended: bool = False) -> None:
+        self.extended = extended
 
     @abstractmethod
     def decode_send(self, params: Mapping[str, Any]) -> SendParams: ...
@@ -300,16 +306,22 @@ class Codec(ABC):
         }
 
     def encode_message(self, message: Message) -> dict[str, Any]:
+        parts = [self.encode_part(part) for part in message.parts]
+        metadata = message.metadata
+        if message.facts and self.extended:
+            parts.append(self.encode_part(DataPart(message.facts)))
+        elif message.facts:
+            metadata = {**(metadata or {}), "bridge": message.facts}
         return without_none(
             **self.kind("message"),
             messageId=message.id,
             role=self.roles[message.role],
-            parts=[self.encode_part(part) for part in message.parts],
+            parts=parts,
             taskId=message.task_id,
             contextId=message.context_id,
             referenceTaskIds=list(message.reference_task_ids) or None,
             extensions=list(message.extensions) or None,
-            metadata=message.metadata,
+            metadata=metadata,
         )
 
     def encode_artifact(self, artifact: Artifact) -> dict[str, Any]:

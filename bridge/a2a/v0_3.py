@@ -185,7 +185,7 @@ class V0_3(Codec):
             history_length=configuration.history_length,
             accepted_output_modes=configuration.accepted_output_modes,
             metadata=decoded.metadata,
-            answers_by_context=True,
+            reopens=True,  # Gemini CLI keeps the id of a task that was cut short
             push=push.decoded("") if push else None,
         )
 

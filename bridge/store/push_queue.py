@@ -84,7 +84,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class PushConfig:
-    """Where a task's updates are sent. `version` is the protocol's that it was created with."""
+    """Where a task's updates are sent. `version` is the protocol's that it was created with;
+    `extended`: so was our extension."""
 
     id: str
     task_id: str
@@ -93,6 +94,7 @@ class PushConfig:
     scheme: str | None = None
     credentials: str | None = field(default=None, repr=False)
     version: Version = "1.0"
+    extended: bool = False
 
     @property
     def key(self) -> Key:
@@ -425,13 +427,15 @@ class SqliteQueue:
 
     def _seal(self, config: PushConfig) -> bytes:
         """Everything that a client said, encrypted: URLs may be secrets, too."""
-        words = (config.url, config.token, config.scheme, config.credentials)
+        secrets = (config.url, config.token, config.scheme, config.credentials)
+        words = (*secrets, config.extended)
         return self._cipher().encrypt(orjson.dumps(words))
 
     def _config(self, row: tuple[Any, ...]) -> PushConfig:
         task, identity, version, sealed = row
-        url, token, scheme, credentials = orjson.loads(self._cipher().decrypt(sealed))
-        return PushConfig(identity, task, url, token, scheme, credentials, version)
+        words = orjson.loads(self._cipher().decrypt(sealed))
+        url, token, scheme, credentials, extended = (*words, False)[:5]  # older servers wrote four
+        return PushConfig(identity, task, url, token, scheme, credentials, version, extended)
 
 
 # --- private files -----------------------------------------------------------------------------

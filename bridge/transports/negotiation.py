@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from bridge import errors
-from bridge.a2a import CODECS, Codec
+from bridge.a2a import CODECS, Codec, codec_of
 from bridge.a2a.card import EXTENSION
 
 JSON = "application/json"
@@ -41,12 +41,13 @@ _DEEPER = bytes.maketrans(_BRACKETS, b"\1\0\1\0")
 
 def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Codec:
     """The version that the client asked for, by header or query (§3.6): absent means 0.3, the
-    patch is ignored. `codecs` are those that have what it asks for, which is called `name`."""
+    patch is ignored; extended, if it asks for our extension. `codecs` are those that have what it
+    asks for, which is called `name`."""
     wanted = request.headers.get("A2A-Version") or request.query.get("A2A-Version") or "0.3"
     match = _VERSION.fullmatch(wanted.strip())
     for codec in codecs:
         if match and codec.version == match[1]:
-            return codec
+            return codec_of(codec.version, bool(activated_extensions(request)))
     versions = " or ".join(codec.version for codec in codecs)
     if match and any(codec.version == match[1] for codec in CODECS):
         text = f"{name} is not of A2A {wanted[:20]}; send the header A2A-Version: {versions}."

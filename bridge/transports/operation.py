@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 from aiohttp import web
 
-from bridge.a2a import CODECS, Codec, Operation
+from bridge.a2a import Codec, Operation, codec_of
 from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
 from bridge.access import Principal
@@ -133,8 +133,8 @@ class Stream:
         return state.terminal or asks
 
     def _render(self, entry: Entry[Update], last: bool) -> bytes:
-        """The entry's JSON; where several follow the task, it is made once per version."""
-        key = (self.codec.version, last)
+        """The entry's JSON; where several follow the task, it is made once per codec."""
+        key = (self.codec, last)
         if entry.rendered and key in entry.rendered:
             return entry.rendered[key]
         data = _kept(self.codec.encode_update(self.record.task, entry.update, last))
@@ -381,7 +381,8 @@ STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
 def _config(codec: Codec, asked: PushParams) -> PushConfig:
     version: Literal["1.0", "0.3"] = "0.3" if codec.version == "0.3" else "1.0"
     secrets = (asked.token, asked.scheme, asked.credentials)
-    return PushConfig(asked.config_id or "", asked.task_id, asked.url, *secrets, version)
+    named = asked.config_id or "", asked.task_id, asked.url
+    return PushConfig(*named, *secrets, version, codec.extended)
 
 
 def _config_id(codec: Codec, asked: PushParams, configs: Sequence[PushConfig]) -> str | None:
@@ -399,7 +400,7 @@ def _shown(config: PushConfig) -> PushParams:
 
 def encode_notification(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes | None:
     """What a receiver is told, in the version that its config was created with."""
-    codec = next(codec for codec in CODECS if codec.version == config.version)
+    codec = codec_of(config.version, config.extended)
     if task.reply:  # which stands for a task that nobody has been shown
         return orjson.dumps(codec.encode_reply(task.reply))
     item = codec.encode_notification(task, entry.update)

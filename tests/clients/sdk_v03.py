@@ -46,7 +46,7 @@ from a2a.types import (
     TaskStatus,
     UnsupportedOperationError,
 )
-from a2a.utils import get_data_parts, get_message_text, get_text_parts
+from a2a.utils import get_message_text, get_text_parts
 
 ANSWER_ARTIFACT = "assistant-response"
 RUN_SECONDS = 30.0
@@ -122,12 +122,8 @@ def answer_text(artifacts: Iterable[Artifact] | None) -> str:
 
 
 def option_names(message: Message) -> list[str]:
-    """The names of the options that a question's data part offers."""
-    return [
-        option["name"]
-        for data in get_data_parts(message.parts)
-        for option in data.get("options", [])
-    ]
+    """The names of the options that a question offers."""
+    return [option["name"] for option in (message.metadata or {})["bridge"]["options"]]
 
 
 def user_message(text: str, task_id: str | None = None, context_id: str | None = None) -> Message:
@@ -279,7 +275,7 @@ async def errors(base_url: str) -> Report:
     async with connect(base_url, streaming=False) as client:
         unknown = await error_name(client.get_task(TaskQueryParams(id=str(uuid4()))))
         task = await send_blocking(client, user_message(prompt()))
-        again = user_message("again", task.id, task.context_id)
+        again = user_message("again", task.id)
         finished = await error_name(send_blocking(client, again))
     return {"unknownTask": unknown, "finishedTask": finished}
 

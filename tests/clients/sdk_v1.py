@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
-from a2a.helpers import get_data_parts, get_message_text, get_text_parts, new_text_message
+from a2a.helpers import get_message_text, get_text_parts, new_text_message
 from a2a.types import (
     Artifact,
     CancelTaskRequest,
@@ -115,13 +115,8 @@ def answer_text(artifacts: Iterable[Artifact]) -> str:
 
 
 def option_names(message: Message) -> list[str]:
-    """The names of the options that a question's data part offers."""
-    return [
-        option["name"]
-        for data in get_data_parts(message.parts)
-        if isinstance(data, dict)
-        for option in data.get("options", [])
-    ]
+    """The names of the options that a question offers."""
+    return [option["name"] for option in message.metadata["bridge"]["options"]]
 
 
 def user_message(text: str, task_id: str = "", context_id: str = "") -> SendMessageRequest:

@@ -80,10 +80,9 @@ function answerText(artifacts = []) {
   return answers.map((artifact) => partsText(artifact.parts)).join("");
 }
 
-/** The names of the options that a question's data part offers. */
+/** The names of the options that a question offers. */
 function optionNames(message) {
-  const options = message.parts.flatMap((part) => part.data?.options ?? []);
-  return options.map((option) => option.name);
+  return message.metadata.bridge.options.map((option) => option.name);
 }
 
 /** What sends text, to a new task unless ids are given. */
@@ -200,8 +199,8 @@ const SCENARIOS = {
 
   async errors(sdk, client) {
     const unknownTask = await errorName(sdk, client.getTask({ id: crypto.randomUUID() }));
-    const { id, contextId } = await sendBlocking(sdk, client, request(sdk, PROMPT));
-    const again = request(sdk, "again", { taskId: id, contextId });
+    const { id } = await sendBlocking(sdk, client, request(sdk, PROMPT));
+    const again = request(sdk, "again", { taskId: id });
     const finishedTask = await errorName(sdk, sendBlocking(sdk, client, again));
     return { unknownTask, finishedTask };
   },
