@@ -541,9 +541,12 @@ class Task:
         self._remember(message)
 
     def _remember(self, message: Message | None) -> None:
-        last = self.history[-1].id if self.history else None
-        if message is not None and message.id != last:
-            self.history.append(replace(message, task_id=self.id, context_id=self.context_id))
+        last = self.history[-1] if self.history else None
+        if message is None:
+            return
+        named = replace(message, task_id=self.id, context_id=self.context_id)
+        if named != last:  # clients may give one id to several messages
+            self.history.append(named)
 
 
 def _end_of(text: str) -> str:
