@@ -282,6 +282,8 @@ def make_service(
             (*settings.agent_models, *(one.model for one in profiles.values() if one.model)),
             settings.bridge_when_busy,
             settings.bridge_max_tasks_per_context,
+            settings.bridge_on_disconnect,
+            settings.bridge_disconnect_grace_ms / 1000,
         ),
     )
     router = Router({choice.id: manager}, profiles=profiles)

@@ -301,9 +301,9 @@ class Context:
         session.pause(True)  # lest it hears more meanwhile, and is told at another place than noted
         self._store.tell(session.spool.name if session.spool else None, told, record, then)
 
-    def cancel(self, record: Record) -> None:
+    def cancel(self, record: Record, reason: str | None = None) -> None:
         """The task is canceled now; its CLI is told to stop now, and the worker waits for that."""
-        self._end(record, Canceled())
+        self._end(record, Canceled(reason) if reason else Canceled())
 
     def detach(self) -> Sequence[str]:
         """Leave the tasks that have not ended to another server, unless one runs in a session

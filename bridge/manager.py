@@ -7,6 +7,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -14,6 +15,7 @@ from typing import Literal, Protocol
 from bridge.a2a.codec import SendParams
 from bridge.access import OPERATOR, Principal, Scope, authorize
 from bridge.adapter import Adapter, SessionStart
+from bridge.audience import Audience, Listener
 from bridge.context import Agent, Context
 from bridge.errors import (
     ContentTypeNotSupported,
@@ -24,7 +26,7 @@ from bridge.errors import (
 )
 from bridge.idempotency import Taken, key_of_message
 from bridge.message import Message, RawPart, UrlPart
-from bridge.options import Options, read_options
+from bridge.options import OnDisconnect, Options, read_options
 from bridge.pool import SessionPool
 from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Stored, TaskStore
@@ -52,12 +54,15 @@ class Sent:
 class Policy:
     """What clients of an agent may do. `models`: those that they may choose from. `when_busy`:
     what becomes of a message to a context that works: it waits its turn, is refused, or joins the
-    running turn where the CLI can take it. `queue`: how many tasks of one context may wait."""
+    running turn where the CLI can take it. `queue`: how many tasks of one context may wait.
+    `on_disconnect`: what becomes of a task whose client is gone for `grace` seconds."""
 
     show_thoughts: bool = False
     models: tuple[str, ...] = ()
     when_busy: Literal["queue", "reject", "steer"] = "queue"
     queue: int = 100
+    on_disconnect: OnDisconnect = "continue"
+    grace: float = 10.0
 
 
 DEFAULT_POLICY = Policy()
@@ -98,6 +103,7 @@ class TaskManager:
         self._notifier = notifier
         self._forgetting: set[asyncio.Task[None]] = set()
         self._policy = policy
+        self._audience = Audience(policy.grace, self._abandon)
         self._taken = Taken()
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
@@ -135,8 +141,12 @@ class TaskManager:
         return kept
 
     def warm_up(self) -> None:
-        """Have sessions ready from now on; nothing of an earlier server is left by now."""
+        """Have sessions ready from now on; nothing of an earlier server is left by now, and its
+        clients may come back."""
         self._warm.begin()
+        for record in self._store.unfinished():
+            if not record.task.question:
+                self._audience.leave(record)
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -179,8 +189,11 @@ class TaskManager:
         self._check_queue(context)
         self._pool.quotas.begin(principal.id)
         thoughts = self._policy.show_thoughts if options.thoughts is None else options.thoughts
+        attended = params.attends and "cancel" == (
+            options.on_disconnect or self._policy.on_disconnect
+        )
         now = datetime.now(UTC)
-        task = Task(str(uuid.uuid4()), context.id, now, thoughts, principal.id)
+        task = Task(str(uuid.uuid4()), context.id, now, thoughts, principal.id, attended)
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
         record = Record(task)
@@ -188,6 +201,7 @@ class TaskManager:
         facts = {"agent": self._store.agent, "cwd": context.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(record, message)
+        self._audience.leave(record)  # until its client listens
         return Sent(record, 0)
 
     def get(self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read") -> Record:
@@ -196,6 +210,7 @@ class TaskManager:
         authorize(principal, scope, task_id, record.task.owner if record else None)
         assert record
         self._show(record)
+        self._audience.touch(record)
         return record
 
     def cancel(self, task_id: str, principal: Principal = OPERATOR) -> Record:
@@ -213,6 +228,10 @@ class TaskManager:
             text = f"The task is {record.task.state.value}: nothing more will come. Get it instead."
             raise UnsupportedOperation(text)
         return record
+
+    def listen(self, record: Record) -> AbstractContextManager[Listener]:
+        """As long as somebody listens to the task, who says whether it has left."""
+        return self._audience.listen(record)
 
     async def settled(self, sent: Sent) -> None:
         """Until the task has ended or waits for the client, looking from the message on."""
@@ -246,6 +265,7 @@ class TaskManager:
         """Take no more messages; give the agents that work `drain` seconds, then end everything,
         or `keep` for another server what can outlive this one (see `kept`)."""
         self._closing = True
+        self._audience.close()
         cooling = asyncio.create_task(self._warm.close())
         unfinished = [r for r in self._store.unfinished() if not r.task.state.interrupted]
         running = [asyncio.create_task(self._ended(record)) for record in unfinished]
@@ -288,6 +308,15 @@ class TaskManager:
         self._warm.kill()
         for context in self._contexts.values():
             context.kill()
+
+    def _abandon(self, record: Record) -> None:
+        """Its client has gone for good."""
+        self._agent.audit.note("cancel", record.task, "bridge", by="disconnect")
+        text = (
+            f"Canceled: its client was gone for {self._policy.grace:g} s, and nobody else followed "
+            "it (BRIDGE_ON_DISCONNECT)."
+        )
+        self._contexts[_key(record.task)].cancel(record, text)
 
     # --- parts of them -------------------------------------------------------------------------
 

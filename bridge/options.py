@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 
 from bridge.a2a.codec import Params, parse
 from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
+
+OnDisconnect = Literal["continue", "cancel"]
+"""What becomes of a task whose client has gone (BRIDGE_ON_DISCONNECT)."""
 
 
 class _Wishes(Params):
@@ -26,6 +29,7 @@ class _Wishes(Params):
     mode: StrictStr | None = None
     budget_usd: StrictFloat | None = Field(None, gt=0)  # integers, too
     thoughts: StrictBool | None = None
+    on_disconnect: OnDisconnect | None = None
 
 
 class _Metadata(Params):
@@ -56,11 +60,12 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`cwd` and `session` belong to the context, `thoughts` to the task. None: not chosen."""
+    """`cwd` and `session` belong to the context, the others to the task. None: not chosen."""
 
     cwd: Any = None
     session: SessionOptions = field(default_factory=SessionOptions)
     thoughts: bool | None = None
+    on_disconnect: OnDisconnect | None = None
 
 
 def read_options(
@@ -83,7 +88,7 @@ def read_options(
     if wishes.budget_usd is not None and not adapter.takes_budget:
         raise _refusal("budgetUsd", "This agent takes no budget.")
     session = SessionOptions(wishes.model, wishes.mode, wishes.budget_usd)
-    return Options(wishes.cwd, session, wishes.thoughts)
+    return Options(wishes.cwd, session, wishes.thoughts, wishes.on_disconnect)
 
 
 def _check(name: str, value: str | None, allowed: tuple[str, ...]) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from bridge.a2a.codec import ListParams, Page, SendParams
 from bridge.access import Principal, Scope, authorize
+from bridge.audience import Listener
 from bridge.errors import InvalidParams
 from bridge.manager import Sent, TaskManager
 from bridge.options import Profile
@@ -69,6 +71,10 @@ class Router:
     def subscribe(self, task_id: str, again: bool, principal: Principal) -> Record:
         """`again`: the client goes on with a stream that broke, maybe at its very end."""
         return self._of(task_id, principal).subscribe(task_id, again, principal)
+
+    def listen(self, record: Record, principal: Principal) -> AbstractContextManager[Listener]:
+        """As long as somebody listens to the task; see TaskManager.listen()."""
+        return self._of(record.task.id, principal).listen(record)
 
     async def settled(self, sent: Sent, principal: Principal) -> None:
         """Until the task has ended or waits for the client, looking from the message on."""

@@ -350,6 +350,18 @@ class Settings(BaseModel):
         description="A message to a context that works: queue it, reject it, or steer the running "
         "turn with it, where the CLI can take it (else it is queued).",
     )
+    bridge_on_disconnect: Literal["continue", "cancel"] = Field(
+        "continue",
+        description="A task whose stream or blocking request was cut, and that nobody else "
+        "follows: continue it, or cancel it. A client chooses for its task in "
+        "metadata.bridge.onDisconnect.",
+    )
+    bridge_disconnect_grace_ms: int = Field(
+        10_000,
+        ge=100,
+        description="How long a client may be gone before BRIDGE_ON_DISCONNECT=cancel cancels its "
+        "task.",
+    )
     bridge_max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body."
     )

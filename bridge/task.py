@@ -241,6 +241,7 @@ class Task:
     created: datetime
     show_thoughts: bool = False
     owner: str = ""  # id of the principal whose it is
+    attended: bool = False  # to be canceled when nobody listens any more
     state: TaskState = TaskState.SUBMITTED
     status_time: datetime = field(init=False)
     status_message: Message | None = None
@@ -266,7 +267,8 @@ class Task:
 
     def anew(self) -> Task:
         """The task as it was before anything happened, but for its prompt."""
-        return Task(self.id, self.context_id, self.created, self.show_thoughts, self.owner)
+        facts = self.show_thoughts, self.owner, self.attended
+        return Task(self.id, self.context_id, self.created, *facts)
 
     def head(self) -> Task:
         """The task without what was said: by which it is found, listed and dropped."""

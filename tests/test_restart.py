@@ -759,3 +759,28 @@ async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
         one = Client(client.session, f"{client.url}/agents/one")
         ended = [await finished(one, task["id"]) for task in waiting]
         assert [(state(task), said(task)) for task in ended] == [("completed", "x")] * 4
+
+
+# --- clients that do not come back (BRIDGE_ON_DISCONNECT) ----------------------------------------
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_task_whose_client_went_with_the_server_is_canceled_unless_it_comes_back(
+    place: Place, live: Liveness, back: bool
+) -> None:
+    cancels = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "700"}
+    async with place.server(**cancels) as (server, client):
+        async with client.stream(f"status begun\nwait {live.path} agent\ntext done") as items:
+            task = (await anext(items))["task"]["id"]
+            await live.pid("agent")
+            await kill(server)
+    async with place.server(**cancels) as (_, client):
+        if back:
+            async with client.subscribe(task) as items:
+                await anext(items)
+                await asyncio.sleep(1)
+                await live.release("agent")
+                assert [state(item) async for item in items][-1] == "completed"
+        else:
+            await live.gone("agent")
+            assert state(await client.get(task)) == "canceled"

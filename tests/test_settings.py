@@ -81,6 +81,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_max_tasks": ("1", 1),
     "bridge_max_tasks_per_context": ("1", 1),
     "bridge_when_busy": ("reject", "reject"),
+    "bridge_on_disconnect": ("cancel", "cancel"),
+    "bridge_disconnect_grace_ms": ("2000", 2000),
     "bridge_max_body_bytes": ("1024", 1024),
     "bridge_max_line_bytes": ("1024", 1024),
     "bridge_max_parts": ("2", 2),

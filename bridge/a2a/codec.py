@@ -73,8 +73,8 @@ class PushParams:
 class SendParams:
     """`blocking`: answer when the task has ended or waits for the client, not at once.
     `reopens`: a message that names a task that has ended, and its context, begins the next one.
-    `retries`: the client shows that it retries what failed, and does not send a new message that
-    happens to equal an earlier one."""
+    `attends`: the client listens to what comes of it. `retries`: it shows that it retries what
+    failed, and does not send a new message that happens to equal an earlier one."""
 
     message: Message
     blocking: bool
@@ -83,6 +83,7 @@ class SendParams:
     metadata: Mapping[str, Any] | None = None
     push: PushParams | None = None
     reopens: bool = False
+    attends: bool = False
     retries: bool = False
 
 

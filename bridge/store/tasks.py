@@ -103,6 +103,8 @@ MIGRATIONS = (
     ALTER TABLE taken_by_content RENAME TO taken;
     CREATE INDEX taken_task ON taken (task);
     """,
+    # Until then no task was canceled because its client had gone.
+    "ALTER TABLE task ADD COLUMN attended INTEGER NOT NULL DEFAULT 0;",
 )
 
 
@@ -264,9 +266,9 @@ class TaskStore:
         record.size += len(written)
         if not self._journal:
             self._memory.begin(record.place, written)
-        values = (*identity, *times, written, task.owner)
+        values = (*identity, *times, written, task.owner, task.attended)
         record.log.visible = -1
-        statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)"
+        statement = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"
         self._write((statement, values), then=lambda: record.log.publish(0))
 
     def _place(self) -> int:
@@ -530,7 +532,7 @@ class TaskStore:
 
 
 _TASKS = """
-    SELECT place, id, context, created, thoughts, begun, owner, length(prompt) FROM task
+    SELECT place, id, context, created, thoughts, begun, owner, attended, length(prompt) FROM task
     WHERE agent = ? ORDER BY place"""
 _NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
 _ENDS = """
@@ -557,6 +559,6 @@ def _readable(kind: type[T], data: bytes) -> T | None:
 
 
 def _record(row: tuple[Any, ...]) -> Record:
-    place, task_id, context_id, created, thoughts, begun, owner, size = row
-    task = Task(task_id, context_id, moment(created), bool(thoughts), owner)
+    place, task_id, context_id, created, thoughts, begun, owner, attended, size = row
+    task = Task(task_id, context_id, moment(created), bool(thoughts), owner, bool(attended))
     return Record(task, shown=True, begun=bool(begun), place=place, size=size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from aiohttp import web
 
 from bridge import errors
 from bridge.a2a import CODECS, Codec, Operation
-from bridge.transports import sse
+from bridge.transports import blocking, sse
 from bridge.transports.negotiation import (
     JSON,
     activated_extensions,
@@ -21,7 +22,7 @@ from bridge.transports.negotiation import (
     read_json,
     retry_after,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations, Stream
+from bridge.transports.operation import STREAMING, Caller, Operations, Pending, Stream
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class JsonRpc:
             if isinstance(result, Stream):
                 before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request_id) + b',"result":'
                 return await sse.respond(request, result, before, b"}")
+            if isinstance(result, Pending):
+                return await _respond_pending(request, codec, request_id, result)
             body = {"jsonrpc": "2.0", "id": request_id, "result": result}
             return _respond(body, headers=activated_extensions(request))
         except errors.InvalidRequest as error:
@@ -84,7 +87,7 @@ class JsonRpc:
         """Execute a notification, which has no answer, not even where it fails (JSON-RPC 2.0
         §4.1). Raises what HTTP has a status for, and InvalidParams: a request that cannot be
         executed is invalid and, like one without a method, is answered with the id null."""
-        caller = self._caller(request)
+        caller = replace(self._caller(request), stays=False)
         try:
             if operation in (Operation.SEND, Operation.STREAM):  # a stream does not wait
                 await self._operations.stream(codec, Operation.STREAM, params, caller)
@@ -151,6 +154,20 @@ def _respond(
 ) -> web.Response:
     data = orjson.dumps(body)
     return web.Response(body=data, status=status, headers=headers, content_type=JSON)
+
+
+async def _respond_pending(
+    request: web.Request, codec: Codec, request_id: RequestId, pending: Pending
+) -> web.StreamResponse:
+    def encode(result: Any) -> bytes:
+        return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    def encode_error(error: Exception) -> bytes:
+        body = {"jsonrpc": "2.0", "id": request_id, "error": codec.encode_error(error)}
+        return orjson.dumps(body)
+
+    headers = {"Content-Type": JSON, **activated_extensions(request)}
+    return await blocking.respond(request, pending, headers, encode, encode_error)
 
 
 async def _respond_error(

@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterator,
     Mapping,
     Sequence,
@@ -24,6 +25,7 @@ from bridge.a2a import Codec, Operation, codec_of
 from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
 from bridge.access import Principal
+from bridge.audience import Listener
 from bridge.errors import (
     DataLoss,
     ExtendedCardNotConfigured,
@@ -32,6 +34,7 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.log import Entry
+from bridge.manager import Sent
 from bridge.push import Push
 from bridge.routing import Router
 from bridge.store.push_queue import PushConfig
@@ -61,6 +64,19 @@ class Caller:
     address: str
     principal: Principal
     retries: bool = False
+    stays: bool = True  # to hear what comes of the request
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The answer to a send that was accepted and waits for its task. Its JSON comes with answer(),
+    which is canceled when the client leaves."""
+
+    answer: Callable[[], Coroutine[Any, Any, Any]]
+
+
+def _nobody() -> AbstractContextManager[Listener]:
+    return nullcontext(Listener())
 
 
 @dataclass(slots=True)
@@ -79,6 +95,7 @@ class Stream:
     ends_on_question: bool
     over: bool = False  # there is nothing to add to `first`
     counted: Callable[[], AbstractContextManager[None]] = nullcontext  # as long as it is open
+    listening: Callable[[], AbstractContextManager[Listener]] = _nobody
     beginning: AsyncIterator[None] | None = None  # as long as a Message may take its place
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
@@ -91,23 +108,27 @@ class Stream:
             rendered, over = self._rendered(batch)
             return not over and write(rendered)
 
-        with self.counted():
-            if self.beginning:
-                async for _ in self.beginning:
-                    yield None
-                self.beginning = None  # the stream may stay for days
-            for opening in self._opening():
-                yield opening
-            if self.over:
-                return
-            async for batch in self.record.log.follow(self.after, HEARTBEAT, tap):
-                if not batch:
-                    yield None
-                    continue
-                rendered, over = self._rendered(batch)
-                yield rendered
-                if over:
+        with self.counted(), self.listening() as listener:
+            try:
+                if self.beginning:
+                    async for _ in self.beginning:
+                        yield None
+                    self.beginning = None  # the stream may stay for days
+                for opening in self._opening():
+                    yield opening
+                if self.over:
                     return
+                async for batch in self.record.log.follow(self.after, HEARTBEAT, tap):
+                    if not batch:
+                        yield None
+                        continue
+                    rendered, over = self._rendered(batch)
+                    yield rendered
+                    if over:
+                        return
+            except GeneratorExit:
+                listener.left = True
+                raise
 
     def _opening(self) -> Iterator[Batch]:
         """What there is before the task's updates."""
@@ -180,7 +201,8 @@ class Operations:
         }
 
     async def call(self, codec: Codec, operation: Operation, params: Json, caller: Caller) -> Any:
-        """The JSON result of an operation that has one. Raises RequestError."""
+        """The JSON result of an operation that has one, or a Pending for a send that waits. Raises
+        RequestError."""
         return await self._calls[operation](codec, params, caller)
 
     async def stream(
@@ -196,7 +218,8 @@ class Operations:
         quotas, owner = self._tasks.quotas, caller.principal.id
         quotas.check_stream(owner)
         stream = await self._streamed(codec, operation, params, caller, seen)
-        return replace(stream, counted=partial(quotas.stream, owner))
+        listening = partial(self._tasks.listen, stream.record, caller.principal)
+        return replace(stream, counted=partial(quotas.stream, owner), listening=listening)
 
     async def _streamed(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None
@@ -207,7 +230,7 @@ class Operations:
             again = seen is not None
             record = self._tasks.subscribe(named.task_id, again, caller.principal)
             return await self._stream(codec, record, None, seen)
-        asked = _decoded(codec, params, caller)
+        asked = replace(_decoded(codec, params, caller), attends=caller.stays)
         config = await self._checked_push(codec, asked, caller)
         sent = self._tasks.send(asked, caller.principal)
         record = sent.record
@@ -221,21 +244,34 @@ class Operations:
         return replace(stream, beginning=beginning)
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
+        """JSON, or a Pending."""
         asked = _decoded(codec, params, caller)
+        asked = replace(asked, attends=asked.blocking and caller.stays)
         config = await self._checked_push(codec, asked, caller)
         sent = self._tasks.send(asked, caller.principal)
         if config and not sent.again:
             await self._push.create(config, sent.record, sent.after)
         record = sent.record
         task = await record.whole()  # which it stays here when it is put away at its end
-        if not asked.blocking:
-            record.shown = True
-            return await _durable(codec.encode_sent(task, asked.history_length), record)
-        await self._tasks.settled(sent, caller.principal)
+        if asked.blocking:
+            return Pending(partial(self._settled, codec, asked, sent, task, caller.principal))
+        record.shown = True
+        return await _durable(codec.encode_sent(task, asked.history_length), record)
+
+    async def _settled(
+        self, codec: Codec, asked: SendParams, sent: Sent, task: Task, principal: Principal
+    ) -> Any:
+        """What became of the send, when its task has ended or asks."""
+        with self._tasks.listen(sent.record, principal) as listener:
+            try:
+                await self._tasks.settled(sent, principal)
+            except asyncio.CancelledError:
+                listener.left = True
+                raise
         answer = task.quick_answer(self._fast_path)
         if answer:
             return codec.encode_reply(answer)
-        return await _durable(codec.encode_sent(task, asked.history_length), record)
+        return await _durable(codec.encode_sent(task, asked.history_length), sent.record)
 
     async def _checked_push(
         self, codec: Codec, asked: SendParams, caller: Caller

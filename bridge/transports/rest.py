@@ -17,7 +17,7 @@ from aiohttp import web
 from bridge import errors
 from bridge.a2a import CODECS, Operation
 from bridge.a2a.codec import Codec
-from bridge.transports import sse
+from bridge.transports import blocking, sse
 from bridge.transports.negotiation import (
     A2A_JSON,
     JSON,
@@ -29,7 +29,7 @@ from bridge.transports.negotiation import (
     read_json,
     retry_after,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations
+from bridge.transports.operation import STREAMING, Caller, Operations, Pending
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,19 @@ class Rest:
             seen = sse.last_event_id(request)
             stream = await self._operations.stream(codec, operation, params, caller, seen)
             return await sse.respond(request, stream)
-        return _respond(request, await self._operations.call(codec, operation, params, caller))
+        result = await self._operations.call(codec, operation, params, caller)
+        if isinstance(result, Pending):
+            headers = {
+                "Content-Type": media_type(request, A2A_JSON),
+                **activated_extensions(request),
+            }
+            return await blocking.respond(request, result, headers, orjson.dumps, _cut)
+        return _respond(request, result)
+
+
+def _cut(error: Exception) -> None:
+    """An answer of HTTP+JSON that has begun cannot turn into an error."""
+    log.error("a send failed after its answer had begun", exc_info=error)
 
 
 async def _params(request: web.Request) -> dict[str, Any]:

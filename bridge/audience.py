@@ -1,0 +1,75 @@
+"""Who listens to tasks: a task that its client has left may be canceled (BRIDGE_ON_DISCONNECT)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bridge.store.tasks import Record
+
+log = logging.getLogger(__name__)
+
+
+class Listener:
+    """A stream, or a request that waits. `left`: the client has gone, before the answer ended."""
+
+    left = False
+
+
+class Audience:
+    """Calls `gone` with a task that is `attended` when its last listener has left and nobody has
+    come back within `grace` seconds. An answer that the server ended is no reason."""
+
+    def __init__(self, grace: float, gone: Callable[[Record], None]) -> None:
+        self._grace = grace
+        self._gone = gone
+        self._listening: dict[str, int] = {}
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    @contextmanager
+    def listen(self, record: Record) -> Iterator[Listener]:
+        """As long as somebody listens to the task."""
+        task_id, listener = record.task.id, Listener()
+        self._stay(task_id)
+        self._listening[task_id] = self._listening.get(task_id, 0) + 1
+        try:
+            yield listener
+        finally:
+            self._listening[task_id] -= 1
+            if not self._listening[task_id]:
+                del self._listening[task_id]
+                if listener.left:
+                    self.leave(record)
+
+    def touch(self, record: Record) -> None:
+        """Somebody asks for the task: its client has come back, and may come again."""
+        if record.task.id in self._leaving:
+            self.leave(record)
+
+    def leave(self, record: Record) -> None:
+        """Nobody listens to the task any more."""
+        task_id = record.task.id
+        self._stay(task_id)
+        if record.task.attended and not record.task.state.terminal and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._leaving[task_id] = loop.call_later(self._grace, self._give_up, record)
+
+    def close(self) -> None:
+        """The server stops, which is why streams end from now on."""
+        self._closed = True
+        for task_id in list(self._leaving):
+            self._stay(task_id)
+
+    def _stay(self, task_id: str) -> None:
+        timer = self._leaving.pop(task_id, None)
+        if timer:
+            timer.cancel()
+
+    def _give_up(self, record: Record) -> None:
+        del self._leaving[record.task.id]
+        if not record.task.state.terminal:
+            log.info("the client of a task has gone", extra={"task": record.task.id})
+            self._gone(record)
