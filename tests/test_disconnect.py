@@ -137,7 +137,7 @@ async def test_a_task_that_somebody_else_follows_goes_on_until_that_one_leaves(
 async def test_the_client_chooses_for_its_task(
     workspace: Path, settings: Json, wish: str | None, outcome: str
 ) -> None:
-    grace = {"bridge_disconnect_grace_ms": GRACE * 1000}
+    grace: Json = {"bridge_disconnect_grace_ms": GRACE * 1000}
     async with serving(workspace, **settings, **grace) as server, listening() as live:
         client = server.client()
         task = await cut_stream(client, live, metadata={"bridge": {"onDisconnect": wish}})

@@ -768,7 +768,7 @@ async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
 async def test_a_task_whose_client_went_with_the_server_is_canceled_unless_it_comes_back(
     place: Place, live: Liveness, back: bool
 ) -> None:
-    cancels = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "700"}
+    cancels: Json = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "700"}
     async with place.server(**cancels) as (server, client):
         async with client.stream(f"status begun\nwait {live.path} agent\ntext done") as items:
             task = (await anext(items))["task"]["id"]
