@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -531,16 +531,15 @@ def make_card(
     more_skills: tuple[Skill, ...] = (),
 ) -> Card:
     """The agent's card; `address` is what clients put before /a2a."""
-    settings, title = choice.settings, choice.adapter.title
-    about = f"{title} as an A2A agent: delegate coding tasks, watch them, answer, stop them."
+    settings = choice.settings
     issuer = settings.bridge_oidc_issuer
     return Card(
         name=settings.agent_name or f"{_title(choice)} (coding-agent-bridge)",
-        description=settings.agent_description or about,
+        description=settings.agent_description or _about(choice),
         version=__version__,
         url=f"{address}/a2a/jsonrpc",
         rest_url=f"{address}/a2a/rest",
-        skills=(*(settings.agent_skills or _skills(choice.adapter)), *more_skills),
+        skills=(*(settings.agent_skills or SKILLS), *more_skills),
         input_modes=_input_modes(choice.adapter),
         output_modes=("text/plain", "application/json"),
         bearer=needs_token(settings),
@@ -552,18 +551,27 @@ def make_card(
     )
 
 
+def _about(choice: Choice) -> str:
+    """What a model is told that may delegate to the agent: clients put it into its prompt."""
+    asks = not choice.settings.agent_force and "questions" not in choice.adapter.lacks
+    return (
+        f"{choice.adapter.title}, a coding agent that reads, writes and runs code in a repository. "
+        "Send a whole task in one message; the agent keeps its conversation for the next one."
+        + (
+            " It may ask before it edits a file or runs a command: reply with one of the options "
+            "that the question names."
+            if asks
+            else ""
+        )
+    )
+
+
 def _title(choice: Choice) -> str:
     """The adapter's title, with the agent's id where the operator has chosen one: a client that
     reads several cards must be able to tell the agents apart by their names."""
     title = choice.adapter.title
     names = (choice.adapter.name, choice.settings.agent_adapter or "")
     return title if choice.id in map(_identifier, names) else f"{title} {choice.id}"
-
-
-def _skills(adapter: type[Adapter]) -> tuple[Skill, ...]:
-    """What a coding agent does; and, of this one, what it does not."""
-    lacks = "".join(f" No {ability}: {why}." for ability, why in adapter.lacks.items())
-    return tuple(replace(skill, description=skill.description + lacks) for skill in SKILLS)
 
 
 def _as_skill(choice: Choice) -> Skill:
@@ -595,6 +603,7 @@ def _details(choice: Choice, version: str) -> dict[str, object]:
         "models": list(settings.agent_models),
         "modes": list(choice.adapter.modes),
         "asksForPermission": not settings.agent_force,
+        "lacks": dict(choice.adapter.lacks),
         "limits": {
             "turnMs": settings.agent_timeout_ms,
             "silenceMs": settings.agent_idle_exit_ms,

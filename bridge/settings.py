@@ -391,7 +391,9 @@ class Settings(BaseModel):
         description="Of the agents in CONFIG_FILE, the one at the root. Unset: the first.",
     )
     bridge_card: Literal["both", "1.0", "0.3"] = Field(
-        "both", description="Shape of the agent card: both, 1.0 or 0.3."
+        "both",
+        description="Shape of the agent card. 1.0 excludes clients that read 0.3 alone (Gemini "
+        "CLI, BeeAI, Strands), and 0.3 excludes those that read 1.0 alone (AG2).",
     )
     bridge_card_keys: str | None = Field(
         None,

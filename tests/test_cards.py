@@ -196,6 +196,8 @@ async def test_name_description_and_skills_are_the_operators(
         "description": "Fixes one thing",
         "tags": ["fix", "it"],
         "examples": ["Fix it."],
+        "inputModes": ["*/*"],
+        "outputModes": ["text/plain", "application/json"],
     }
 
 
@@ -337,6 +339,7 @@ async def test_the_extended_card_is_the_card_with_the_details_of_what_runs(
         "models": ["opus", "sonnet"],
         "modes": [],
         "asksForPermission": True,
+        "lacks": {"interrupt": "the program is told of a cancel and ended all the same"},
         "limits": {
             "turnMs": 1234,
             "silenceMs": 0,
@@ -373,3 +376,16 @@ async def test_no_card_says_anything_of_the_host(workspace: Path, shape: str) ->
         *(os.getcwd(), TOKEN, "agent.py"),
     ):
         assert secret not in said, secret
+
+
+@pytest.mark.parametrize(("force", "asks"), [(False, True), (True, False)])
+async def test_the_card_tells_a_model_what_the_agent_does_and_that_it_may_ask(
+    workspace: Path, force: bool, asks: bool
+) -> None:
+    async with serving(workspace, agent_force=force) as server:
+        async with server.client().session.get(f"{server.url}{CARD}") as response:
+            card = await response.json()
+    assert "coding agent" in card["description"]
+    assert ("reply with one of the options" in card["description"]) is asks
+    for skill in card["skills"]:
+        assert skill["inputModes"] and skill["outputModes"] == ["text/plain", "application/json"]

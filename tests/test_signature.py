@@ -329,7 +329,7 @@ def test_a_card_verifies_as_a_typed_client_writes_it_again(keys: Keys) -> None:
     del signed["description"]
     signed["securityRequirements"] = [{"schemes": {"bearer": {}}}]
     signed["provider"] = None
-    signed["skills"][0]["inputModes"] = []
+    signed["skills"][0]["securityRequirements"] = []
     signed["supportedInterfaces"][0]["tenant"] = ""
     assert verify(signed, keys) == ["elliptic", "secret"]
 

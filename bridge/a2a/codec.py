@@ -472,6 +472,8 @@ def encode_skills(card: Card) -> list[dict[str, Any]]:
             "description": skill.description,
             "tags": list(skill.tags),
             "examples": list(skill.examples),
+            "inputModes": list(card.input_modes),
+            "outputModes": list(card.output_modes),
         }
         for skill in card.skills
     ]
