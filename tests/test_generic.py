@@ -147,8 +147,9 @@ async def test_a_question_that_was_none_is_withdrawn(tmp_path: Path) -> None:
     async with listening() as sockets, client(tmp_path, "--line", **ASKS) as one:
         asked = await one.send(f"part {sockets.path} here | Loading [y/n]; say ...done; say bye")
         assert state(asked) == "input-required"
-        await sockets.release("here")
         async with one.subscribe(task_id(asked)) as updates:
+            await anext(updates)
+            await sockets.release("here")
             items = [item async for item in updates]
         assert states(items)[-1] == "completed"
         assert artifact_text(await one.get(task_id(asked))).endswith("...done\nbye\n")

@@ -237,7 +237,7 @@ async def test_a_turn_goes_on_where_the_next_server_finds_it(tmp_path: Path, ver
         await reader.completed()
         assert heard(real) == told, "nothing was said to it again"
         assert states(reader.items) == ["submitted", "working", "completed"]
-        assert reader.text == "Before. " + "After it. " * 20
+        assert reader.text == "Before. \n\n" + "After it. " * 20
         task = await real.client(version).get(task_id(task))
         assert artifact_text(task) == reader.text
         assert len(all_facts(reader.items, "tool_call")) == 1
@@ -290,7 +290,7 @@ async def test_a_turn_lives_through_several_servers(tmp_path: Path) -> None:
                 reader.come_back()
             command.release()
         await reader.completed()
-        assert reader.text == "One. Two. Three."
+        assert reader.text == "One. \n\nTwo. \n\nThree."
         assert len(all_facts(reader.items, "tool_result")) == 2
         assert len(real.requests("Run both.")) == 3
 
