@@ -64,7 +64,7 @@ async def test_what_a_rule_allows_or_denies_is_not_asked_and_told(workspace: Pat
         items = await client.collect(f"{first}\n{second}")
         task = await client.get(task_id(items[0]))
     assert "input-required" not in states(items)
-    assert artifact_text(task) == '["a", "Yes", "y"]["b", "No", "n"]'
+    assert artifact_text(task) == '["a", "Yes", "y"]\n\n["b", "No", "n"]'
     told = [said(item) for item in items if "rule" in said(item)]
     assert told == [
         "Allowed by a rule of the operator: May I a?",
