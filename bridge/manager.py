@@ -25,7 +25,7 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.idempotency import Taken, key_of_message
-from bridge.message import Message, RawPart, UrlPart
+from bridge.message import DataPart, Message, RawPart, UrlPart
 from bridge.options import OnDisconnect, Options, read_options
 from bridge.pool import SessionPool
 from bridge.quotas import Quotas
@@ -334,7 +334,8 @@ class TaskManager:
         if message.context_id not in (None, task.context_id):
             text = "contextId is not the one of this task"
             raise InvalidParams(text, [("message.contextId", "does not belong to the task")])
-        if task.state.terminal and not (params.reopens and message.context_id):
+        reopens = params.reopens and message.context_id and not _names_question(message)
+        if task.state.terminal and not reopens:
             text = f"The task is {task.state.value}; to go on, send a message with its contextId."
             raise UnsupportedOperation(text)
         context = self._contexts.get(_key(task))
@@ -469,3 +470,9 @@ def key_of(owner: str, name: str) -> str:
 def _key(task: Task) -> str:
     """Of its context."""
     return key_of(task.owner, task.context_id)
+
+
+def _names_question(message: Message) -> bool:
+    """Whether it can be nothing but an answer, for which it may be too late."""
+    found = (part.data for part in message.parts if isinstance(part, DataPart))
+    return any(isinstance(data, dict) and "questionId" in data for data in found)

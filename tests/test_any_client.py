@@ -151,6 +151,9 @@ async def test_an_ended_task_and_its_context_are_the_next_task_of_0_3(workspace:
         assert artifact_text(second) == "2"
         with pytest.raises(RpcError, match="completed"):
             await client.send("turn", taskId=first["id"])  # no context
+        late: Json = {"kind": "data", "data": {"questionId": "q"}}
+        with pytest.raises(RpcError, match="completed"):
+            await client.send([client.text_part("yes"), late], **ids)  # no prompt
         with pytest.raises(RpcError, match="completed"):
             await server.client("1.0").send("turn", **ids)
 

@@ -174,11 +174,17 @@ async def test_cancel_while_the_model_is_silent(real: RealClaudeCode) -> None:
 
 async def test_cancel_of_a_queued_task_leaves_the_running_one_alone(real: RealClaudeCode) -> None:
     client = real.client()
-    first = await ask(client, script("Run it.", bash("python3 -c 'print(1)'"), "It ran."))
-    second = await client.send_now(script("never sent", "No."), contextId=context_id(first))
-    assert state(second) == "submitted"
-    await cancel(client, second)
-    assert artifact_text(await answer(client, first, "allow")) == "It ran."
+    async with running_command() as command:
+        first = await ask(client, script("Run it.", bash(command.line), "It ran."))
+        ids = {"taskId": task_id(first), "contextId": context_id(first)}
+        async with client.stream("allow", **ids) as items:
+            await command.begun()
+            second = await client.send_now(script("never sent", "No."), contextId=context_id(first))
+            assert state(second) == "submitted"
+            await cancel(client, second)
+            command.release()
+            assert state([item async for item in items][-1]) == "completed"
+    assert artifact_text(await client.get(task_id(first))) == "It ran."
     assert real.requests("never sent") == []
 
 
