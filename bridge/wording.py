@@ -24,6 +24,7 @@ from bridge.events import (
 from bridge.readable import capped, exact, one_line, readable
 
 OPTION_CHARS = 400  # of the name of an option
+RESULT_CHARS = 80  # of what a tool that did not fail has said
 Facts = Mapping[str, Any]
 Words = tuple[str, Facts | None]
 BadEnd = Failed | Rejected | Canceled | TimedOut | Interrupted
@@ -56,6 +57,8 @@ def _tool_result(event: ToolResult) -> Words:
     }
     verb = "failed" if event.is_error else "finished"
     output = event.output if isinstance(event.output, str) else ""
+    if not event.is_error:  # the facts have it; models that delegate are shown every status
+        output = readable(" ".join(output[: 4 * RESULT_CHARS].split()), RESULT_CHARS)
     text = f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
     values = {"output": event.output}
     if event.changes:

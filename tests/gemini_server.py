@@ -1,8 +1,8 @@
 """A scripted stand-in for the Gemini API, for tests that run the real Gemini CLI.
 
 Scripts travel in the prompt as for tests/model_server.py; of its steps, texts, `tool` with `input`,
-`thinking`, `echo`, `hang` and `error` are understood. In a test: ``async with GeminiServer() as
-model`` and point ``GOOGLE_GEMINI_BASE_URL`` at ``model.url``.
+`thinking`, `echo`, `hang`, `delay` (seconds) and `error` are understood. In a test: ``async with
+GeminiServer() as model`` and point ``GOOGLE_GEMINI_BASE_URL`` at ``model.url``.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class GeminiServer:
         await response.prepare(request)
         if step.get("hang"):
             await asyncio.sleep(3600)
+        await asyncio.sleep(step.get("delay", 0))
         parts = answer_parts(step, asked)
         for number, part in enumerate(parts, 1):
             candidate: Json = {"content": {"role": "model", "parts": [part]}, "index": 0}
