@@ -1,0 +1,1 @@
+"""Drivers of the clients of other ecosystems, each run by the Python of its environment."""
