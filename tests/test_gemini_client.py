@@ -24,6 +24,7 @@ from tests.real_clis import KEY, of_gemini
 from tests.served import Server, serving
 
 GEMINI = Path(__file__).parent / "clis/node_modules/.bin/gemini"
+DOCUMENT = Path(__file__).parent.parent / "docs/clients.md"
 WITHIN = 60.0
 READS_AS_A_PERSON = 0.8  # seconds; what is faster may be an answer to an earlier question
 TOOL = json.dumps({"type": "tool_call", "id": "1", "name": "Bash", "input": {"command": "ls"}})
@@ -32,6 +33,12 @@ pytestmark = [
     pytest.mark.skipif(not GEMINI.exists(), reason=missing("gemini")),
 ]
 BROKE = json.dumps({"type": "failed", "text": "It broke."})
+
+
+def block(language: str) -> str:
+    """The block of this language in the CLI's section of docs/clients.md."""
+    section = DOCUMENT.read_text().partition("## Gemini CLI")[2]
+    return section.partition(f"```{language}\n")[2].partition("```")[0]
 
 
 def delegate(prompt: str) -> Json:
@@ -45,16 +52,17 @@ async def told(server: Server, home: Path, prompts: Sequence[str]) -> list[str]:
         of_gemini(model.url, home)
         folder = home / ".gemini"
         settings = json.loads((folder / "settings.json").read_text())
-        settings["experimental"] = {"enableAgents": True}
+        settings |= json.loads(block("json"))
         (folder / "settings.json").write_text(json.dumps(settings))
         (folder / "agents").mkdir()
-        card = f"{server.url}/.well-known/agent-card.json"
-        agent = f"---\nkind: remote\nname: coder\nagent_card_url: {card}\n---\n"
+        agent = block("markdown").replace("http://127.0.0.1:41242", server.url)
+        assert server.url in agent
         (folder / "agents/coder.md").write_text(agent)
         env = {
             "PATH": f"{NODE}:{os.environ['PATH']}",
             "HOME": str(home),
             "GEMINI_API_KEY": KEY,
+            "BRIDGE_TOKEN": "any, since this server is open",
             "GOOGLE_GEMINI_BASE_URL": model.url,
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
         }
