@@ -19,6 +19,7 @@ from tests.served import Server, serving
 CHECKOUT = Path(__file__).parent.parent
 PYTHON = CHECKOUT / ".venvs/adk/bin/python"
 DRIVER = CHECKOUT / "tests/ecosystems/adk_client.py"
+DOCUMENT = CHECKOUT / "docs/clients.md"
 WITHIN = 60.0
 TOOL = json.dumps({"type": "tool_call", "id": "1", "name": "Bash", "input": {"command": "ls"}})
 BROKE = json.dumps({"type": "failed", "text": "It broke."})
@@ -30,10 +31,11 @@ pytestmark = [
 
 async def play(server: Server, tmp_path: Path, *prompts: str) -> Json:
     """What its users get for these prompts of one session."""
-    card = f"{server.url}/.well-known/agent-card.json"
+    section = DOCUMENT.read_text().partition("## Google ADK")[2]
+    snippet = section.partition("```python\n")[2].partition("```")[0]
     pipes: Any = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(
-        str(PYTHON), str(DRIVER), card, *prompts, cwd=tmp_path, **pipes
+        str(PYTHON), str(DRIVER), snippet, server.url, *prompts, cwd=tmp_path, **pipes
     )
     try:
         async with asyncio.timeout(WITHIN):

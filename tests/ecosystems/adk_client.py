@@ -1,6 +1,8 @@
 """Google ADK as a client, in its own environment (.venvs/adk): prints what its users get, as JSON.
 
-    adk_client.py CARD_URL PROMPT…
+    adk_client.py SNIPPET URL PROMPT…
+
+SNIPPET makes the agent `coder`, given a `token`.
 
 `agent`: what a user of RemoteA2aAgent is shown for each prompt of one session. `tool`: what a model
 is told that has the agent as an AgentTool, for the first prompt.
@@ -18,7 +20,6 @@ from typing import Any
 warnings.filterwarnings("ignore")
 
 from google.adk.agents import LlmAgent  # noqa: E402
-from google.adk.agents.remote_a2a_agent import RemoteA2aAgent  # noqa: E402
 from google.adk.models.base_llm import BaseLlm  # noqa: E402
 from google.adk.models.llm_request import LlmRequest  # noqa: E402
 from google.adk.models.llm_response import LlmResponse  # noqa: E402
@@ -71,13 +72,18 @@ async def run(agent: Any, prompts: list[str]) -> list[dict[str, Any]]:
     return seen
 
 
-async def main(card: str, prompts: list[str]) -> None:
-    remote = RemoteA2aAgent(name="coder", agent_card=card)
-    agent = await run(remote, prompts)
-    again = RemoteA2aAgent(name="coder", agent_card=card)
+def make(snippet: str, url: str) -> Any:
+    made: dict[str, Any] = {"token": "any, since the server is open"}
+    exec(snippet.replace("http://127.0.0.1:41242", url), made)
+    return made["coder"]
+
+
+async def main(snippet: str, url: str, prompts: list[str]) -> None:
+    agent = await run(make(snippet, url), prompts)
+    again = make(snippet, url)
     parent = LlmAgent(name="parent", model=Delegates(model="scripted"), tools=[AgentTool(again)])
     (tool,) = await run(parent, prompts[:1])
     print(json.dumps({"agent": agent, "tool": json.loads(tool["kept"][-1])}))
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2:]))
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
