@@ -143,7 +143,10 @@ REQUIRED = {
     "TaskPushNotificationConfig": {"id", "taskId", "url"},
     "ListTaskPushNotificationConfigsResponse": {"configs", "nextPageToken"},
     "AgentInterface": {"url", "protocolBinding", "protocolVersion"},
-    "AgentSkill": {"id", "name", "description", "tags", "examples"},
+    "AgentSkill": {
+        *("id", "name", "description", "tags", "examples"),
+        *("inputModes", "outputModes"),
+    },
     "AgentCard": {
         *("name", "description", "supportedInterfaces", "version", "capabilities"),
         *("defaultInputModes", "defaultOutputModes", "skills"),

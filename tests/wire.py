@@ -277,6 +277,8 @@ def _violation(value: Any) -> tuple[str, str]:
 
 def _skill(value: Any) -> Skill:
     with Reader(value) as one:
+        for name in ("inputModes", "outputModes"):  # those of the card
+            strings(one.need(name, list))
         return Skill(
             one.need("id", str),
             one.need("name", str),

@@ -350,7 +350,8 @@ MEMBERS: Mapping[str, Schema] = {
     **dict.fromkeys(("name", "description", "version", "documentationUrl"), _NAME),
     **dict.fromkeys(("append", "lastChunk", "streaming", "pushNotifications"), _FLAG),
     **dict.fromkeys(("extendedAgentCard", "required"), _FLAG),
-    **dict.fromkeys(("tags", "examples", "defaultInputModes", "defaultOutputModes"), _TEXTS),
+    **dict.fromkeys(("tags", "examples", "inputModes", "outputModes"), _TEXTS),
+    **dict.fromkeys(("defaultInputModes", "defaultOutputModes"), _TEXTS),
     **dict.fromkeys(("referenceTaskIds", "extensions"), _TEXTS),
     **dict.fromkeys(("metadata", "params", "securitySchemes"), _ANY),
     **dict.fromkeys(("securityRequirements", "signatures"), _ANYS),
@@ -408,7 +409,7 @@ COMPONENTS: Mapping[str, Schema] = {
         own={"extensions": _list("AgentExtension")},
     ),
     "AgentExtension": _object("uri description required", "params"),
-    "AgentSkill": _object("id name description tags examples"),
+    "AgentSkill": _object("id name description tags examples inputModes outputModes"),
     "Error": _object("error", own={"error": _ref("Status")}),
     # Of google.rpc:
     "Status": _object(
