@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bridge.settings import NAMES, Settings
-from tests import blast_radius, matrix
+from tests import blast_radius, client_matrix, matrix
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
+CLIENTS = CHECKOUT / "docs/clients.md"
 SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 FIELDS = {name: field for name, field in Settings.model_fields.items() if name in NAMES}
@@ -61,6 +62,11 @@ def with_blast_radius(security: str) -> str:
     return _with(security, {"blast radius": blast_radius.table()})
 
 
+def with_clients(clients: str) -> str:
+    """`clients` with today's matrix of clients."""
+    return _with(clients, {"matrix": client_matrix.table()})
+
+
 def _with(readme: str, tables: Mapping[str, str]) -> str:
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
@@ -73,4 +79,5 @@ def _with(readme: str, tables: Mapping[str, str]) -> str:
 if __name__ == "__main__":
     README.write_text(with_tables(README.read_text("utf-8")), "utf-8")
     ENV_EXAMPLE.write_text(env_example(), "utf-8")
+    CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")

@@ -29,12 +29,15 @@ class Liveness:
         self._connections: dict[str, Connection] = {}
         self._writers: list[asyncio.StreamWriter] = []
         self._arrived = asyncio.Condition()
+        self.open = False  # True: a process that connects may go on at once
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         words = (await reader.readline()).decode().split()
         if not words:  # killed on its way
             return
+        if self.open:
+            writer.write(b"go\n")
         async with self._arrived:
             self._connections[words[0]] = Connection(int(words[1]), reader, writer)
             self._arrived.notify_all()

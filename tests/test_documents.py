@@ -187,3 +187,8 @@ async def test_the_demo_ends_by_itself_and_well(tmp_path: Path) -> None:
     assert process.returncode == 0, text
     for expected in ("tool  Edit", "asks  Claude Code asks", "you  allow", "+++ ", "COMPLETED"):
         assert expected in text
+
+
+def test_the_matrix_of_clients_is_that_of_the_tests() -> None:
+    page = documents.CLIENTS.read_text("utf-8")
+    assert documents.with_clients(page) == page, REWRITE

@@ -1,89 +1,52 @@
-"""Google ADK as a client, in its own environment (.venvs/adk): prints what its users get, as JSON.
-
-    adk_client.py SNIPPET URL PROMPT…
-
-SNIPPET makes the agent `coder`, given a `token`.
-
-`agent`: what a user of RemoteA2aAgent is shown for each prompt of one session. `tool`: what a model
-is told that has the agent as an AgentTool, for the first prompt.
-"""
+"""Google ADK: a RemoteA2aAgent in a session of its user."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
-import warnings
-from collections.abc import AsyncGenerator
 from typing import Any
 
-warnings.filterwarnings("ignore")
-
-from google.adk.agents import LlmAgent  # noqa: E402
-from google.adk.models.base_llm import BaseLlm  # noqa: E402
-from google.adk.models.llm_request import LlmRequest  # noqa: E402
-from google.adk.models.llm_response import LlmResponse  # noqa: E402
-from google.adk.runners import InMemoryRunner  # noqa: E402
-from google.adk.tools.agent_tool import AgentTool  # noqa: E402
-from google.genai import types  # noqa: E402
+from driver import coder, drive
+from google.adk.runners import InMemoryRunner
+from google.genai import types
 
 
-class Delegates(BaseLlm):
-    """A model that delegates the prompt, and says what the tool has answered."""
+class Conversation:
+    """One session with an agent."""
 
-    async def generate_content_async(
-        self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncGenerator[LlmResponse, None]:
-        last = llm_request.contents[-1].parts[-1]
-        if last.function_response:
-            part = types.Part(text=json.dumps(last.function_response.response["result"]))
-        else:
-            part = types.Part.from_function_call(name="coder", args={"request": last.text})
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+    def __init__(self, agent: Any) -> None:
+        self._runner = InMemoryRunner(agent=agent, app_name="test")
+        self._session: Any = None
+
+    async def say(self, prompt: str) -> str:
+        """What its user is shown: the pieces that stream, or what came whole if none did; and a
+        question, which is a call of a function that only the user can answer."""
+        if self._session is None:
+            sessions = self._runner.session_service
+            self._session = await sessions.create_session(app_name="test", user_id="u")
+        message = types.Content(role="user", parts=[types.Part(text=prompt)])
+        streamed, whole, asked = "", "", ""
+        async for event in self._runner.run_async(
+            user_id="u", session_id=self._session.id, new_message=message
+        ):
+            if event.partial:
+                streamed += said(event)
+            else:
+                whole = said(event) or event.error_message or whole
+                asked = asks(event) or asked
+        return "\n".join(filter(None, [streamed or whole, asked]))
 
 
 def said(event: Any) -> str:
-    """The text of an event. A question is a call of a function that only its user can answer."""
-    parts = (event.content.parts if event.content else None) or []
-    asked = [
-        part.function_call.args.get("input_required", "") for part in parts if part.function_call
-    ]
-    return "".join(part.text or "" for part in parts if not part.thought) + "".join(asked)
+    return "".join(part.text or "" for part in parts(event) if not part.thought)
 
 
-async def run(agent: Any, prompts: list[str]) -> list[dict[str, Any]]:
-    """What each prompt brings: `shown`, which a user interface shows as it comes, and `kept`, the
-    texts that stay in the session."""
-    runner = InMemoryRunner(agent=agent, app_name="test")
-    session = await runner.session_service.create_session(app_name="test", user_id="u")
-    seen = []
-    for prompt in prompts:
-        message = types.Content(role="user", parts=[types.Part(text=prompt)])
-        shown, kept, error = "", [], None
-        async for event in runner.run_async(
-            user_id="u", session_id=session.id, new_message=message
-        ):
-            error = event.error_message or error
-            if event.partial:
-                shown += said(event)
-            elif said(event):
-                kept.append(said(event))
-        seen.append({"shown": shown, "kept": kept, "error": error})
-    return seen
+def asks(event: Any) -> str:
+    calls = (part.function_call for part in parts(event) if part.function_call)
+    return "".join(call.args.get("input_required", "") for call in calls)
 
 
-def make(snippet: str, url: str) -> Any:
-    made: dict[str, Any] = {"token": "any, since the server is open"}
-    exec(snippet.replace("http://127.0.0.1:41242", url), made)
-    return made["coder"]
+def parts(event: Any) -> list[Any]:
+    return (event.content.parts if event.content else None) or []
 
 
-async def main(snippet: str, url: str, prompts: list[str]) -> None:
-    agent = await run(make(snippet, url), prompts)
-    again = make(snippet, url)
-    parent = LlmAgent(name="parent", model=Delegates(model="scripted"), tools=[AgentTool(again)])
-    (tool,) = await run(parent, prompts[:1])
-    print(json.dumps({"agent": agent, "tool": json.loads(tool["kept"][-1])}))
-
-
-asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+if __name__ == "__main__":
+    drive(Conversation(coder()).say)

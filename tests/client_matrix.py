@@ -1,0 +1,147 @@
+"""The clients of other ecosystems, what each shows its user, and the matrix of that in
+docs/clients.md. tests/test_clients.py compares the texts, and so proves the matrix."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests import NODE
+
+CHECKOUT = Path(__file__).parent.parent
+DOCUMENT = CHECKOUT / "docs/clients.md"
+DRIVERS = CHECKOUT / "tests/ecosystems"
+
+COLUMNS = {
+    "answer once": "the last block of an answer is shown, and only once",
+    "question": "a question is shown, with how to answer it",
+    "answered": "the next message of the conversation answers the question",
+    "failure": "the reason of a failure is shown",
+    "stop": "a client that stops ends the agent, with `BRIDGE_ON_DISCONNECT=cancel`",
+    "no JSON": "no JSON is in the text",
+}
+TOOL = json.dumps({"type": "tool_call", "id": "1", "name": "Bash", "input": {"command": "ls"}})
+BROKE = json.dumps({"type": "failed", "text": "It broke."})
+PROMPTS = {
+    "answer": f"text I look.\nline {TOOL}\ntext It is fine.",
+    "question": "permit q May I?",
+    "reply": "Go on.",
+    "failure": f"line {BROKE}",
+}
+"""What is said to the agent of tests/agent.py, in this order and in one conversation."""
+ANSWER = "I look.\n\nIt is fine."
+QUESTION = 'May I?\nReply with exactly one of: "Go on", "Do not". Or reply in your own words.'
+REPLY = 'answered ["q", "Go on.", "yes"]'
+FAILURE = "It broke."
+
+
+@dataclass(frozen=True, slots=True)
+class A2AClient:
+    """A row of the matrix. `section`: its heading in docs/clients.md, which has the snippet.
+    `shown`: its texts that are not the plain ones above, by prompt. `no`: why a cell is no."""
+
+    name: str
+    title: str
+    section: str
+    driver: str
+    requirements: str
+    python: str = ""
+    wire: str = "1.0"
+    soak: bool = True
+    shown: dict[str, str] = field(default_factory=dict)
+    no: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """As pinned: the first requirement of the file, or the dependency of package.json."""
+        text = (DRIVERS / self.requirements).read_text()
+        found = re.search(r"==(\S+)", text)
+        assert found, self.requirements
+        return found[1]
+
+    @property
+    def program(self) -> Path:
+        """What runs the driver."""
+        return CHECKOUT / ".venvs" / self.python / "bin/python" if self.python else NODE / "node"
+
+    @property
+    def snippet(self) -> str:
+        """The first code block of its section."""
+        section = DOCUMENT.read_text().partition(f"## {self.section}\n")[2].partition("\n## ")[0]
+        return section.partition("```")[2].partition("\n")[2].partition("```")[0]
+
+    def expected(self, prompt: str) -> str:
+        """What its user is shown for a prompt of PROMPTS."""
+        plain = {"answer": ANSWER, "question": QUESTION, "reply": REPLY, "failure": FAILURE}
+        return self.shown.get(prompt, plain[prompt])
+
+
+CLIENTS = [
+    A2AClient(
+        "adk",
+        "Google ADK, `RemoteA2aAgent`",
+        "Google ADK",
+        "adk_client.py",
+        "requirements-adk.txt",
+        "adk",
+        soak=False,
+    ),
+    A2AClient(
+        "adk-tool",
+        "Google ADK, `AgentTool`",
+        "Google ADK",
+        "adk_tool_client.py",
+        "requirements-adk.txt",
+        "adk",
+        soak=False,
+        shown={
+            "answer": "It is fine.",
+            "question": "Error: agent 'coder' stopped waiting on unresolved long-running tool "
+            "call(s) (pending call ids: ['ID']), which AgentTool cannot resume.",
+            "reply": "unknown Go",
+        },
+        no={
+            "question": "ADK ends such a call with an error of its own; use `[[rules]]`",
+            "answered": "each call of the tool begins a conversation; use `[[rules]]`",
+        },
+    ),
+    A2AClient(
+        "agent-framework",
+        "Microsoft Agent Framework",
+        "Microsoft Agent Framework",
+        "agent_framework_client.py",
+        "requirements-agent-framework.txt",
+        "agent-framework",
+    ),
+    A2AClient(
+        "agent-framework-stream",
+        "Microsoft Agent Framework, streamed run",
+        "Microsoft Agent Framework",
+        "agent_framework_stream_client.py",
+        "requirements-agent-framework.txt",
+        "agent-framework",
+        shown={"answer": "I look.\n\nIt is fine.It is fine.", "reply": REPLY * 2},
+        no={"answer once": "it joins the artifact and the final status"},
+    ),
+]
+BY_NAME = {client.name: client for client in CLIENTS}
+
+
+def table() -> str:
+    """The matrix as Markdown, with a note for each cell that is no."""
+    lines = [
+        f"| client | A2A | {' | '.join(COLUMNS)} |",
+        f"|---|---|{'---|' * len(COLUMNS)}",
+    ]
+    for client in CLIENTS:
+        cells = " | ".join("no" if column in client.no else "yes" for column in COLUMNS)
+        lines.append(f"| {client.title} {client.version} | {client.wire} | {cells} |")
+    meanings = [f"{name}: {meaning}" for name, meaning in COLUMNS.items()]
+    notes = [
+        f"* {client.title}, {column}: {why}."
+        for client in CLIENTS
+        for column, why in client.no.items()
+    ]
+    return "\n".join([*lines, "", f"{'; '.join(meanings)}.", "", *notes]) + "\n"
