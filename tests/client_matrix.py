@@ -78,6 +78,8 @@ class A2AClient:
         return self.shown.get(prompt, plain[prompt])
 
 
+TOOL_RESULTS = json.loads((DRIVERS / "langgraph_shown.json").read_text())
+
 CLIENTS = [
     A2AClient(
         "adk",
@@ -124,6 +126,50 @@ CLIENTS = [
         "agent-framework",
         shown={"answer": "I look.\n\nIt is fine.It is fine.", "reply": REPLY * 2},
         no={"answer once": "it joins the artifact and the final status"},
+    ),
+    A2AClient(
+        "strands",
+        "AWS Strands, `A2AAgent`",
+        "AWS Strands",
+        "strands_client.py",
+        "requirements-strands.txt",
+        "strands",
+        wire="0.3",
+        shown={"answer": "It is fine.", "reply": "unknown Go"},
+        no={"answered": "each call begins a conversation; use `[[rules]]`"},
+    ),
+    A2AClient(
+        "ag2",
+        "AG2",
+        "AG2",
+        "ag2_client.py",
+        "requirements-ag2.txt",
+        "ag2",
+        shown={
+            "answer": "I look.\n\nIt is fine.It is fine.",
+            "reply": REPLY * 2,
+            "failure": "A2ATaskFailedError: Task ID ended in state TASK_STATE_FAILED",
+        },
+        no={
+            "answer once": "it joins the artifact and the final status",
+            "failure": "the text of its error names the state alone",
+        },
+    ),
+    A2AClient(
+        "langgraph",
+        "LangGraph, `langgraph-a2a-client`",
+        "LangGraph",
+        "langgraph_client.py",
+        "requirements-langgraph.txt",
+        "langgraph",
+        wire="0.3",
+        soak=False,
+        shown={prompt: json.dumps(result) for prompt, result in TOOL_RESULTS.items()},
+        no={
+            "answer once": "the task has it in the artifact, the final status and the history",
+            "answered": "each call of the tool begins a conversation; use `[[rules]]`",
+            "no JSON": "the result of the tool is the whole task as JSON",
+        },
     ),
 ]
 BY_NAME = {client.name: client for client in CLIENTS}
