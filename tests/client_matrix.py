@@ -128,6 +128,24 @@ CLIENTS = [
         no={"answer once": "it joins the artifact and the final status"},
     ),
     A2AClient(
+        "crewai",
+        "CrewAI, the model of an agent",
+        "CrewAI",
+        "crewai_client.py",
+        "requirements-crewai.txt",
+        "crewai",
+        wire="0.3",
+        shown={
+            "answer": 'Using tool: Bash\n{"bridge": {"type": "tool_call", "id": "1", "name": '
+            '"Bash", "status": "running", "input": {"command": "ls"}}}\nIt is fine.',
+            "question": f'{QUESTION}\n{{"bridge": {{"type": "question", "questionId": "q", "kind": '
+            '"permission", "options": [{"id": "yes", "name": "Go on", "kind": "allow_once"}, '
+            '{"id": "no", "name": "Do not", "kind": "reject_once"}], "freeText": true, '
+            '"multiple": false}}',
+        },
+        no={"no JSON": "it shows its model each message as JSON, with the `metadata`"},
+    ),
+    A2AClient(
         "strands",
         "AWS Strands, `A2AAgent`",
         "AWS Strands",

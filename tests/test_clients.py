@@ -208,7 +208,8 @@ async def test_a_recorded_task_of_claude_code_is_readable(
     assert "Claude Code asks to use Edit" in asked and choice in asked
     assert "Claude Code asks to use Bash" in again and choice in again
     assert "prints `HELLO, ADA!`" in done
-    assert "{" not in (asked + again + done).replace('f"Hello, {name}', "")
+    if "no JSON" not in client.no:
+        assert "{" not in (asked + again + done).replace('f"Hello, {name}', "")
 
 
 @pytest.mark.soak
