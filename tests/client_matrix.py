@@ -146,6 +146,16 @@ CLIENTS = [
         no={"no JSON": "it shows its model each message as JSON, with the `metadata`"},
     ),
     A2AClient(
+        "beeai",
+        "BeeAI, `A2AAgent`",
+        "BeeAI",
+        "beeai_client.py",
+        "requirements-beeai.txt",
+        "beeai",
+        wire="0.3",
+        shown={"answer": "It is fine."},
+    ),
+    A2AClient(
         "strands",
         "AWS Strands, `A2AAgent`",
         "AWS Strands",
