@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-# CrewAI writes files in a data folder, and calls servers of its makers.
-os.environ["XDG_DATA_HOME"] = os.getcwd()
+# CrewAI writes files in the home folder, and calls servers of its makers.
+os.environ["HOME"] = os.environ["XDG_DATA_HOME"] = os.getcwd()
 os.environ["CREWAI_TRACING_ENABLED"] = "false"
 for service in ("CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_VERSION_CHECK"):
     os.environ[service] = "true"
