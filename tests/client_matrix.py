@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,12 +36,14 @@ ANSWER = "I look.\n\nIt is fine."
 QUESTION = 'May I?\nReply with exactly one of: "Go on", "Do not". Or reply in your own words.'
 REPLY = 'answered ["q", "Go on.", "yes"]'
 FAILURE = "It broke."
+ARTIFACT = "\n\nArtifact (Assistant response):\n"  # Gemini CLI's heading
 
 
 @dataclass(frozen=True, slots=True)
 class A2AClient:
     """A row of the matrix. `section`: its heading in docs/clients.md, which has the snippet.
-    `shown`: its texts that are not the plain ones above, by prompt. `no`: why a cell is no."""
+    `python`: its environment in .venvs; `package`: its npm package. `shown`: its texts that are
+    not the plain ones above, by prompt. `no`: why a cell is no."""
 
     name: str
     title: str
@@ -48,6 +51,7 @@ class A2AClient:
     driver: str
     requirements: str
     python: str = ""
+    package: str = ""
     wire: str = "1.0"
     soak: bool = True
     shown: dict[str, str] = field(default_factory=dict)
@@ -57,6 +61,8 @@ class A2AClient:
     def version(self) -> str:
         """As pinned: the first requirement of the file, or the dependency of package.json."""
         text = (DRIVERS / self.requirements).read_text()
+        if self.package:
+            return str(json.loads(text)["dependencies"][self.package])
         found = re.search(r"==(\S+)", text)
         assert found, self.requirements
         return found[1]
@@ -64,7 +70,15 @@ class A2AClient:
     @property
     def program(self) -> Path:
         """What runs the driver."""
-        return CHECKOUT / ".venvs" / self.python / "bin/python" if self.python else NODE / "node"
+        if self.python:
+            return CHECKOUT / ".venvs" / self.python / "bin/python"
+        return NODE / "node" if self.driver.endswith(".mjs") else Path(sys.executable)
+
+    @property
+    def installed(self) -> bool:
+        """Whether scripts/install has installed it."""
+        modules = (DRIVERS / self.requirements).parent / "node_modules"
+        return self.program.exists() and (not self.package or (modules / self.package).exists())
 
     @property
     def snippet(self) -> str:
@@ -81,6 +95,21 @@ class A2AClient:
 TOOL_RESULTS = json.loads((DRIVERS / "langgraph_shown.json").read_text())
 
 CLIENTS = [
+    A2AClient(
+        "gemini",
+        "Gemini CLI",
+        "Gemini CLI",
+        "gemini_client.py",
+        "../clis/package.json",
+        package="@google/gemini-cli",
+        wire="0.3",
+        soak=False,
+        shown={
+            "answer": f"Using tool: Bash\nIt is fine.{ARTIFACT}{ANSWER}",
+            "reply": f"{REPLY}{ARTIFACT}{REPLY}",
+        },
+        no={"answer once": "it joins the final status and the artifact"},
+    ),
     A2AClient(
         "adk",
         "Google ADK, `RemoteA2aAgent`",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,7 +60,10 @@ class GeminiServer:
     """`requests` has the bodies that came, each as `messages` like those of ModelServer;
     `headers` theirs."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, find_step: Callable[[list[Json]], tuple[Json, list[Json]]] = find_step
+    ) -> None:
+        self._find_step = find_step
         self.requests: list[Json] = []
         self.headers: list[dict[str, str]] = []
         app = web.Application(client_max_size=2**28)
@@ -90,7 +94,7 @@ class GeminiServer:
             return web.json_response({"totalTokens": 100})
         self.headers.append(dict(request.headers))
         self.requests.append({"messages": body["contents"]})
-        step, asked = find_step(body["contents"])
+        step, asked = self._find_step(body["contents"])
         if "error" in step:
             error = {"code": step["error"], "message": "scripted", "status": "SCRIPTED"}
             return web.json_response({"error": error}, status=step["error"])

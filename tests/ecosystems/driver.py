@@ -32,10 +32,11 @@ def coder(**names: Any) -> Any:
 
 def drive(say: Callable[[str], Awaitable[str]]) -> None:
     """Obey the input until its end. An exception of `say` is what the user is shown."""
-    asyncio.run(_drive(say))
+    asyncio.run(obey(say))
 
 
-async def _drive(say: Callable[[str], Awaitable[str]]) -> None:
+async def obey(say: Callable[[str], Awaitable[str]]) -> None:
+    """As drive(), in a loop that runs."""
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader(limit=2**24)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
