@@ -228,6 +228,46 @@ CLIENTS = [
             "no JSON": "the result of the tool is the whole task as JSON",
         },
     ),
+    A2AClient(
+        "ai-sdk",
+        "Vercel AI SDK, `generateText`",
+        "Vercel AI SDK",
+        "js/ai_sdk_client.mjs",
+        "js/package.json",
+        package="a2a-ai-provider",
+        wire="0.3",
+        shown={"answer": f"It is fine.{ANSWER}", "reply": REPLY * 2},
+        no={
+            "answer once": "it joins the final status and the artifact",
+            "stop": "the provider ignores the signal to abort; cancel the task",
+        },
+    ),
+    A2AClient(
+        "ai-sdk-stream",
+        "Vercel AI SDK, `streamText`",
+        "Vercel AI SDK",
+        "js/ai_sdk_stream_client.mjs",
+        "js/package.json",
+        package="a2a-ai-provider",
+        wire="0.3",
+        shown={"question": "", "failure": ""},
+        no={
+            "question": "the provider leaves status messages out of a stream; use `generateText`",
+            "failure": "the provider leaves status messages out of a stream; use `generateText`",
+            "stop": "the provider ignores the signal to abort; cancel the task",
+        },
+    ),
+    A2AClient(
+        "ag-ui",
+        "AG-UI (CopilotKit), `A2AAgent`",
+        "AG-UI and CopilotKit",
+        "js/ag_ui_client.mjs",
+        "js/package.json",
+        package="@ag-ui/a2a",
+        wire="0.3",
+        shown={"answer": "Using tool: Bash\nIt is fine."},
+        no={"stop": "`abortRun` of its agent does nothing; cancel the task"},
+    ),
 ]
 BY_NAME = {client.name: client for client in CLIENTS}
 
