@@ -392,8 +392,8 @@ class Settings(BaseModel):
     )
     bridge_card: Literal["both", "1.0", "0.3"] = Field(
         "both",
-        description="Shape of the agent card. 1.0 excludes clients that read 0.3 alone (Gemini "
-        "CLI, BeeAI, Strands), and 0.3 excludes those that read 1.0 alone (AG2).",
+        description="Shape of the agent card. 1.0 excludes clients that read only 0.3 (Gemini CLI, "
+        "CrewAI, BeeAI, Strands, LangGraph, AI SDK, AG-UI); 0.3 excludes AG2, which needs 1.0.",
     )
     bridge_card_keys: str | None = Field(
         None,

@@ -54,6 +54,7 @@ class A2AClient:
     package: str = ""
     wire: str = "1.0"
     soak: bool = True
+    reads_both: bool = False
     shown: dict[str, str] = field(default_factory=dict)
     no: dict[str, str] = field(default_factory=dict)
 
@@ -118,6 +119,7 @@ CLIENTS = [
         "requirements-adk.txt",
         "adk",
         soak=False,
+        reads_both=True,
     ),
     A2AClient(
         "adk-tool",
@@ -137,6 +139,7 @@ CLIENTS = [
             "question": "ADK ends such a call with an error of its own; use `[[rules]]`",
             "answered": "each call of the tool begins a conversation; use `[[rules]]`",
         },
+        reads_both=True,
     ),
     A2AClient(
         "agent-framework",
@@ -145,6 +148,7 @@ CLIENTS = [
         "agent_framework_client.py",
         "requirements-agent-framework.txt",
         "agent-framework",
+        reads_both=True,
     ),
     A2AClient(
         "agent-framework-stream",
@@ -155,6 +159,7 @@ CLIENTS = [
         "agent-framework",
         shown={"answer": "I look.\n\nIt is fine.It is fine.", "reply": REPLY * 2},
         no={"answer once": "it joins the artifact and the final status"},
+        reads_both=True,
     ),
     A2AClient(
         "crewai",

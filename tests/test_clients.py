@@ -10,13 +10,15 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
 
+from bridge.settings import Settings
+from tests.client_driver import READS_AS_A_PERSON, TOKEN, WITHIN, driving
 from tests.client_matrix import (
     BY_NAME,
     CHECKOUT,
@@ -31,13 +33,10 @@ from tests.client_matrix import (
 )
 from tests.liveness import listening
 from tests.programs import missing
+from tests.real_claude_code import bash, claude_code, running_command, script, write
 from tests.served import Server, serving
 
-TOKEN = "a-token-of-the-operator-of-32-characters"
-WITHIN = 60.0  # seconds for one turn, the start of the client included
-ENDS_WITHIN = 20.0
 STOPS_WITHIN = 2.0  # seconds; a client that has not stopped its agent by then does not
-READS_AS_A_PERSON = 0.8  # seconds; what is faster may be an answer to an earlier question
 VARYING = {
     "ID": re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"),
     "TIME": re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"),
@@ -50,62 +49,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(180),
 ]
-
-
-class Driver:
-    """A running client: tests/ecosystems/driver.py has the other end."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def say(self, prompt: str) -> str:
-        """What its user is shown for this prompt."""
-        await self.begin(prompt)
-        shown = await self.answer()
-        assert isinstance(shown, str)
-        return shown
-
-    async def begin(self, prompt: str) -> None:
-        await self._tell(prompt)
-
-    async def stop(self) -> None:
-        """Stop the prompt that is under way, as its users do."""
-        await self._tell(None)
-        assert await self.answer() is None
-
-    async def _tell(self, what: str | None) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps(what).encode() + b"\n")
-        await self._process.stdin.drain()
-
-    async def answer(self) -> Any:
-        """What its user is shown; None for a prompt that was stopped."""
-        assert self._process.stdout
-        async with asyncio.timeout(WITHIN):
-            line = await self._process.stdout.readline()
-        assert line, "the driver has ended; its stderr says why"
-        return json.loads(line)
-
-
-@asynccontextmanager
-async def driving(client: A2AClient, server: Server, folder: Path) -> AsyncIterator[Driver]:
-    """The client in a folder of its own."""
-    assert client.snippet, f"docs/clients.md has no snippet under {client.section!r}"
-    argv = (str(client.program), str(DRIVERS / client.driver), client.snippet, server.url, TOKEN)
-    pipes: Any = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(*argv, cwd=folder, limit=2**24, **pipes)
-    assert process.stdin
-    try:
-        yield Driver(process)
-    finally:
-        process.stdin.close()  # the driver stops what is under way, and ends
-        try:
-            async with asyncio.timeout(ENDS_WITHIN):
-                await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -135,7 +78,7 @@ class Talks:
         folder = self._folders.mktemp(client.name)
         async with (
             listening() as live,
-            driving(client, self._server, folder) as driver,
+            driving(client, self._server.url, folder) as driver,
         ):
             shown = {name: await driver.say(prompt) for name, prompt in PROMPTS.items()}
             await driver.begin(f"wait {live.path} a")
@@ -207,7 +150,7 @@ async def test_a_recorded_task_of_claude_code_is_readable(
     workspace.mkdir()
     async with (
         serving(workspace, bridge_token=TOKEN, **replay) as server,
-        driving(client, server, tmp_path) as driver,
+        driving(client, server.url, tmp_path) as driver,
     ):
         asked = await driver.say("Add a --shout flag to greet.py")
         await asyncio.sleep(READS_AS_A_PERSON)
@@ -220,6 +163,50 @@ async def test_a_recorded_task_of_claude_code_is_readable(
     assert "prints `HELLO, ADA!`" in done
     if "no JSON" not in client.no:
         assert "{" not in (asked + again + done).replace('f"Hello, {name}', "")
+
+
+@each([client for client in CLIENTS if not client.reads_both])
+async def test_a_card_of_the_other_version_excludes_the_client(
+    client: A2AClient, tmp_path: Path
+) -> None:
+    """The setting BRIDGE_CARD names these clients."""
+    other = {"0.3": "1.0", "1.0": "0.3"}[client.wire]
+    async with (
+        serving(tmp_path, bridge_token=TOKEN, bridge_card=other) as server,
+        driving(client, server.url, tmp_path) as driver,
+    ):
+        assert "Here." not in await driver.say("text Here.")
+    name = re.sub(r",.*| \(.*|^AWS |^Vercel ", "", client.title)
+    assert name in (Settings.model_fields["bridge_card"].description or "")
+
+
+@each([BY_NAME["adk"]])
+async def test_real_claude_code_is_asked_answered_and_stopped(
+    client: A2AClient, tmp_path: Path
+) -> None:
+    """Its model is scripted by the prompts. It takes 3 s to start both programs."""
+    env = {"BRIDGE_AUTH": "auto", "BRIDGE_ON_DISCONNECT": "cancel"}
+    async with claude_code(tmp_path, **env, BRIDGE_DISCONNECT_GRACE_MS="100") as real:
+        token = real.server.credentials["Authorization"].removeprefix("Bearer ")
+        path = real.workspace / "hello.txt"
+        async with (
+            driving(client, real.server.url, tmp_path, token) as driver,
+            running_command() as command,
+        ):
+            asked = await driver.say(script("Write it.", write(path), "It is written."))
+            assert f"Claude Code asks to use Write: {path}" in asked
+            assert not path.exists()
+            assert await driver.say("Allow") == "It is written."
+            assert path.read_text() == "written"
+            asked = await driver.say(script("Run it.", bash(command.line)))
+            assert command.line in asked
+            await asyncio.sleep(READS_AS_A_PERSON)
+            await driver.begin("Allow")
+            await command.begun()
+            await driver.stop()
+            async with asyncio.timeout(WITHIN):
+                await command.ended.wait()
+            await real.nothing_left()
 
 
 @pytest.mark.soak
@@ -247,7 +234,7 @@ async def test_a_blocking_run_of_70_s_is_answered(client: A2AClient, tmp_path: P
     async with (
         serving(workspace, bridge_token=TOKEN) as server,
         listening() as live,
-        driving(client, server, tmp_path) as driver,
+        driving(client, server.url, tmp_path) as driver,
     ):
         await driver.begin(f"wait {live.path} a\ntext done")
         await live.pid("a")

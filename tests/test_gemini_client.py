@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.client import Json
+from tests.client_driver import READS_AS_A_PERSON, TOKEN, driving
 from tests.client_matrix import BY_NAME, DOCUMENT
 from tests.programs import missing
 from tests.served import serving
-from tests.test_clients import READS_AS_A_PERSON, TOKEN, driving
 
 GEMINI = BY_NAME["gemini"]
 pytestmark = [
@@ -29,7 +29,7 @@ async def test_three_delegations_are_short_and_readable(workspace: Path, tmp_pat
     replay: Json = {"agent_adapter": "replay", "agent_binary": None, "agent_args": ()}
     async with (
         serving(workspace, bridge_token=TOKEN, **replay) as server,
-        driving(GEMINI, server, tmp_path) as driver,
+        driving(GEMINI, server.url, tmp_path) as driver,
     ):
         parts = []
         for prompt in ("Add a --shout flag to greet.py", "Allow", "Allow"):
