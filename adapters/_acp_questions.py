@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bridge.events import AgentEvent, Answer, Option, OptionKind, Question
-from bridge.rpc import Peer, Request
-from bridge.shapes import as_dict, as_string
+from bridge.adapter.fields import as_dict, as_string
+from bridge.adapter.jsonrpc import Peer, Request
+from bridge.task.events import AgentEvent, Answer, Option, OptionKind, Question
 
 from ._acp_presets import Preset
 from ._acp_tools import announce, merged, subject, wish

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bridge.diff import unified_diff
-from bridge.events import AgentEvent, FileChange, ToolCall
-from bridge.shapes import as_dict, as_list, as_string, as_word
+from bridge.adapter.diff import unified_diff
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.task.events import AgentEvent, FileChange, ToolCall
 
 Json = Mapping[str, Any]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from bridge.adapter import Prompt
-from bridge.events import Plan, PlanEntry, PlanStatus
-from bridge.message import RawPart, TextPart, UrlPart
-from bridge.shapes import as_dict, as_string, as_word
+from bridge.adapter.fields import as_dict, as_string, as_word
+from bridge.task.events import Plan, PlanEntry, PlanStatus
+from bridge.task.message import RawPart, TextPart, UrlPart
 
 from ._acp_tools import Tool
 

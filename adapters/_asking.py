@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from bridge.events import AgentEvent, Answer, Question, QuestionWithdrawn
-from bridge.rpc import Id, Peer, Request
-from bridge.shapes import as_dict, as_string
+from bridge.adapter.fields import as_dict, as_string
+from bridge.adapter.jsonrpc import Id, Peer, Request
+from bridge.task.events import AgentEvent, Answer, Question, QuestionWithdrawn
 
 from ._forms import ACCEPT, DECLINE, Json, asked_members, form, member_question, visited
 

@@ -7,10 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bridge.diff import unified_diff
-from bridge.events import Failed, FileChange, Plan, PlanEntry, PlanStatus, Retracted, Text, Usage
-from bridge.readable import json_object
-from bridge.shapes import as_dict, as_list, as_string, as_word
+from bridge.adapter.diff import unified_diff
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.task.events import (
+    Failed,
+    FileChange,
+    Plan,
+    PlanEntry,
+    PlanStatus,
+    Retracted,
+    Text,
+    Usage,
+)
+from bridge.task.text import json_object
 
 Json = Mapping[str, Any]
 

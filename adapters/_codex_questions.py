@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from bridge.events import AgentEvent, Answer, Option, Question, Status
-from bridge.question import is_word
-from bridge.rpc import Peer, Request
-from bridge.shapes import as_dict, as_list, as_string, as_word
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.adapter.jsonrpc import Peer, Request
+from bridge.task.answers import is_word
+from bridge.task.events import AgentEvent, Answer, Option, Question, Status
 
 from ._asking import Asking
 from ._codex_items import changes_of

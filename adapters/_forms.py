@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from bridge.events import Answer, Option, Question
-from bridge.shapes import as_dict, as_list
+from bridge.adapter.fields import as_dict, as_list
+from bridge.task.events import Answer, Option, Question
 
 Json = Mapping[str, Any]
 ACCEPT = Option("accept", "Done", "allow_once")

@@ -8,7 +8,7 @@ import re
 import orjson
 
 from bridge.adapter import Home, Index
-from bridge.shapes import as_dict
+from bridge.adapter.fields import as_dict
 
 
 def _enter_project(cwd: str, content: bytes) -> bytes:

@@ -39,7 +39,9 @@ from bridge.adapter import (
     Upkeep,
     as_text,
 )
-from bridge.events import (
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
+from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Reply, RpcError
+from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
     Answer,
@@ -54,9 +56,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import Part, RawPart, UrlPart, media_type
-from bridge.rpc import METHOD_NOT_FOUND, Peer, Reply, RpcError
-from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
+from bridge.task.message import Part, RawPart, UrlPart, media_type
 
 from ._acp_presets import PRESETS, Preset
 from ._acp_questions import Questions

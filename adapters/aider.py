@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from bridge.adapter import Ability, AgentConfig, Lines, Prompt, SessionStart, Upkeep
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Answer,
     Done,

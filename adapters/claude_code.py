@@ -34,7 +34,9 @@ from bridge.adapter import (
     Upkeep,
     as_text,
 )
-from bridge.events import (
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
+from bridge.task.answers import is_word
+from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
     Answer,
@@ -56,10 +58,8 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import Part, RawPart, media_type
-from bridge.question import is_word
-from bridge.readable import json_object
-from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
+from bridge.task.message import Part, RawPart, media_type
+from bridge.task.text import json_object
 
 from . import _homes as homes
 from . import _project_files as files

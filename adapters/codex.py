@@ -37,7 +37,9 @@ from bridge.adapter import (
     Upkeep,
     as_text,
 )
-from bridge.events import (
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
+from bridge.adapter.jsonrpc import Peer, Reply, RpcError
+from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
     Answer,
@@ -52,9 +54,7 @@ from bridge.events import (
     ToolCall,
     ToolResult,
 )
-from bridge.message import Part, RawPart, TextPart, media_type
-from bridge.rpc import Peer, Reply, RpcError
-from bridge.shapes import as_dict, as_list, as_string, as_word, output_status
+from bridge.task.message import Part, RawPart, TextPart, media_type
 
 from . import _homes as homes
 from . import _project_files as files

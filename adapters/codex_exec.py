@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, AgentConfig, Handlers, Home, Prompt, SessionStart, Upkeep
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word
 from bridge.adapter.print_mode import Json, PrintModeAdapter, counts
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
@@ -30,7 +31,6 @@ from bridge.events import (
     Thought,
     Usage,
 )
-from bridge.shapes import as_dict, as_list, as_string, as_word
 
 from . import _homes as homes
 from . import _project_files as files

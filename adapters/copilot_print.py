@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Handlers, Home, Prompt, Upkeep
+from bridge.adapter.fields import as_dict, as_list, as_string
 from bridge.adapter.print_mode import Json, PrintModeAdapter, counts, unified
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
@@ -30,7 +31,6 @@ from bridge.events import (
     Thought,
     Usage,
 )
-from bridge.shapes import as_dict, as_list, as_string
 
 from ._acp_presets import PRESETS
 from ._plain import plain

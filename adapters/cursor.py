@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Handlers, Prompt, Upkeep
+from bridge.adapter.fields import as_dict, as_string, as_word
 from bridge.adapter.print_mode import (
     Json,
     PrintModeAdapter,
@@ -31,7 +32,7 @@ from bridge.adapter.print_mode import (
     plan_entry,
     unified,
 )
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
@@ -41,8 +42,7 @@ from bridge.events import (
     Thought,
     Usage,
 )
-from bridge.readable import json_object
-from bridge.shapes import as_dict, as_string, as_word
+from bridge.task.text import json_object
 
 from . import _project_files as files
 from ._acp_presets import Preset

@@ -30,9 +30,9 @@ from bridge.adapter import (
     SessionStart,
     Upkeep,
 )
+from bridge.adapter.fields import as_dict, as_string, as_word
 from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, counts
-from bridge.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
-from bridge.shapes import as_dict, as_string, as_word
+from bridge.task.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
 
 from ._acp_presets import PRESETS
 from ._plain import plain

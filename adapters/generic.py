@@ -32,8 +32,9 @@ from bridge.adapter import (
     SessionStart,
     explain_exit,
 )
+from bridge.adapter.fields import output_status
 from bridge.adapter.print_mode import RunnerAdapter
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Answer,
     Done,
@@ -44,8 +45,7 @@ from bridge.events import (
     Status,
     Text,
 )
-from bridge.readable import json_object
-from bridge.shapes import output_status
+from bridge.task.text import json_object
 
 from ._plain import plain
 

@@ -10,7 +10,7 @@ import orjson
 from bridge.a2a.v1_0 import V1_0
 from bridge.adapter import Ability, Adapter, AgentConfig, Handlers, Launch, Prompt, SessionStart
 from bridge.errors import InvalidParams
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Answer,
     ArtifactChunk,
@@ -28,8 +28,8 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import Message, Part, TextPart
-from bridge.readable import json_object
+from bridge.task.message import Message, Part, TextPart
+from bridge.task.text import json_object
 
 Json = Mapping[str, Any]
 PROTOCOL = 1

@@ -19,8 +19,9 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from bridge.adapter import Ability, ExitStatus, Handlers, Home, Prompt, Upkeep
+from bridge.adapter.fields import as_dict, as_string, as_word
 from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, plan_entry, unified
-from bridge.events import (
+from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
@@ -29,8 +30,7 @@ from bridge.events import (
     Thought,
     Usage,
 )
-from bridge.message import UrlPart
-from bridge.shapes import as_dict, as_string, as_word
+from bridge.task.message import UrlPart
 
 from ._acp_presets import PRESETS
 

@@ -1,6 +1,6 @@
 """Plays a recording of a real CLI: no CLI, no key and no network are needed.
 
-The child is bridge/player.py, which prints what the CLI printed and waits where the CLI was told
+The child is process/replayer.py, which prints what the CLI printed and waits where the CLI was told
 something; what its lines mean, the recorded CLI's own adapter says.
 """
 
@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import orjson
 
 from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
-from bridge.events import AgentEvent, Answer, Done, Question
+from bridge.task.events import AgentEvent, Answer, Done, Question
 
 PLAYER_LINE = b'{"type":"bridge/replay"'
 

@@ -20,7 +20,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bridge import cgroup, confine
+from bridge.process import cgroup
+from bridge.sandbox import confine
 from tests.agent import PROGRAM as SCRIPTED
 from tests.bridge_process import CHECKOUT
 from tests.hostile_cli import ATTEMPTS, PROGRAM

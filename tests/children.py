@@ -6,8 +6,8 @@ import contextlib
 
 import psutil
 
-from bridge.launcher import NAME
-from bridge.spawn import LAUNCHER
+from bridge.process.fork_server import NAME
+from bridge.process.spawn import LAUNCHER
 
 
 def children(pid: int | None = None) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""Programs under bridge/confine.py, and what the real CLIs need to write there."""
+"""Programs under bridge/sandbox/confine.py, and what the real CLIs need to write there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge import confine
+from bridge.sandbox import confine
 from tests import programs
 
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(confine.__file__)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.task import TRANSITIONS, TaskState
+from bridge.task.state import TRANSITIONS, TaskState
 
 # The table has one state for each event. A question may be of the kind `auth`, and when one is
 # settled, the next that waits may be of the other kind.

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from bridge.settings import NAMES, Settings
+from bridge.server.settings import NAMES, Settings
 from tests import blast_radius, client_matrix, matrix
 
 CHECKOUT = Path(__file__).parent.parent

@@ -27,14 +27,14 @@ from typing import Any
 
 from bridge.adapter import SessionStart
 from bridge.errors import BridgeError
-from bridge.events import Done, Event, Text
-from bridge.message import Message, Role, TextPart
-from bridge.state import open_state
+from bridge.push.configs import Key, Outgoing, PushConfig, SqliteQueue
+from bridge.server.state_dir import open_state
 from bridge.store.journal import Journal
-from bridge.store.push_queue import Key, Outgoing, PushConfig, SqliteQueue
-from bridge.store.stored import load_events
+from bridge.store.serialization import load_events
 from bridge.store.tasks import MIGRATIONS, Record, Retention, TaskStore
-from bridge.task import Task
+from bridge.task.events import Done, Event, Text
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import Task
 
 LIVES = 60  # seconds at most, whatever becomes of the test
 STEPS = 25  # things that are written about a task: that it is there, events, its end

@@ -20,20 +20,21 @@ from typing import Any
 
 import orjson
 
-from bridge import errors, registry
+from bridge import errors
 from bridge.a2a import CODECS, Operation
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
-from bridge.events import ENDINGS, AgentEvent, Done, Text
-from bridge.message import Message, Role, TextPart
-from bridge.process import LineSplitter, LongLine
-from bridge.question import read_answer
-from bridge.redaction import MARK, Redactor, Secrets
-from bridge.rules import Rule, decide
-from bridge.settings import nearest
+from bridge.process.agent_process import LineSplitter, LongLine
+from bridge.server import registry
+from bridge.server.settings import nearest
+from bridge.session.redaction import MARK, Redactor, Secrets
+from bridge.task.answers import read_answer
+from bridge.task.approval_policy import Rule, decide
+from bridge.task.events import ENDINGS, AgentEvent, Done, Text
+from bridge.task.message import Message, Role, TextPart
 from bridge.transports import sse
 from bridge.transports.negotiation import decode_json
-from bridge.workspace import Workspaces
+from bridge.workspace.paths import Workspaces
 from tests.test_recordings import RECORDINGS, Play, name_of, rows_of
 
 Target = Callable[[bytes], None]

@@ -3,7 +3,7 @@
 after the other) and RECORD_SCRUB (JSON: what to write in the place of paths and addresses).
 
 A row is a JSON object: what happened, by name, with `sent` (what the CLI is owed after it) and
-`events` (as bridge/store/stored.py writes them) where there are any.
+`events` (as bridge/store/serialization.py writes them) where there are any.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from bridge import registry
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionStart
-from bridge.events import AgentEvent, Answer, Question
-from bridge.store.stored import dump, dump_events
+from bridge.server import registry
+from bridge.store.serialization import dump, dump_events
+from bridge.task.events import AgentEvent, Answer, Question
 
 SCRUB: dict[str, str] = json.loads(os.environ.get("RECORD_SCRUB", "{}"))
 Inner: Any = registry.load(os.environ.get("RECORD_ADAPTER", "jsonl"))

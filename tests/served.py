@@ -10,16 +10,17 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from bridge.app import Http, make_app
-from bridge.choice import choose_all, make_root, make_service
-from bridge.identity import identify_by
-from bridge.manager import TaskManager
-from bridge.process import reap_orphans
-from bridge.push import Push
-from bridge.server import limits, make_pool
-from bridge.settings import Loaded, Settings
-from bridge.store.push_queue import SqliteQueue
-from bridge.timers import Runner
+from bridge.auth.authentication import Identity
+from bridge.process.agent_process import reap_orphans
+from bridge.push.configs import SqliteQueue
+from bridge.push.notifier import Push
+from bridge.runtime.tasks import TaskManager
+from bridge.server.app import Http, make_app
+from bridge.server.assemble import choose_all, make_root, make_service
+from bridge.server.extras import token_issuer
+from bridge.server.lifecycle import limits, make_pool
+from bridge.server.settings import Loaded, Settings
+from bridge.transports.connection_limits import Runner
 from bridge.transports.operation import encode_notification
 from tests.agent import PROGRAM
 from tests.children import children
@@ -76,7 +77,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
         sessions=pool.figures,
         http=Http(
             chosen.public_url,
-            identify_by(chosen),
+            Identity(chosen.auth, token_issuer(chosen)),
             chosen.bridge_max_body_bytes,
             chosen.bridge_allowed_hosts,
             chosen.bridge_allowed_origins,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
-from bridge.events import (
+from bridge.server import registry
+from bridge.task.answers import read_answer
+from bridge.task.events import (
     ENDINGS,
     SESSION_LOST,
     AgentEvent,
@@ -32,8 +33,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.question import read_answer
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 
 Json = dict[str, Any]
 Acp = registry.load("acp")

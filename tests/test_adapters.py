@@ -16,7 +16,6 @@ from typing import Any
 import orjson
 import pytest
 
-from bridge import registry
 from bridge.adapter import (
     Adapter,
     AgentConfig,
@@ -28,7 +27,8 @@ from bridge.adapter import (
 )
 from bridge.adapter.testing import GARBAGE, PROMPT, AdapterTests, begin, broken, check
 from bridge.errors import ConfigurationError
-from bridge.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
+from bridge.server import registry
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
 
 TESTS = Path(__file__).parent
 BUILT_IN = [path.stem.replace("_", "-") for path in TESTS.parent.glob("adapters/[a-z]*.py")]
@@ -119,7 +119,7 @@ def test_an_exit_in_the_middle_of_a_turn_ends_it_once(name: str) -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_an_adapter_whose_process_has_ended_is_no_garbage(name: str) -> None:
     """It goes at once, with all that it remembers, rather than when a collector comes by, which
-    it seldom does (bridge/heap.py)."""
+    it seldom does (bridge/telemetry/gc_tuning.py)."""
     gc.collect()
     gc.disable()
     try:

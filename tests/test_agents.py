@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.choice import choose_all
 from bridge.errors import ConfigurationError
-from bridge.settings import load
+from bridge.server.assemble import choose_all
+from bridge.server.settings import load
 from tests.agent import PROGRAM
 from tests.client import Client, Json, RpcError, artifact_text, facts, said, state
 from tests.liveness import listening

@@ -10,10 +10,10 @@ from typing import Literal
 import orjson
 import pytest
 
-from bridge.events import Question, ToolCall
-from bridge.log import Entry
-from bridge.store.push_queue import PushConfig
-from bridge.task import Task
+from bridge.push.configs import PushConfig
+from bridge.store.event_log import Entry
+from bridge.task.events import Question, ToolCall
+from bridge.task.state import Task
 from bridge.transports.operation import encode_notification
 from tests.client import (
     Json,

@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.audit import Audit
-from bridge.rules import Rule
-from bridge.task import Task
+from bridge.task.approval_policy import Rule
+from bridge.task.state import Task
+from bridge.telemetry.audit import Audit
 from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, facts, said, state, states, task_id
 from tests.liveness import listening

@@ -1,5 +1,5 @@
-"""Imports point one way. ALLOWED is the layer diagram of docs/design.md as a table: a new edge
-between modules fails here until it is entered, which is the moment to think about it."""
+"""The rooms of the product and the imports between them. ROOMS is the diagram of docs/design.md
+as a table: a room imports only the rooms in its row, which lie on lower floors."""
 
 from __future__ import annotations
 
@@ -15,378 +15,43 @@ import pytest
 
 CHECKOUT = Path(__file__).parent.parent
 
-# What each module may import of ours. The layers, from the bottom:
-PURE: dict[str, set[str]] = {
-    "errors": set(),
-    "message": set(),
-    "readable": set(),
-    "rpc": {"readable"},
-    "access": {"errors"},
-    "diff": set(),
-    "events": {"message"},
-    "question": {"events", "message", "readable"},
-    "shapes": {"events"},
-    "wording": {"events", "readable"},
-    "task": {"events", "message", "wording"},
-    "adapter": {"events", "message"},
-    "adapter.testing": {"a2a", "adapter", "events", "message", "task"},
-    "adapter.print_mode": {"adapter", "events", "readable", "shapes"},
-    "a2a.card": set(),
-    "a2a.codec": {"a2a.card", "errors", "message", "readable", "task"},
-    "a2a.v0_3": {"a2a.card", "a2a.codec", "errors", "message", "task"},
-    "a2a.v1_0": {"a2a.card", "a2a.codec", "message", "task"},
-    "a2a": {"a2a.codec", "a2a.v0_3", "a2a.v1_0"},
-    "page": {"a2a.codec", "errors", "task"},
-    "options": {"a2a.codec", "adapter", "errors"},
-    "shell_command": set(),
-    "rules": {"shell_command"},
-    "redaction": {"events", "message"},
+ROOMS = {
+    # room: the rooms that it may import, from the top floor to the bottom
+    "cli": "errors task adapter a2a auth workspace sandbox process session server",
+    "server": "errors task adapter a2a auth workspace sandbox telemetry process store session push "
+    "runtime transports files",
+    "transports": "errors task a2a auth telemetry store push runtime",
+    "runtime": "errors task adapter a2a auth workspace telemetry store session",
+    "session": "errors task adapter auth workspace sandbox process",
+    "push": "errors task store",
+    "process": "errors sandbox",
+    "store": "errors task adapter files",
+    "adapter": "task files",
+    "a2a": "errors task",
+    "auth": "errors",
+    "workspace": "errors task files",
+    "sandbox": "errors files",
+    "telemetry": "errors task",
+    "task": "",
+    "files": "",
+    "errors": "",
 }
-ASYNCIO: dict[str, set[str]] = {
-    "spawn": {"cgroup", "confine", "proc", "pump", "spool"},
-    "process": {"cgroup", "channel", "errors", "proc", "spawn", "spool"},
-    "denied": set(),
-    "session": {
-        "sandbox",
-        "denied",
-        "adapter",
-        "events",
-        "message",
-        "process",
-        "redaction",
-        "spawn",
-        "spool",
-        "store.stored",
-    },
-    "audit": {"errors", "events", "message", "readable", "task"},
-    "quotas": {"access", "errors"},
-    "pool": {"quotas"},
-    "warm": {"adapter", "errors", "events", "pool", "repository", "session"},
-    "log": set(),
-    "store": set(),
-    "store.push_queue": {"errors", "store.database"},
-    "workspace": {"access", "errors"},
-    "folders": set(),
-    "attachments": {"errors", "folders", "message", "workspace"},
-    "context": {
-        "adapter",
-        "attachments",
-        "errors",
-        "events",
-        "message",
-        "question",
-        "session",
-        "spool",
-        "store.stored",
-        "store.tasks",
-        "task",
-        "audit",
-        "redaction",
-        "repository",
-        "rules",
-        "sandbox",
-        "warm",
-    },
-    "audience": {"store.tasks"},
-    "manager": {
-        "a2a.codec",
-        "adapter",
-        "audience",
-        "context",
-        "errors",
-        "idempotency",
-        "message",
-        "options",
-        "store.tasks",
-        "task",
-        "workspace",
-        "access",
-        "quotas",
-        "pool",
-        "warm",
-    },
-    "idempotency": {"message", "store.tasks"},
-    "egress": {"errors"},
-    "push": {"egress", "errors", "log", "store.push_queue", "store.tasks", "task"},
-    "registry": {"adapter", "errors"},
-    "recording": {"errors"},
-    "routing": {
-        "a2a.codec",
-        "audience",
-        "errors",
-        "manager",
-        "options",
-        "page",
-        "store.tasks",
-        "access",
-    },
-    "own_files": {"errors"},
-    "peer": set(),
-    "origin": {"cgroup", "errors", "peer", "proc"},
-    "player": set(),  # a program of its own
-    "runner": set(),  # another one
-    "seccomp": set(),
-    "confine": {"seccomp"},
-    "launcher": {"confine", "pump", "seccomp"},  # and another
-    "pump": set(),
-    "repository": set(),
-    "homes": {"adapter", "folders"},
-    "credentials": {"homes"},
-    "sandbox": {"adapter", "confine", "credentials", "errors", "folders", "homes"},
-    "trusted": {"errors"},
-    "channel": set(),
-    "spool": {"channel", "pump"},
-    "state": {
-        "audit",
-        "errors",
-        "proc",
-        "process",
-        "pump",
-        "spawn",
-        "store.database",
-        "store.journal",
-        "store.tasks",
-        "token_file",
-    },
-    "token_file": {"errors", "store.database"},
-    "store.database": {"errors", "folders"},
-    "store.journal": {"errors", "store.database"},
-    "store.stored": {"events", "message"},
-    "store.replay": {
-        "errors",
-        "events",
-        "log",
-        "message",
-        "store.journal",
-        "store.stored",
-        "task",
-    },
-    "store.tasks": {
-        "adapter",
-        "events",
-        "heap",
-        "log",
-        "message",
-        "store.journal",
-        "store.replay",
-        "store.stored",
-        "task",
-    },
-    "heap": set(),
-    "cgroup": set(),
-    "proc": set(),
-    "watchdog": set(),
+MOST_FILES, MOST_IN_A_ROOM = (
+    3,
+    14,
+)  # directly in bridge/; in a room, where a subfolder counts as one
+MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 18, 72, 8  # the adapters are a box, too
+
+PURE = {"task", "adapter", "a2a"}
+PURE_LIBRARIES = {"orjson", "pydantic", "pydantic.alias_generators"}
+SPEAKS_HTTP = {"auth", "push", "transports", "server", "cli"}
+IMPORTS_LATE = {"bridge/cli/main.py", "bridge/server/extras.py"}
+IMPORTS_BY_NAME = {"bridge/server/registry.py", "bridge/push/configs.py"}
+READS_ENVIRONMENT = {
+    "bridge/server/settings.py": None,
+    "bridge/process/pty_runner.py": None,  # a program: it passes its own environment on
+    "bridge/process/spawn.py": "os.environ.get(LIBRARIES",  # without it, interpreters do not start
 }
-SHELL: dict[str, set[str]] = {
-    "settings": {
-        "a2a.card",
-        "access",
-        "errors",
-        "options",
-        "own_files",
-        "redaction",
-        "rules",
-        "trusted",
-        "workspace",
-    },
-    "transports": set(),
-    "gate": {"a2a.codec", "transports.negotiation"},
-    "rate": set(),
-    "timers": {"gate", "rate"},
-    "transports.negotiation": {"a2a", "a2a.card", "errors"},
-    "transports.operation": {
-        "a2a",
-        "a2a.card",
-        "a2a.codec",
-        "audience",
-        "manager",
-        "errors",
-        "log",
-        "routing",
-        "push",
-        "store.push_queue",
-        "store.tasks",
-        "task",
-        "access",
-    },
-    "transports.sse": {"log", "transports.negotiation", "transports.operation"},
-    "transports.blocking": {"transports.operation"},
-    "transports.jsonrpc": {
-        "a2a",
-        "transports.blocking",
-        "errors",
-        "transports.negotiation",
-        "transports.operation",
-        "transports.sse",
-    },
-    "transports.rest": {
-        "a2a",
-        "a2a.codec",
-        "transports.blocking",
-        "errors",
-        "transports.negotiation",
-        "transports.operation",
-        "transports.sse",
-    },
-    "transports.openapi": {
-        "a2a",
-        "a2a.card",
-        "a2a.codec",
-        "a2a.v1_0",
-        "errors",
-        "transports.negotiation",
-        "transports.operation",
-        "transports.rest",
-        "gate",
-        "timers",
-    },
-    "monitor": {
-        "a2a.codec",
-        "log",
-        "manager",
-        "store.tasks",
-        "task",
-        "transports.sse",
-        "transports.operation",
-    },
-    "welcome": {"transports.negotiation"},
-    "app": {
-        "welcome",
-        "a2a",
-        "a2a.card",
-        "gate",
-        "manager",
-        "monitor",
-        "rate",
-        "registry",
-        "store.tasks",
-        "transports.jsonrpc",
-        "transports.negotiation",
-        "transports.operation",
-        "transports.rest",
-        "access",
-        "errors",
-    },
-    "identity": {"access", "audit", "errors", "origin", "rate", "registry", "settings"},
-    "oidc": {"access", "egress", "errors", "settings"},  # loaded by name, for it needs an extra
-    "choice": {
-        "credentials",
-        "repository",
-        "cgroup",
-        "a2a.card",
-        "adapter",
-        "app",
-        "attachments",
-        "context",
-        "errors",
-        "manager",
-        "push",
-        "recording",
-        "registry",
-        "session",
-        "settings",
-        "state",
-        "store.tasks",
-        "transports.operation",
-        "routing",
-        "identity",
-        "own_files",
-        "sandbox",
-        "pool",
-        "trusted",
-        "warm",
-    },
-    "cli_state": {"choice", "errors", "process", "readable", "sandbox", "spawn"},
-    "signature": {"errors"},  # loaded by name, for it needs an extra
-    "server": {
-        "heap",
-        "sandbox",
-        "spawn",
-        "app",
-        "cgroup",
-        "choice",
-        "cli_state",
-        "errors",
-        "monitor",
-        "process",
-        "push",
-        "settings",
-        "state",
-        "store.push_queue",
-        "store.tasks",
-        "timers",
-        "transports.operation",
-        "watchdog",
-        "identity",
-        "quotas",
-        "redaction",
-        "pool",
-        "origin",
-        "token_file",
-    },
-    "doctor": set(),
-    "doctor.report": {"readable"},
-    "doctor.adapters": {"adapter", "errors", "registry"},
-    "doctor.machine": {
-        "cgroup",
-        "confine",
-        "doctor.report",
-        "identity",
-        "sandbox",
-        "server",
-        "settings",
-        "state",
-        "store.database",
-    },
-    "doctor.talk": {
-        "adapter",
-        "cgroup",
-        "choice",
-        "doctor.report",
-        "events",
-        "message",
-        "proc",
-        "session",
-        "settings",
-        "spawn",
-    },
-    "doctor.agent": {
-        "spawn",
-        "sandbox",
-        "adapter",
-        "choice",
-        "doctor.adapters",
-        "doctor.report",
-        "doctor.talk",
-        "errors",
-        "process",
-        "settings",
-        "repository",
-    },
-    "doctor.command": {
-        "adapter",
-        "choice",
-        "doctor.agent",
-        "doctor.machine",
-        "doctor.report",
-        "doctor.talk",
-        "errors",
-        "process",
-        "registry",
-        "server",
-        "settings",
-    },
-    "__main__": {
-        "errors",
-        "registry",
-        "server",
-        "settings",
-        "identity",
-    },
-}
-LAYERS = (PURE, ASYNCIO, SHELL)
-ALLOWED = {name: edges for layer in LAYERS for name, edges in layer.items()}
-HTTP = {*SHELL, "egress", "push"}  # who may speak it: the shell in, the push notifications out
 
 # Standard library that neither waits nor reads or writes anything.
 CALM = {
@@ -423,16 +88,23 @@ ACTS = {"open", "print", "input", "exec", "eval", "breakpoint", "__import__"}
 CLOCKS = {"now", "utcnow", "today"}
 
 
-def name_of(path: Path) -> str:
-    """bridge/a2a/codec.py is a2a.codec, bridge/a2a/__init__.py is a2a."""
-    parts = path.relative_to(CHECKOUT / "bridge").with_suffix("").parts
-    return ".".join(part for part in parts if part != "__init__")
+PRODUCT = sorted((CHECKOUT / "bridge").rglob("*.py"))
+ADAPTERS = sorted((CHECKOUT / "adapters").glob("*.py"))
+ALL_FILES = [*PRODUCT, *ADAPTERS]
 
 
-FILES = {name_of(path): path for path in sorted(CHECKOUT.glob("bridge/**/*.py"))}
-ADAPTERS = sorted(CHECKOUT.glob("adapters/*.py"))
-PURE_FILES = [*(FILES[name] for name in PURE), *ADAPTERS]
-ALL_FILES = [*FILES.values(), *ADAPTERS]
+def label(path: Path) -> str:
+    return str(path.relative_to(CHECKOUT))
+
+
+def room_of(path: Path) -> str:
+    """bridge/a2a/codec.py is in the room a2a; bridge/errors.py is one of its own."""
+    top, *rest = path.relative_to(CHECKOUT).with_suffix("").parts
+    return rest[0] if top == "bridge" else top
+
+
+PURE_FILES = [path for path in PRODUCT if room_of(path) in PURE] + ADAPTERS
+PURE_FILES.append(CHECKOUT / "bridge/files/home.py")  # which adapters import
 
 
 @cache
@@ -452,62 +124,97 @@ def imported(path: Path) -> Iterator[str]:
             assert node.module
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield inner if inner.removeprefix("bridge.") in FILES else node.module
+                yield (
+                    inner if (CHECKOUT / f"{inner.replace('.', '/')}.py").exists() else node.module
+                )
 
 
-def ours(path: Path) -> set[str]:
-    """The modules of ours that are imported; the package itself has only its version."""
-    found = {name for name in imported(path) if name.partition(".")[0] == "bridge"}
-    return {name.removeprefix("bridge.") for name in found - {"bridge"}}
+def modules(path: Path) -> set[str]:
+    """The modules of the product that are imported. The package itself has only its version."""
+    return {name for name in imported(path) if name.startswith("bridge.")}
+
+
+def rooms(path: Path) -> set[str]:
+    """The other rooms that are imported."""
+    return {name.split(".")[1] for name in modules(path)} - {room_of(path)}
 
 
 def others(path: Path) -> set[str]:
     return {name for name in imported(path) if name.partition(".")[0] != "bridge"}
 
 
-def label(path: Path) -> str:
-    return str(path.relative_to(CHECKOUT))
+def arrows() -> set[tuple[str, str]]:
+    """Which room imports which, as the code has it."""
+    return {
+        (room_of(path), room)
+        for path in ALL_FILES
+        for room in rooms(path)
+        if label(path) not in ("bridge/__init__.py", "bridge/__main__.py")
+    }
 
 
-def test_every_module_is_in_the_table() -> None:
-    assert set(FILES) - {""} == set(ALLOWED)
+def floor(room: str) -> int:
+    """1 for a room that imports no other one. Raises RecursionError for a cycle."""
+    return 1 + max((floor(below) for below in ROOMS[room].split()), default=0)
 
 
-def test_layers_import_only_from_their_own_or_from_below() -> None:
-    below: set[str] = set()
-    for layer in LAYERS:
-        below |= set(layer)
-        for name, edges in layer.items():
-            assert edges <= below, name
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_the_rooms_of_its_row(room: str) -> None:
+    for path in PRODUCT:
+        if room_of(path) == room:
+            assert rooms(path) <= set(ROOMS[room].split()), label(path)
 
 
-def test_the_table_has_no_cycle() -> None:
-    left = {name: set(edges) for name, edges in ALLOWED.items()}
+def test_every_file_is_in_a_room() -> None:
+    inside = {room_of(path) for path in PRODUCT} - {"__init__", "__main__"}
+    assert inside == set(ROOMS)
+    assert len(list((CHECKOUT / "bridge").glob("*.py"))) <= MOST_FILES
+    for room in set(ROOMS) - {"errors"}:
+        entries = [
+            entry
+            for entry in (CHECKOUT / "bridge" / room).iterdir()
+            if entry.suffix == ".py" or (entry / "__init__.py").exists()
+        ]
+        assert len(entries) - 1 <= MOST_IN_A_ROOM, room  # __init__.py is the room itself
+
+
+def test_the_house_has_few_rooms_arrows_and_floors() -> None:
+    found = arrows()
+    figures = (len(ROOMS) + 1, len(found), max(map(floor, ROOMS)))
+    print("boxes, arrows, floors:", *figures)
+    assert all(
+        figure <= most
+        for figure, most in zip(figures, (MOST_BOXES, MOST_ARROWS, MOST_FLOORS), strict=True)
+    )
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    left = {
+        label(path).removesuffix("/__init__.py").removesuffix(".py").replace("/", "."): {
+            name for name in modules(path) if name != "bridge.adapter"
+        }
+        for path in PRODUCT
+    }
     while left:
-        free = {name for name, edges in left.items() if not edges}
-        assert free, f"a cycle in {sorted(left)}"
-        left = {name: edges - free for name, edges in left.items() if name not in free}
-
-
-@pytest.mark.parametrize("name", sorted(ALLOWED))
-def test_a_module_imports_what_the_table_says(name: str) -> None:
-    assert ours(FILES[name]) == ALLOWED[name]
+        free = {name for name, edges in left.items() if not edges & set(left)}
+        assert free, f"a circle in {sorted(left)}"
+        left = {name: edges for name, edges in left.items() if name not in free}
 
 
 def test_the_package_itself_imports_nothing() -> None:
-    assert not list(imported(FILES[""]))
+    """Nor do the rooms with programs that run with `python -I -S`, or the pure room of adapters."""
+    for name in ("", "sandbox/", "process/"):
+        assert not list(imported(CHECKOUT / f"bridge/{name}__init__.py"))
 
 
 @pytest.mark.parametrize("path", ADAPTERS, ids=label)
-def test_adapters_import_only_pure_modules(path: Path) -> None:
-    assert ours(path) <= set(PURE)
+def test_adapters_import_only_pure_rooms(path: Path) -> None:
+    assert rooms(path) <= {*PURE, "errors"}
 
 
 @pytest.mark.parametrize("path", PURE_FILES, ids=label)
 def test_pure_modules_do_no_input_or_output(path: Path) -> None:
-    third_party = (
-        {"orjson"} if path in ADAPTERS else {"orjson", "pydantic", "pydantic.alias_generators"}
-    )
+    third_party = {"orjson"} if path in ADAPTERS else PURE_LIBRARIES
     assert others(path) <= CALM | third_party
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
@@ -518,34 +225,31 @@ def test_pure_modules_do_no_input_or_output(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=label)
-def test_only_the_shell_and_the_push_notifications_speak_http(path: Path) -> None:
+def test_few_rooms_speak_http(path: Path) -> None:
     speaks = {name.partition(".")[0] for name in others(path)} & {"aiohttp", "yarl"}
-    assert not speaks or (path not in ADAPTERS and name_of(path) in HTTP)
+    assert not speaks or room_of(path) in SPEAKS_HTTP
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=label)
 def test_only_the_settings_read_the_environment(path: Path) -> None:
-    if path in (FILES["settings"], FILES["runner"]):  # the runner hands on what it was given
+    if label(path) in READS_ENVIRONMENT:
+        line = READS_ENVIRONMENT[label(path)]
+        assert line is None or path.read_text().count("os.environ") == path.read_text().count(line)
         return
     names = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)]
-    reads = [node.lineno for node in names if node.attr in ("environ", "environb", "getenv")]
-    if path == FILES["spawn"]:  # one variable, which another interpreter needs to start
-        assert len(reads) == 1 and "os.environ.get(LIBRARIES" in path.read_text()
-    else:
-        assert reads == []
+    assert not [node for node in names if node.attr in ("environ", "environb", "getenv")]
     assert not others(path) & {"dotenv"}
 
 
 def test_only_the_registry_imports_by_name() -> None:
-    users = {
-        name for name, path in FILES.items() if any("importlib" in one for one in others(path))
-    }
-    late = {"store.push_queue"}  # a library that takes 7 MiB, when there is something to encrypt
-    assert users == {"registry", *late}
+    users = {label(path) for path in PRODUCT if any("importlib" in one for one in others(path))}
+    assert users == IMPORTS_BY_NAME
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=label)
 def test_no_import_hides_in_a_function(path: Path) -> None:
+    if label(path) in IMPORTS_LATE:
+        return
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for inner in ast.walk(node):

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from bridge.attachments import Attachments
 from bridge.errors import LaunchError
-from bridge.message import Message, RawPart, Role, UrlPart
-from bridge.workspace import Workspaces
+from bridge.task.message import Message, RawPart, Role, UrlPart
+from bridge.workspace.attachments import Attachments
+from bridge.workspace.paths import Workspaces
 from tests.client import artifact_text, context_id, said, state
 from tests.confined import CONFINED, landlock
 from tests.test_sandbox import needs_root, serving_shell

@@ -1,4 +1,4 @@
-"""Limits of control groups (bridge/cgroup.py). The files that the kernel would have are made by
+"""Limits of control groups (process/cgroup.py). The files that the kernel would have are made by
 hand, but for one controller that a kernel may have to give: what memory, processes and processor
 time come to is not tried here."""
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bridge import cgroup
 from bridge.adapter import ExitStatus, explain_exit
-from bridge.cgroup import PREFIX, Cgroup
+from bridge.process import cgroup
+from bridge.process.cgroup import PREFIX, Cgroup
 from tests.bridge_process import CHECKOUT
 
 WITHIN = 20.0
@@ -94,8 +94,8 @@ LIMIT = "hugetlb.2MB.max"
 CODE = """
 import json, os, subprocess, sys
 from pathlib import Path
-from bridge import cgroup
-from bridge.cgroup import Cgroup
+from bridge.process import cgroup
+from bridge.process.cgroup import Cgroup
 base, controller, limit = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def where(*before):
     argv = [*before, "cat", "/proc/self/cgroup"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, Stdin
-from bridge.events import (
+from bridge.server import registry
+from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
     Answer,
@@ -32,7 +32,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 
 ClaudeCode = registry.load("claude-code")
 SESSION = "11111111-2222-3333-4444-555555555555"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import Home
-from bridge.confine import landlock_abi
-from bridge.homes import private_homes
+from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox.homes import private_homes
+from bridge.server import registry
 from tests.client import artifact_text, context_id, said, state
 from tests.real_claude_code import CLAUDE, answer, ask, script
 from tests.real_clis import CLIS, KEY, Cli, Real, gone, serving

@@ -19,8 +19,8 @@ from bridge.a2a.card import Card, Skill
 from bridge.a2a.codec import ERRORS, ListParams, Page, recent, timestamp
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
-from bridge.app import encode_card
-from bridge.events import (
+from bridge.server.app import encode_card
+from bridge.task.events import (
     Answer,
     Answered,
     ArtifactChunk,
@@ -38,8 +38,8 @@ from bridge.events import (
     ToolCall,
     Usage,
 )
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task import ArtifactUpdate, StatusUpdate, Task, TaskState
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import ArtifactUpdate, StatusUpdate, Task, TaskState
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = "WRITE_GOLDENS"  # set it to 1 to write the golden files anew

@@ -23,8 +23,8 @@ from bridge.a2a import Operation
 from bridge.a2a.card import Card, Skill
 from bridge.a2a.codec import ListParams, Page, PushParams, SendParams, TaskParams, timestamp
 from bridge.a2a.v1_0 import V1_0
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState
 from tests import wire as shapes
 from tests.wire import WIRES, UpdateSeen, Wire
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
-from bridge.events import (
+from bridge.server import registry
+from bridge.task.answers import read_answer
+from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
     Answer,
@@ -31,8 +32,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.question import read_answer
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 
 Json = dict[str, Any]
 Codex = registry.load("codex")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionStart
 from bridge.adapter.testing import broken, check
-from bridge.events import ENDINGS, AgentEvent, Answer, Question
-from bridge.message import Message, Role, TextPart
+from bridge.server import registry
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Question
+from bridge.task.message import Message, Role, TextPart
 from tests.test_acp_transcripts import described, rows_of
 from tests.test_adapters import shape
 

@@ -284,8 +284,7 @@ async def test_an_adapter_of_somebody_elses_module_is_served(
 ) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "theirs.py").write_text(
-        "from bridge.adapter import Adapter, Launch\n"
-        "from bridge.events import Done, Text\n"
+        "from bridge.adapter import Adapter, Done, Launch, Text\n"
         "class Cat(Adapter):\n"
         "    name, title, binary = 'cat', 'Cat', 'cat'\n"
         "    def launch(self): return Launch((self.config.binary,))\n"

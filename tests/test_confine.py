@@ -1,4 +1,4 @@
-"""bridge/confine.py as what it is: a program that confines itself and becomes another one; what a
+"""sandbox/confine.py as what it is: a program that confines itself and becomes another one; what a
 hostile CLI can do in it (tests/blast_radius.py); and the real CLIs at work in it."""
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import aiohttp
 import psutil
 import pytest
 
-from bridge import confine, runner
-from bridge.proc import marked
-from bridge.process import leader, reap_orphans
+from bridge.process import pty_runner
+from bridge.process.agent_process import leader, reap_orphans
+from bridge.process.procfs import marked
+from bridge.sandbox import confine
 from tests import blast_radius, hostile_cli
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text, task_id
@@ -535,7 +536,7 @@ def test_it_signals_its_own_and_is_signalled_from_outside(workspace: Path, profi
 START = """
 import json, sys
 from pathlib import Path
-from bridge.spawn import Start, start_child
+from bridge.process.spawn import Start, start_child
 argv, env, marker, rules, spool = json.loads(sys.argv[1])
 start_child(Start(argv, env, "/", True, marker, {}, rules), Path(spool))
 """
@@ -583,11 +584,11 @@ def _until(holds: Any) -> None:
 
 @landlock
 def test_a_terminal_inside(workspace: Path) -> None:
-    """As for adapters whose CLI is behind bridge/runner.py."""
+    """As for adapters whose CLI is behind bridge/process/pty_runner.py."""
     rules = {"profile": "landlock", "write": [str(workspace), "/dev/pts"]}
     order = {"run": {"argv": ["/bin/sh", "-c", "tty; echo on >/dev/tty"], "pty": True}}
     pipe = subprocess.PIPE
-    argv = command(rules, sys.executable, "-I", runner.__file__)
+    argv = command(rules, sys.executable, "-I", pty_runner.__file__)
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as child:
         assert child.stdin and child.stdout
         child.stdin.write(json.dumps(order).encode() + b"\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge.signature import SignatureError, load_keys, new_key, verify
+from bridge.server.signature import SignatureError, load_keys, new_key, verify
 from tests.client import Client, Json, RpcError, artifact_text, state, states
 from tests.liveness import Liveness, listening
 from tests.served import Server, serving

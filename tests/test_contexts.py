@@ -15,12 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge import registry
 from bridge.a2a.codec import SendParams
-from bridge.access import OPERATOR, Quota
 from bridge.adapter import AgentConfig
-from bridge.attachments import Attachments
-from bridge.context import Agent
+from bridge.auth.principal import OPERATOR, Quota
+from bridge.auth.quotas import Quotas
 from bridge.errors import (
     InvalidParams,
     TaskNotCancelable,
@@ -28,15 +26,18 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from bridge.manager import TaskManager
-from bridge.message import Message, Role, TextPart
-from bridge.pool import SessionPool, Use
-from bridge.process import reap_orphans
-from bridge.quotas import Quotas
-from bridge.session import Limits
+from bridge.process.agent_process import reap_orphans
+from bridge.runtime.context import Agent
+from bridge.runtime.tasks import TaskManager
+from bridge.server import registry
+from bridge.session.factory import SessionFactory
+from bridge.session.pool import SessionPool, Use
+from bridge.session.session import Limits
 from bridge.store.tasks import Record, Retention, TaskStore
-from bridge.task import StatusUpdate, TaskState
-from bridge.workspace import Workspaces
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import StatusUpdate, TaskState
+from bridge.workspace.attachments import Attachments
+from bridge.workspace.paths import Workspaces
 from tests.agent import PROGRAM
 from tests.children import children
 from tests.liveness import Liveness, listening
@@ -56,7 +57,8 @@ class Bridge:
         workspaces = Workspaces(str(workspace), roots)
         attachments = Attachments(workspaces, adapter.input_modes, adapter.takes_urls)
         idle = settings.pop("idle", 600.0)
-        agent = Agent(adapter, config, {}, limits, idle, attachments)
+        sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
+        agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
         store = TaskStore(Retention(settings.pop("keep", 1000)))
         quota = replace(Quota.none(), running=settings.pop("running", 0))
         quotas = Quotas({OPERATOR.id: quota})
@@ -255,7 +257,7 @@ async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_e
 
     bridge = make()
     with monkeypatch.context() as patch:
-        patch.setattr("bridge.wording.progress", broken)
+        patch.setattr("bridge.task.render.progress", broken)
         record = await bridge.run("text a\nstatus b\ntext c", "c")
     assert record.task.state is TaskState.FAILED
     assert "log" in message(record) and endings(record) == [TaskState.FAILED]

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from bridge.a2a import CODECS
-from bridge.log import BATCH
-from bridge.pool import SessionPool
+from bridge.session.pool import SessionPool
+from bridge.store.event_log import BATCH
 from tests import counting
 from tests.client import Json, state, task_id
 from tests.liveness import listening
@@ -146,7 +146,7 @@ async def test_an_update_takes_as_much_memory_however_many_there_are(workspace: 
 
 
 async def test_a_task_leaves_nothing_for_the_collector(workspace: Path) -> None:
-    """Which is why it seldom looks (bridge/heap.py)."""
+    """Which is why it seldom looks (bridge/telemetry/gc_tuning.py)."""
     async with serving(workspace, bridge_max_sessions=1) as server:
         await burst(server, FEW)  # what is done once
         left = []

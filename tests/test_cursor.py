@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import registry
 from bridge.adapter import AgentConfig, SessionStart
-from bridge.choice import choose_all
 from bridge.errors import ConfigurationError
-from bridge.settings import Loaded, Settings
+from bridge.server import registry
+from bridge.server.assemble import choose_all
+from bridge.server.settings import Loaded, Settings
 from tests.bridge_process import BridgeProcess, bridge
 from tests.client import (
     Client,

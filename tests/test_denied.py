@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.adapter import ExitStatus, explain_exit
-from bridge.denied import explain
+from bridge.sandbox.denied import explain
 from tests.client import state
 from tests.test_sandbox import needs_landlock, shell
 from tests.unprivileged import unprivileged

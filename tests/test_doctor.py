@@ -17,17 +17,17 @@ from typing import Any, get_args
 import psutil
 import pytest
 
-from bridge import registry
 from bridge.adapter import Ability, Adapter, AgentConfig, Prompt, SessionStart
-from bridge.choice import choose_all
-from bridge.confine import landlock_abi
-from bridge.doctor import machine as doctor_machine
-from bridge.doctor.adapters import COLUMNS, ability
+from bridge.cli.doctor import machine as doctor_machine
+from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.errors import ConfigurationError
-from bridge.events import AgentEvent, Failed, Started
-from bridge.message import Message, Role, TextPart
-from bridge.session import Limits, Session
-from bridge.settings import load
+from bridge.sandbox.confine import landlock_abi
+from bridge.server import registry
+from bridge.server.assemble import choose_all
+from bridge.server.settings import load
+from bridge.session.session import Limits, Session
+from bridge.task.events import AgentEvent, Failed, Started
+from bridge.task.message import Message, Role, TextPart
 from tests import NODE, acp_agent
 from tests.bridge_process import CHECKOUT, bridge
 from tests.liveness import listening
@@ -42,9 +42,9 @@ Json = dict[str, Any]
 # Within less time than people have; the same as `python -m bridge doctor --json` in all else.
 SHORT = """
 import asyncio, sys
-from bridge.doctor.command import doctor
-from bridge.doctor.talk import Within
-from bridge.settings import load
+from bridge.cli.doctor.command import doctor
+from bridge.cli.doctor.talk import Within
+from bridge.server.settings import load
 within = Within(version=1, help=1, login=1, handshake=2, prompt=2)
 sys.exit(asyncio.run(doctor(load({}), sys.argv[1], "live" in sys.argv, True, within)))
 """

@@ -22,7 +22,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bridge.egress import (
+from bridge.errors import InvalidParams
+from bridge.push.egress import (
     LATE,
     MAX_URL,
     REFUSED,
@@ -33,7 +34,6 @@ from bridge.egress import (
     open_session,
     post,
 )
-from bridge.errors import InvalidParams
 
 WITHIN = 10.0
 PUBLIC = "93.184.216.34"

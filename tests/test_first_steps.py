@@ -46,7 +46,7 @@ def test_a_missing_cli_is_named_with_the_command_that_installs_it(tmp_path: Path
 
 
 ADAPTER = """
-from bridge import registry
+from bridge.server import registry
 from bridge.adapter import Upkeep
 
 class Agent(registry.load("jsonl")):

@@ -14,7 +14,7 @@ import pytest_asyncio
 from aiohttp import ClientResponse
 
 from bridge.errors import ConfigurationError
-from bridge.settings import Settings, load
+from bridge.server.settings import Settings, load
 from bridge.transports.negotiation import MAX_DEPTH, MAX_TOKENS
 from tests.bridge_process import bridge
 from tests.client import Json

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bridge.choice import choose_all
 from bridge.errors import ConfigurationError
-from bridge.settings import Loaded, Settings
+from bridge.server.assemble import choose_all
+from bridge.server.settings import Loaded, Settings
 from tests.client import (
     Client,
     Json,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import Adapter
-from bridge.folders import closing, open_folder, remove
-from bridge.homes import PrivateHome, private_homes
-from bridge.sandbox import Sandbox, make_scratch
+from bridge.files.folders import closing, open_folder, remove
+from bridge.sandbox.homes import PrivateHome, private_homes
+from bridge.sandbox.profile import Sandbox, make_scratch
+from bridge.server import registry
 from bridge.store.database import private_directory
 from tests.unprivileged import unprivileged
 

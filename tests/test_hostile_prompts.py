@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionOptions, SessionStart
-from bridge.confine import landlock_abi
 from bridge.errors import InvalidParams
-from bridge.message import Message, Role, TextPart
-from bridge.options import read_options
-from bridge.proc import MARKER
-from bridge.repository import guards
+from bridge.process.procfs import MARKER
+from bridge.runtime.extension import read_options
+from bridge.sandbox.confine import landlock_abi
+from bridge.server import registry
+from bridge.task.message import Message, Role, TextPart
+from bridge.workspace.project_config import guards
 from tests.bridge_process import bridge
 from tests.client import Client, Json, RpcError, artifact_text, said, state, task_id
 from tests.real_clis import CLIS, Cli

@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.auth.authentication import FAILURES, new_token
 from bridge.errors import ConfigurationError
-from bridge.identity import FAILURES, new_token
 from tests.agent import PROGRAM
 from tests.bridge_process import bridge
 from tests.client import Client, artifact_text

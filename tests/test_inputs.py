@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bridge.adapter import Prompt, as_text
-from bridge.attachments import Attachments, PartLimits
 from bridge.errors import ContentTypeNotSupported, InvalidParams, LaunchError
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.workspace import Workspaces
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.workspace.attachments import Attachments, PartLimits
+from bridge.workspace.paths import Workspaces
 from tests.client import RpcError, context_id, state, task_id
 from tests.liveness import listening
 from tests.served import serving

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, Stdin
-from bridge.events import (
+from bridge.server import registry
+from bridge.task.events import (
     AgentEvent,
     Answer,
     ArtifactChunk,
@@ -26,7 +26,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
+from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
 
 Jsonl = registry.load("jsonl")
 MESSAGE = Message(

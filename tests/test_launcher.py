@@ -1,5 +1,5 @@
-"""How children are started (bridge/spawn.py, bridge/launcher.py): whose they are, what they are not
-given, and what becomes of a start when somebody ends in the middle of it."""
+"""How children are started (process/spawn.py, process/fork_server.py): whose they are, what they
+are not given, and what becomes of a start when somebody ends in the middle of it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge import process, spawn
-from bridge.cgroup import Cgroup, home
-from bridge.confine import NOT_STARTED, REFUSED, landlock_abi
 from bridge.errors import LaunchError
-from bridge.proc import MARKER, marked
-from bridge.process import (
+from bridge.process import agent_process, spawn
+from bridge.process.agent_process import (
     AgentProcess,
     Hooks,
     LongLine,
@@ -34,8 +31,11 @@ from bridge.process import (
     leader,
     reap_orphans,
 )
-from bridge.spawn import LAUNCHES, Start, start_child
-from bridge.spool import exit_code, who
+from bridge.process.cgroup import Cgroup, home
+from bridge.process.procfs import MARKER, marked
+from bridge.process.spawn import LAUNCHES, Start, start_child
+from bridge.process.spool import exit_code, who
+from bridge.sandbox.confine import NOT_STARTED, REFUSED, landlock_abi
 from tests.bridge_process import CHECKOUT
 from tests.children import children, launchers
 
@@ -201,7 +201,7 @@ async def test_what_nobody_writes_down_is_not_waited_for(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
     """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""
-    monkeypatch.setattr(process, "COLLECTED_WITHIN", 0.1)
+    monkeypatch.setattr(agent_process, "COLLECTED_WITHIN", 0.1)
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
     child = await start("/bin/sh", "-c", "read x; exit 5")
@@ -387,7 +387,7 @@ async def test_a_start_that_is_cancelled_before_it_is_begun_leaves_nothing(
 SERVER = """
 import sys
 from pathlib import Path
-from bridge.spawn import Start, start_child
+from bridge.process.spawn import Start, start_child
 marker, witness, spool = sys.argv[1:]
 start_child(Start(["/bin/true"], {}, "/"))
 print("ready", flush=True)

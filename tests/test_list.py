@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from bridge.a2a import CODECS
 from bridge.a2a.codec import ListParams
+from bridge.a2a.pagination import page
 from bridge.errors import InvalidParams
-from bridge.page import page
-from bridge.task import Task, TaskState
+from bridge.task.state import Task, TaskState
 from tests.client import Client, Json, RpcError, artifact_text, state
 from tests.served import Server, serving
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bridge.log import BATCH, Entry, EventLog
-from bridge.task import StatusUpdate, TaskState, Update
+from bridge.store.event_log import BATCH, Entry, EventLog
+from bridge.task.state import StatusUpdate, TaskState, Update
 
 NEVER = 3600.0  # seconds of a pause that no test waits for
 SOON = 5.0  # seconds within which what must happen has happened

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from joserfc import jws
 from joserfc.jwk import ECKey, RSAKey
 
-from bridge import oidc
-from bridge.access import Principal
+from bridge.auth import oidc
+from bridge.auth.authentication import FAILURES
+from bridge.auth.oidc import LEEWAY, MAX_BYTES, Issuer, OidcConfig, principal_id
+from bridge.auth.principal import Principal
 from bridge.errors import ConfigurationError, Unavailable
-from bridge.identity import FAILURES
-from bridge.oidc import LEEWAY, MAX_BYTES, Issuer, Trust, principal_id
-from bridge.settings import load
+from bridge.server.settings import load
 from tests.bridge_process import bridge
 from tests.client import Json, RpcError, artifact_text, task_id
 from tests.counting import counted
@@ -309,7 +309,7 @@ async def test_a_token_counts_until_its_end_however_often_it_came(
 
 async def test_a_token_is_verified_once(provider: Provider) -> None:
     """Each further request with it costs a few calls, and no cryptography."""
-    issuer = Issuer(Trust(provider.url, (AUDIENCE,), ("run",)))
+    issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",)))
     token = provider.token()
     found = issuer.find(token)
     assert not isinstance(found, Principal) and found is not None
@@ -330,7 +330,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], A
     provider.url = "https://id.example"
 
     async def make() -> Issuer:
-        issuer = Issuer(Trust(provider.url, (AUDIENCE,), ("run",), str(file)))
+        issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",), str(file)))
         found = issuer.find(provider.token())
         assert found is not None and not isinstance(found, Principal) and await found
         return issuer
@@ -649,7 +649,7 @@ async def test_a_provider_that_speaks_for_another_is_not_believed(
 async def test_keys_that_cannot_be_fetched_anew_do_not_count_for_ever(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    issuer = Issuer(Trust(provider.url, (AUDIENCE,), ("run",)))
+    issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",)))
     finding = issuer.find(provider.token())
     assert not isinstance(finding, Principal) and finding and await finding
     monkeypatch.setattr(oidc, "KEEP", 0.0)

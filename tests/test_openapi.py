@@ -24,8 +24,8 @@ from schemathesis.core.parameters import ParameterLocation
 
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION, Card
-from bridge.access import Token, digest
-from bridge.identity import FAILURES
+from bridge.auth.authentication import FAILURES
+from bridge.auth.principal import Token, digest
 from bridge.transports.openapi import COMPONENTS, CONTRACTS, document
 from bridge.transports.rest import ROUTES
 from tests.agent import PROGRAM

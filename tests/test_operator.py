@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import cgroup
-from bridge.sandbox import best
+from bridge.process import cgroup
+from bridge.sandbox.profile import best
 from tests import intruder
 from tests.agent import PROGRAM
 from tests.bridge_process import bridge

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import AgentConfig, SessionOptions, SessionStart
 from bridge.errors import InvalidParams
-from bridge.options import read_options
+from bridge.runtime.extension import read_options
+from bridge.server import registry
 from tests.client import Client, Json, RpcError, artifact_text, state, states, task_id
 from tests.liveness import Liveness, listening
 from tests.served import Server, serving

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.own_files import reachable
-from bridge.sandbox import best
+from bridge.sandbox.own_files import reachable
+from bridge.sandbox.profile import best
 from tests.agent import PROGRAM
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, artifact_text, said, state

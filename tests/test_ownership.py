@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientResponse
 
 from bridge.a2a.codec import Operation
-from bridge.access import Token, digest
+from bridge.auth.principal import Token, digest
 from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, RpcError, artifact_text, context_id, state, task_id
 from tests.served import Server, serving

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, Prompt, SessionStart
-from bridge.message import Message, Role, TextPart
-from bridge.repository import found, guards
+from bridge.server import registry
+from bridge.task.message import Message, Role, TextPart
+from bridge.workspace.project_config import found, guards
 from tests.client import Json, context_id, said, state, task_id
 from tests.poisoned import LEFT_ALONE, VECTORS, Marks, Vector, plant, write
 from tests.real_claude_code import script, tool

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bridge.access import Quota
-from bridge.pool import SessionPool
-from bridge.quotas import Quotas
+from bridge.auth.principal import Quota
+from bridge.auth.quotas import Quotas
+from bridge.session.pool import SessionPool
 
 WITHIN = 15.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -197,7 +197,7 @@ class House:
 
 
 class Context:
-    """Works in turns, as bridge/context.py does, and keeps its session between them."""
+    """Works in turns, as bridge/runtime/context.py does, and keeps its session between them."""
 
     def __init__(self, house: House) -> None:
         self._house = house

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.state import open_state
+from bridge.push.configs import SqliteQueue
+from bridge.server.state_dir import open_state
 from bridge.store.journal import Journal
-from bridge.store.push_queue import SqliteQueue
 from bridge.store.tasks import MIGRATIONS, Retention, TaskStore
 from tests import programs
 from tests.durable_writer import (

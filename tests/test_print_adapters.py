@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.adapter.testing import broken, check
-from bridge.events import (
+from bridge.server import registry
+from bridge.task.events import (
     ENDINGS,
     SESSION_LOST,
     AgentEvent,
@@ -30,7 +30,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import Message, Role, TextPart, UrlPart
+from bridge.task.message import Message, Role, TextPart, UrlPart
 from tests.test_acp_transcripts import described
 from tests.test_adapters import shape
 

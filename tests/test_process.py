@@ -20,11 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge import cgroup
-from bridge.channel import STDERR_TAIL
 from bridge.errors import LaunchError
-from bridge.proc import MARKER
-from bridge.process import (
+from bridge.process import cgroup
+from bridge.process.agent_process import (
     AgentProcess,
     Hooks,
     LineSplitter,
@@ -32,7 +30,9 @@ from bridge.process import (
     kill_descendants,
     reap_orphans,
 )
-from bridge.spawn import Start
+from bridge.process.pipes import STDERR_TAIL
+from bridge.process.procfs import MARKER
+from bridge.process.spawn import Start
 from tests.children import children
 from tests.liveness import Liveness, listening
 from tests.misbehaving import PROGRAM
@@ -204,8 +204,8 @@ async def test_a_grandchild_that_holds_stdout_delays_neither_the_exit_nor_any_li
 async def test_what_was_written_right_before_the_exit_is_read_to_the_last_byte(
     spawn: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("channel", "spool"):
-        monkeypatch.setattr(f"bridge.{module}.READ_BYTES", 10)
+    for module in ("pipes", "spool"):
+        monkeypatch.setattr(f"bridge.process.{module}.READ_BYTES", 10)
     program = "import os\nos.write(1, b'123456789\\n' * 6000); os.write(2, b'e' * 60_000)"
     child = await spawn.python(f"import subprocess\nsubprocess.Popen(['sleep', '99'])\n{program}")
     # The loop stands still: the exit and the output become known to it at once.
@@ -622,7 +622,7 @@ def test_a_loop_that_ends_while_a_child_is_started_leaves_no_child() -> None:
 PRIVATE = """
 import ctypes, os, resource, sys
 sys.path.insert(0, sys.argv[1])
-from bridge.process import keep_private
+from bridge.process.agent_process import keep_private
 environ = f"/proc/{os.getpid()}/environ"
 os.setresuid(65534, 65534, 65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as any process of that user is at its start

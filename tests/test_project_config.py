@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import aiohttp
 import pytest
 
-from bridge import registry
 from bridge.adapter import Launch
+from bridge.server import registry
 from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, facts, said, state
 from tests.served import Server, serving

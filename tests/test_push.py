@@ -22,9 +22,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge.errors import ConfigurationError, InvalidParams
-from bridge.log import Entry
-from bridge.push import BATCH_BYTES, Limits, Push
-from bridge.store.push_queue import (
+from bridge.push.configs import (
     BACKLOG_FULL,
     CONFIGS_PER_TASK,
     MIGRATIONS,
@@ -35,8 +33,10 @@ from bridge.store.push_queue import (
     QueueUnavailable,
     SqliteQueue,
 )
+from bridge.push.notifier import BATCH_BYTES, Limits, Push
+from bridge.store.event_log import Entry
 from bridge.store.tasks import Record
-from bridge.task import StatusUpdate, Task, TaskState, Update
+from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 WITHIN = 10.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -757,7 +757,7 @@ async def test_a_migration_is_applied_once_and_keeps_what_was_there(
 ) -> None:
     await put_down(directory, 3)
     later = (*MIGRATIONS, "CREATE TABLE later (x)")
-    monkeypatch.setattr("bridge.store.push_queue.MIGRATIONS", later)
+    monkeypatch.setattr("bridge.push.configs.MIGRATIONS", later)
     for _ in range(2):
         assert await left_in(directory) == [1, 2, 3]
 
@@ -768,7 +768,7 @@ async def test_a_migration_that_fails_changes_nothing(
     await put_down(directory, 3)
     with monkeypatch.context() as patch:
         broken = (*MIGRATIONS, "DROP TABLE delivery; CREATE TABLE config (x)")
-        patch.setattr("bridge.store.push_queue.MIGRATIONS", broken)
+        patch.setattr("bridge.push.configs.MIGRATIONS", broken)
         with pytest.raises(ConfigurationError):
             await SqliteQueue(directory).open()
     assert await left_in(directory) == [1, 2, 3]
@@ -923,10 +923,10 @@ async def test_a_task_that_is_known_after_a_restart_is_followed_from_where_it_wa
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from bridge.push import Push
+from bridge.push.notifier import Push
 from bridge.store.tasks import Record
-from bridge.store.push_queue import PushConfig, SqliteQueue
-from bridge.task import StatusUpdate, Task, TaskState
+from bridge.push.configs import PushConfig, SqliteQueue
+from bridge.task.state import StatusUpdate, Task, TaskState
 from datetime import UTC, datetime
 
 async def main(directory, count, *urls):
@@ -994,7 +994,7 @@ async def test_a_crash_in_the_middle_of_deliveries_loses_nothing_and_keeps_the_o
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from bridge.store.push_queue import Key, Outgoing, PushConfig, SqliteQueue
+from bridge.push.configs import Key, Outgoing, PushConfig, SqliteQueue
 
 async def main(directory):
     queue = SqliteQueue(Path(directory))

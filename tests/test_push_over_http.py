@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.store.push_queue import CONFIGS_PER_TASK
+from bridge.push.configs import CONFIGS_PER_TASK
 from tests.children import children
 from tests.client import Client, Json, RpcError, artifact_text, state, states, task_id
 from tests.served import Server, serving

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bridge.events import Option, OptionKind, Question, QuestionKind
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart
-from bridge.question import hint, is_hasty, is_word, read_answer
+from bridge.task.answers import hint, is_hasty, is_word, read_answer
+from bridge.task.events import Option, OptionKind, Question, QuestionKind
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 
 ALLOW = Option("allow", "Allow", "allow_once")
 ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")

@@ -14,13 +14,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.access import OPERATOR, Quota, Token, digest
+from bridge.auth.principal import OPERATOR, Quota, Token, digest
+from bridge.auth.quotas import Quotas
 from bridge.errors import TooManyRequests
-from bridge.events import Done, Text
-from bridge.message import Message, Role, TextPart
-from bridge.quotas import Quotas
 from bridge.store.tasks import Record, Retention, TaskStore
-from bridge.task import Task
+from bridge.task.events import Done, Text
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import Task
 from tests.bridge_process import bridge, scripted
 from tests.client import Client, Json, artifact_text, state
 from tests.liveness import Liveness, listening
@@ -143,7 +143,7 @@ async def test_starts_are_limited_by_the_minute(workspace: Path) -> None:
 
 def test_a_start_is_forgotten_after_its_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0.0, 30.0, 60.0, 90.0, 90.0))
-    monkeypatch.setattr("bridge.quotas.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("bridge.auth.quotas.time.monotonic", lambda: next(times))
     quotas = Quotas({"a": Quota(starts_per_minute=2, tasks=0)})
     for _ in range(4):
         quotas.begin("a")
@@ -278,7 +278,7 @@ async def test_what_an_owner_has_stored_is_limited() -> None:
 async def test_what_is_stored_is_counted_in_bytes_and_known_after_a_restart(
     tmp_path: Path, workspace: Path
 ) -> None:
-    from bridge.state import open_state
+    from bridge.server.state_dir import open_state
 
     sizes = []
     for _ in range(2):

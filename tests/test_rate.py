@@ -16,22 +16,20 @@ import pytest
 from aiohttp import web
 
 from bridge.a2a.card import Card
-from bridge.access import OPERATOR, Principal
-from bridge.app import Http, Service, make_app
-from bridge.rate import (
+from bridge.auth.principal import OPERATOR, Principal
+from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket
+from bridge.server.app import Http, Service, make_app
+from bridge.transports.connection_limits import Connection, Limits, Runner
+from bridge.transports.operation import Operations
+from bridge.transports.rate_limit import (
     ACCEPTED_AT_ONCE,
-    LINES_A_BURST,
     MOST_PEERS,
     REFUSED_AT_ONCE,
     SHARED,
-    Bucket,
     Door,
     Peers,
-    Seldom,
     peer_of,
 )
-from bridge.timers import Connection, Limits, Runner
-from bridge.transports.operation import Operations
 from tests.counting import counted
 
 WITHIN = 20.0
@@ -42,9 +40,9 @@ SLOW = 0.001  # per second: nothing is filled again while a test runs
 
 
 def test_a_bucket_lets_a_burst_through_and_then_so_many_per_second() -> None:
-    bucket = Bucket(SLOW, 3)
+    bucket = TokenBucket(SLOW, 3)
     assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
-    quick = Bucket(200, 10)
+    quick = TokenBucket(200, 10)
     begun, taken = time.monotonic(), 0
     while time.monotonic() - begun < 0.5:
         taken += quick.take()
@@ -52,7 +50,7 @@ def test_a_bucket_lets_a_burst_through_and_then_so_many_per_second() -> None:
 
 
 def test_who_has_waited_long_has_a_burst_and_no_more() -> None:
-    bucket = Bucket(100, 5)
+    bucket = TokenBucket(100, 5)
     begun = time.monotonic()
     while time.monotonic() - begun < 0.3:  # in which 30 would have come together
         pass
@@ -62,7 +60,7 @@ def test_who_has_waited_long_has_a_burst_and_no_more() -> None:
 
 
 def test_what_is_charged_has_to_be_waited_for_but_not_for_ever() -> None:
-    bucket = Bucket(100, 10)
+    bucket = TokenBucket(100, 10)
     for _ in range(1000):
         bucket.charge(10)
     begun = time.monotonic()
@@ -268,7 +266,7 @@ def record(message: str) -> logging.LogRecord:
 
 
 def test_a_line_is_told_a_few_times_and_then_counted() -> None:
-    seldom = Seldom()
+    seldom = RateLimitedLogs()
     assert [seldom.filter(record("a")) for _ in range(1000)].count(True) == LINES_A_BURST
     assert seldom.filter(record("another"))
     begun = time.monotonic()
@@ -278,7 +276,7 @@ def test_a_line_is_told_a_few_times_and_then_counted() -> None:
 
 
 def test_lines_that_are_never_the_same_are_counted_together() -> None:
-    seldom = Seldom()
+    seldom = RateLimitedLogs()
     told = [seldom.filter(record(f"{number}")) for number in range(10_000)].count(True)
     assert told <= 2 * LINES_A_BURST
     assert len(seldom._kinds) <= LINES_A_BURST + 1

@@ -18,8 +18,6 @@ import pytest
 
 from bridge.a2a import CODECS
 from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
-from bridge.events import Done, Event, Failed, Retracted, Status, Text
-from bridge.message import TextPart
 from bridge.store.replay import PIECE, RECENT, MemoryRows, Recent
 from bridge.store.tasks import (
     ENTRY,
@@ -30,7 +28,9 @@ from bridge.store.tasks import (
     Retention,
     TaskStore,
 )
-from bridge.task import ENDINGS, Artifact, Task, Update
+from bridge.task.events import Done, Event, Failed, Retracted, Status, Text
+from bridge.task.message import TextPart
+from bridge.task.state import ENDINGS, Artifact, Task, Update
 from tests.client import RpcError, artifact_text, streamed_text, task_id
 from tests.served import serving
 from tests.test_store import begin, happen, journal, store

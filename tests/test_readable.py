@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from bridge.readable import (
+from bridge.task.text import (
     DATA_BYTES,
     DEPTH,
     MESSAGE_CHARS,

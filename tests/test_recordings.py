@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
-from bridge.events import ENDINGS, AgentEvent, Answer, Question, Status
-from bridge.readable import json_object
-from bridge.store.stored import dump_events, load
+from bridge.server import registry
+from bridge.store.serialization import dump_events, load
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, Status
+from bridge.task.text import json_object
 from tests.real_clis import CLIS
 from tests.record_clis import FOLDER, SESSIONS
 

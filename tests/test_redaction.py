@@ -15,7 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.events import (
+from bridge.session.redaction import MARK, Redactor, Secrets, secrets_of
+from bridge.task.events import (
     AgentEvent,
     ArtifactChunk,
     Done,
@@ -30,8 +31,7 @@ from bridge.events import (
     ToolCall,
     ToolResult,
 )
-from bridge.message import DataPart, TextPart
-from bridge.redaction import MARK, Redactor, Secrets, secrets_of
+from bridge.task.message import DataPart, TextPart
 from tests.bridge_process import bridge, scripted
 from tests.client import Client, artifact_text, context_id, state, streamed_text, task_id
 from tests.liveness import listening

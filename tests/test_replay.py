@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import player
+from bridge.process import replayer
 from tests.bridge_process import bridge
 from tests.client import Client, artifact_text, said, state, states
 from tests.test_command_line import refusal, run
@@ -172,7 +172,7 @@ def test_a_recording_that_is_missing_or_of_no_known_cli_is_refused(tmp_path: Pat
 
 
 def play(tape: str, speed: float, given: bytes) -> subprocess.CompletedProcess[bytes]:
-    argv = [sys.executable, "-I", player.__file__, tape, str(speed)]
+    argv = [sys.executable, "-I", replayer.__file__, tape, str(speed)]
     return subprocess.run(argv, input=given, capture_output=True, timeout=WITHIN, check=False)
 
 
@@ -203,7 +203,7 @@ def test_the_player_keeps_the_time(tmp_path: Path, speed: float, least: float, m
         "while b'done' not in p.stdout.readline(): pass\n"
         "print(time.monotonic() - start); p.kill()\n"
     )
-    argv = [sys.executable, "-I", "-c", program, sys.executable, "-I", player.__file__]
+    argv = [sys.executable, "-I", "-c", program, sys.executable, "-I", replayer.__file__]
     done = subprocess.run(
         [*argv, tape, str(speed)], capture_output=True, timeout=WITHIN, check=True
     )
@@ -212,7 +212,7 @@ def test_the_player_keeps_the_time(tmp_path: Path, speed: float, least: float, m
 
 def test_a_recording_that_waits_for_nothing_is_not_played_for_ever(tmp_path: Path) -> None:
     lines: list[Line] = [("in", {"type": "control_request"}), ("out", {"type": "done"})]
-    argv = [sys.executable, "-I", player.__file__, write(tmp_path / "tape", lines), "0"]
+    argv = [sys.executable, "-I", replayer.__file__, write(tmp_path / "tape", lines), "0"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdin
         process.stdin.write(b'{"type":"control_request"}\n')

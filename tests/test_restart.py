@@ -23,7 +23,7 @@ import aiohttp
 import psutil
 import pytest
 
-from bridge.proc import MARKER
+from bridge.process.procfs import MARKER
 from tests.agent import PROGRAM
 from tests.bridge_process import BridgeProcess, bridge
 from tests.client import (

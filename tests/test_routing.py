@@ -1,4 +1,4 @@
-"""Several agents at one address: which of them a message is for (bridge/routing.py)."""
+"""Several agents at one address: which of them a message is for (bridge/runtime/router.py)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bridge.choice import choose_all
 from bridge.errors import ConfigurationError
-from bridge.settings import load
+from bridge.server.assemble import choose_all
+from bridge.server.settings import load
 from tests.client import Client, Json, RpcError, artifact_text, context_id, states, task_id
 from tests.served import Server
 from tests.test_agents import CARD, TWO, Write, agents, get, of, write

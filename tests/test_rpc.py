@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.rpc import Peer, Reply, Request, RpcError
+from bridge.adapter.jsonrpc import Peer, Reply, Request, RpcError
 
 
 class Wire:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.rules import Decision, Rule, decide
+from bridge.task.approval_policy import Decision, Rule, decide
 from tests.counting import counted
 
 CWD = "/work/it"

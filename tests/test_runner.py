@@ -1,4 +1,4 @@
-"""bridge/runner.py as what it is: a program that is given orders and says what it hears."""
+"""process/pty_runner.py as what it is: a program that is given orders and says what it hears."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge import runner
+from bridge.process import pty_runner
 
 Json = dict[str, Any]
 WITHIN = 15.0
@@ -20,7 +20,7 @@ WITHIN = 15.0
 
 class Driven:
     def __init__(self) -> None:
-        argv = [sys.executable, "-I", runner.__file__]
+        argv = [sys.executable, "-I", pty_runner.__file__]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, bufsize=0)
 
@@ -93,7 +93,7 @@ def test_a_line_that_grows_is_told_whole_each_time(driven: Driven) -> None:
 def test_the_end_of_stderr(driven: Driven) -> None:
     driven.shell("i=0; while [ $i -lt 3000 ]; do echo line $i >&2; i=$((i+1)); done")
     stderr = driven.heard()["stderr"]
-    assert stderr.endswith("line 2999\n") and len(stderr) == runner.STDERR_TAIL
+    assert stderr.endswith("line 2999\n") and len(stderr) == pty_runner.STDERR_TAIL
 
 
 @pytest.mark.parametrize("stays_open", [False, True])
@@ -125,7 +125,7 @@ def test_who_inherits_the_streams_does_not_keep_it(driven: Driven) -> None:
 
 
 def test_a_line_without_end_is_told_in_pieces(driven: Driven) -> None:
-    count = runner.LONGEST_LINE
+    count = pty_runner.LONGEST_LINE
     driven.shell(f"head -c {count} /dev/zero | sed 's/\\x00/\\xc3\\xa4/g'")
     pieces = [one["line"] for one in driven.heard_until("exit") if "line" in one]
     assert "".join(pieces) == "ä" * count

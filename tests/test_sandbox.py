@@ -23,12 +23,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import cgroup, confine, registry
-from bridge.attachments import Attachments
-from bridge.confine import landlock_abi
-from bridge.message import Message, RawPart, Role, UrlPart
-from bridge.sandbox import Sandbox, find_user, let_through
-from bridge.workspace import Workspaces
+from bridge.process import cgroup
+from bridge.sandbox import confine
+from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox.profile import Sandbox, find_user, let_through
+from bridge.server import registry
+from bridge.task.message import Message, RawPart, Role, UrlPart
+from bridge.workspace.attachments import Attachments
+from bridge.workspace.paths import Workspaces
 from tests import programs
 from tests.bridge_process import CHECKOUT, BridgeProcess, bridge
 from tests.client import Client, RpcError, artifact_text, context_id, said, state
@@ -823,13 +825,15 @@ async def test_from_a_checkout_agents_work_beside_the_code(tmp_path: Path) -> No
         bridge(unused, cwd=tmp_path / "checkout", **env) as server,
         aiohttp.ClientSession() as http,
     ):
-        task = await Client(http, server.url).send("pwd; (echo x > ../bridge/confine.py) 2>&1")
+        task = await Client(http, server.url).send(
+            "pwd; (echo x > ../bridge/sandbox/confine.py) 2>&1"
+        )
         text = artifact_text(task) or said(task)
         assert text.startswith(f"{tmp_path}/checkout/workspace\n")
         assert "note       this directory has the bridge's own code" in server.log
     made = tmp_path / "checkout/workspace"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert (tmp_path / "checkout/bridge/confine.py").read_text() != "x\n"
+    assert (tmp_path / "checkout/bridge/sandbox/confine.py").read_text() != "x\n"
 
 
 # --- one principal and another -------------------------------------------------------------------

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bridge.a2a.card import EXTENSION
-from bridge.idempotency import Taken, digest, key_of_message
-from bridge.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
+from bridge.runtime.idempotency import Taken, digest, key_of_message
 from bridge.store.tasks import Record
-from bridge.task import Task
+from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import Task
 from tests.client import artifact_text, state, status_message, task_id, texts
 from tests.served import serving
 

@@ -11,10 +11,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bridge import session as session_module
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
 from bridge.errors import LaunchError
-from bridge.events import (
+from bridge.process.agent_process import reap_orphans
+from bridge.process.procfs import MARKER
+from bridge.session import session as session_module
+from bridge.session.redaction import NO_SECRETS, Secrets
+from bridge.session.session import Limits, Session
+from bridge.task.events import (
     AgentEvent,
     Answer,
     Done,
@@ -25,11 +29,7 @@ from bridge.events import (
     Thought,
     TimedOut,
 )
-from bridge.message import Message, Role, TextPart
-from bridge.proc import MARKER
-from bridge.process import reap_orphans
-from bridge.redaction import NO_SECRETS, Secrets
-from bridge.session import Limits, Session
+from bridge.task.message import Message, Role, TextPart
 from tests.children import children
 
 WITHIN = 15.0

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.repository import guards
-from bridge.settings import Loaded, Settings, load
+from bridge.server.settings import Loaded, Settings, load
+from bridge.workspace.project_config import guards
 from tests.bridge_process import bridge
 from tests.client import Client, artifact_text
 from tests.test_command_line import agent, refusal, run

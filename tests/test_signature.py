@@ -29,9 +29,9 @@ from joserfc.jwk import ECKey, RSAKey
 from bridge import __version__
 from bridge.a2a import CODECS
 from bridge.a2a.card import Card, Skill
-from bridge.app import encode_card
 from bridge.errors import ConfigurationError
-from bridge.signature import (
+from bridge.server.app import encode_card
+from bridge.server.signature import (
     CARD,
     NO_EMPTY,
     PAYLOAD,
@@ -760,7 +760,7 @@ import sys
 sys.modules[{library!r}] = None
 from bridge.errors import ConfigurationError
 try:
-    import bridge.signature
+    import bridge.server.signature
 except ConfigurationError as error:
     print(error)
 """

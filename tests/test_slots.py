@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bridge import pool as pool_module
-from bridge.events import Queued
-from bridge.task import StatusUpdate, TaskState
+from bridge.session import pool as pool_module
+from bridge.task.events import Queued
+from bridge.task.state import StatusUpdate, TaskState
 from tests.client import Client, Json, RpcError, artifact_text, facts, said, state, task_id
 from tests.liveness import Liveness, listening
 from tests.served import Server, serving

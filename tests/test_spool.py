@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge import spool as spooling
-from bridge.process import AgentProcess, Hooks, LongLine, reap_orphans
-from bridge.spawn import Start
-from bridge.spool import Spool, Uncertain, exit_code, prepare
+from bridge.process import spool as spooling
+from bridge.process.agent_process import AgentProcess, Hooks, LongLine, reap_orphans
+from bridge.process.spawn import Start
+from bridge.process.spool import Spool, Uncertain, exit_code, prepare
 from tests import children as started
 from tests.bridge_process import CHECKOUT
 from tests.liveness import Liveness, listening
@@ -400,7 +400,7 @@ async def test_what_a_full_pipe_did_not_take_is_sent_by_the_next(children: Child
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from bridge.spool import Spool
+from bridge.process.spool import Spool
 
 async def main():
     Spool(Path(sys.argv[1])).write(bytes(range(256)) * 20_000)

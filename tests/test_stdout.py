@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge import proc, pump
-from bridge import spool as spooling
-from bridge.process import leader
-from bridge.spawn import LAUNCHES
-from bridge.spool import Spool, exit_code
+from bridge.process import procfs, pump
+from bridge.process import spool as spooling
+from bridge.process.agent_process import leader
+from bridge.process.spawn import LAUNCHES
+from bridge.process.spool import Spool, exit_code
 from tests.bridge_process import CHECKOUT
 from tests.test_spool import Children, children, ended
 
@@ -166,10 +166,10 @@ async def test_the_last_words_are_told_although_the_disk_is_full(children: Child
 SERVER = """
 import asyncio, os, sys
 from pathlib import Path
-from bridge.process import AgentProcess, Hooks
-from bridge.pump import attend
-from bridge.spawn import Start, launcher
-from bridge.spool import Spool
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.pump import attend
+from bridge.process.spawn import Start, launcher
+from bridge.process.spool import Spool
 
 async def main(state, folder, *argv):
     attended = attend(state)
@@ -338,7 +338,7 @@ def start_on_a_file(folder: Path, script: str) -> None:
     with open(folder / "out", "ab") as out, open(folder / "in", "r+b", buffering=0) as stdin:
         child = subprocess.Popen(["/bin/sh", "-c", script], stdin=stdin, stdout=out)
     child.returncode = 0  # the process under test reaps it
-    (folder / "exit").write_text(f"{child.pid} {proc.start_time(child.pid)}\n")
+    (folder / "exit").write_text(f"{child.pid} {procfs.start_time(child.pid)}\n")
 
 
 async def test_a_session_whose_stdout_is_the_file_itself_is_heard_to_its_end(

@@ -16,13 +16,13 @@ import pytest
 
 from bridge.a2a import CODECS
 from bridge.adapter import SessionOptions, SessionStart
-from bridge.events import Answer, Done, Event, Failed, Question, Text
-from bridge.message import Message, Role, TextPart
+from bridge.adapter.input import AdapterInput
 from bridge.store.database import open_database
 from bridge.store.journal import Journal
-from bridge.store.stored import Told
 from bridge.store.tasks import MIGRATIONS, Record, Retention, Stored, StoredSession, TaskStore
-from bridge.task import Task
+from bridge.task.events import Answer, Done, Event, Failed, Question, Text
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import Task
 from tests.test_task import some_event
 
 WITHIN = 15.0
@@ -178,9 +178,11 @@ async def test_a_session_is_given_back_with_all_that_it_was_told(tmp_path: Path)
     start = SessionStart("/w", "s", folder="/f")
     question = Question("q", "text", "?")
     told = (
-        Told("prompt", 0, message("go")),
-        Told("answer", 120, question=question, answer=Answer("q", "yes", message=message("yes"))),
-        Told("steer", 120, message("this, too")),
+        AdapterInput("prompt", 0, message("go")),
+        AdapterInput(
+            "answer", 120, question=question, answer=Answer("q", "yes", message=message("yes"))
+        ),
+        AdapterInput("steer", 120, message("this, too")),
     )
     async with store(tmp_path) as (first, _):
         first.put_session("id", "c", start)
@@ -202,7 +204,7 @@ async def test_a_session_is_given_back_with_all_that_it_was_told(tmp_path: Path)
 
 async def test_a_task_that_was_told_of_no_lasting_session_has_begun(tmp_path: Path) -> None:
     async with store(tmp_path) as (first, _):
-        first.tell(None, Told("prompt", 0, message()), begin(first, "t"), lambda: None)
+        first.tell(None, AdapterInput("prompt", 0, message()), begin(first, "t"), lambda: None)
         begin(first, "u")
     async with store(tmp_path) as (second, stored):
         assert [record.begun for record in second.all()] == [True, False]
@@ -271,7 +273,7 @@ async def test_whatever_cannot_be_read_the_rest_is(tmp_path: Path, statement: st
             record = begin(first, name)
             first.put_context(name, SessionStart("/", "s"))
             first.put_session(name, name, SessionStart("/", "s"))
-            first.tell(name, Told("prompt", 0, message()), record, lambda: None)
+            first.tell(name, AdapterInput("prompt", 0, message()), record, lambda: None)
     async with journal(tmp_path) as opened:
         opened.write((statement, ()))
     assert "u" in await ids(tmp_path)

@@ -18,10 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import registry
 from bridge.a2a import CODECS
 from bridge.adapter import AgentConfig, Prompt, SessionOptions, SessionStart
-from bridge.events import (
+from bridge.adapter.input import AdapterInput
+from bridge.server import registry
+from bridge.store.serialization import (
+    EVENTS,
+    dump,
+    dump_events,
+    load,
+    load_events,
+    micros,
+    moment,
+)
+from bridge.task.events import (
     Answer,
     Answered,
     ArtifactChunk,
@@ -41,18 +51,8 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.store.stored import (
-    EVENTS,
-    Told,
-    dump,
-    dump_events,
-    load,
-    load_events,
-    micros,
-    moment,
-)
-from bridge.task import Task, Update
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import Task, Update
 from tests.test_codec_properties import JSON, MAYBE_TEXT, METADATA, TEXT
 from tests.test_task import SAMPLES, some_event
 
@@ -154,9 +154,9 @@ def test_any_message_is_read_as_it_was_written(message: Message) -> None:
     assert [type(part) for part in again.parts] == [type(part) for part in message.parts]
 
 
-@given(made(Told))
-def test_what_was_told_is_read_as_it_was_written(told: Told) -> None:
-    assert load(Told, dump(told)) == told
+@given(made(AdapterInput))
+def test_what_was_told_is_read_as_it_was_written(told: AdapterInput) -> None:
+    assert load(AdapterInput, dump(told)) == told
 
 
 @given(made(SessionStart))
@@ -225,15 +225,17 @@ def test_json_is_written_as_deep_as_it_is_let_in() -> None:
     assert load(Message, dump(message)) == message
     question = Question("q", "text", "?")
     for told in (
-        Told("prompt", 0, message),
-        Told("answer", 0, question=question, answer=Answer("q", "x", message=message)),
+        AdapterInput("prompt", 0, message),
+        AdapterInput("answer", 0, question=question, answer=Answer("q", "x", message=message)),
     ):
-        assert load(Told, dump(told)) == told
+        assert load(AdapterInput, dump(told)) == told
 
 
 def test_a_deep_question_can_be_read_again() -> None:
-    told = Told("answer", 0, question=Question("q", "text", "?", subject={"x": nested(198)}))
-    assert load(Told, dump(told)) == told
+    told = AdapterInput(
+        "answer", 0, question=Question("q", "text", "?", subject={"x": nested(198)})
+    )
+    assert load(AdapterInput, dump(told)) == told
 
 
 # --- what agents say ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from bridge.a2a import CODECS
-from bridge.events import (
+from bridge.task.events import (
     ENDINGS,
     AgentEvent,
     Answer,
@@ -48,8 +48,8 @@ from bridge.events import (
     Usage,
     merge_text,
 )
-from bridge.message import Message, Role, TextPart
-from bridge.task import (
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import (
     LAST_WORDS,
     TRANSITIONS,
     ArtifactUpdate,

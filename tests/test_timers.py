@@ -18,7 +18,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from bridge.timers import MALFORMED
+from bridge.transports.connection_limits import MALFORMED
 from tests import agent
 from tests.bridge_process import BridgeProcess, bridge
 from tests.client import Client, Json, artifact_text, state, task_id

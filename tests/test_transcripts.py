@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from bridge import registry
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart
-from bridge.events import ENDINGS, AgentEvent, Answer, Question, QuestionWithdrawn
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart
+from bridge.server import registry
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, QuestionWithdrawn
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 
 FOLDER = Path(__file__).parent / "transcripts" / "claude-code"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))

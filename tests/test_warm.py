@@ -17,8 +17,9 @@ import aiohttp
 import psutil
 import pytest
 
-from bridge import repository, warm
-from bridge.pool import SessionPool
+from bridge.session import prewarm
+from bridge.session.pool import SessionPool
+from bridge.workspace import project_config
 from tests.acp_agent import PROGRAM as ACP_PROGRAM
 from tests.agent import PROGRAM
 from tests.bridge_process import bridge, scripted
@@ -182,7 +183,7 @@ async def test_what_it_said_before_is_told_with_the_first_task(workspace: Path) 
 
 
 async def test_one_that_died_is_replaced(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(prewarm, "LONGEST_PAUSE", 0.05)
     async with serving(workspace, bridge_warm_sessions=1) as server:
         await kept(server, 1)
         (first,) = clis()
@@ -195,7 +196,7 @@ async def test_one_that_died_is_replaced(workspace: Path, monkeypatch: pytest.Mo
 async def test_one_that_is_old_is_replaced(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "OLD", 0.5)
+    monkeypatch.setattr(prewarm, "OLD", 0.5)
     async with serving(workspace, bridge_warm_sessions=1) as server:
         await kept(server, 1)
         (first,) = clis()
@@ -219,7 +220,9 @@ def make_other(workspace: Path, change: str) -> None:
 async def test_one_that_knows_another_workspace_is_not_handed_over(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr("bridge.choice._warm", lambda choice: warm.Plan(1, True, PATTERNS))
+    monkeypatch.setattr(
+        "bridge.server.assemble._warm", lambda choice: prewarm.Plan(1, True, PATTERNS)
+    )
     async with serving(workspace, bridge_warm_sessions=1) as server:
         await kept(server, 1)
         (first,) = clis()
@@ -250,7 +253,7 @@ async def test_one_that_does_not_wait_is_tried_again_less_and_less(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(warm, "LONGEST_PAUSE", 1.0)
+    monkeypatch.setattr(prewarm, "LONGEST_PAUSE", 1.0)
     hasty = program(workspace, f"import time\nif os.path.exists('hasty'):\n    {first}")
     (workspace / "hasty").touch()
     async with serving(workspace, program=hasty, bridge_warm_sessions=1) as server:
@@ -266,7 +269,7 @@ async def test_one_that_does_not_wait_is_tried_again_less_and_less(
 def test_the_pauses_grow() -> None:
     async def pauses() -> list[float]:
         make: Any = None
-        kept = warm.Warm(make, SessionPool(1), "/", warm.Plan(1))
+        kept = prewarm.Warm(make, SessionPool(1), "/", prewarm.Plan(1))
         (place,) = kept._workspaces.values()
         found: list[float] = []
         for _ in range(12):
@@ -275,13 +278,13 @@ def test_the_pauses_grow() -> None:
         return found
 
     assert asyncio.run(pauses())[:4] == [2, 4, 8, 16]
-    assert asyncio.run(pauses())[-1] == warm.LONGEST_PAUSE
+    assert asyncio.run(pauses())[-1] == prewarm.LONGEST_PAUSE
 
 
 async def test_one_that_never_greets_is_given_up(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(warm, "GREETED_WITHIN", 0.3)
+    monkeypatch.setattr(prewarm, "GREETED_WITHIN", 0.3)
     silent = program(workspace, "sys.stdin.read()")
     arguments = ("-I", "-S", silent)
     options: Json = {"agent_adapter": "opencode", "agent_args": arguments}
@@ -295,11 +298,11 @@ async def test_one_that_never_greets_is_given_up(
 async def test_a_repository_with_doubts_is_not_warmed(
     workspace: Path, caplog: pytest.LogCaptureFixture, policy: Any
 ) -> None:
-    trust = repository.Trust(policy, ("hooks.json",), ("hooks.json",))
+    trust = project_config.Trust(policy, ("hooks.json",), ("hooks.json",))
     (workspace / "hooks.json").touch()
     started: list[Any] = []
     make: Any = started.append
-    ahead = warm.Warm(make, SessionPool(1), str(workspace), warm.Plan(1), trust)
+    ahead = prewarm.Warm(make, SessionPool(1), str(workspace), prewarm.Plan(1), trust)
     ahead.begin()
     await until(lambda: "hooks.json" in reasons(caplog))
     assert not started
@@ -400,7 +403,7 @@ async def test_a_directory_has_some_after_its_first_task_and_only_a_few_have(
         await kept(server, 1)
         for number in range(5):
             await server.client().send("text", metadata={"bridge": {"cwd": str(number)}})
-        await kept(server, warm.WORKSPACES)
+        await kept(server, prewarm.WORKSPACES)
         found = {one.start.cwd for one in server.managers[0]._warm._spares()}
         last = {str(workspace / str(number)) for number in (2, 3, 4)}
         assert found == {str(workspace), *last}

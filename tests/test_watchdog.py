@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from bridge.watchdog import Watchdog
+from bridge.telemetry.watchdog import Watchdog
 
 
 async def test_a_loop_that_stands_still_is_told_while_it_does_and_afterwards() -> None:
@@ -21,7 +21,7 @@ async def test_a_loop_that_stands_still_is_told_while_it_does_and_afterwards() -
             told.set()
 
     listener = Listener()
-    logging.getLogger("bridge.watchdog").addHandler(listener)
+    logging.getLogger("bridge.telemetry.watchdog").addHandler(listener)
     watchdog = Watchdog(stuck=0.3)
     try:
         assert watchdog.problem is None
@@ -32,7 +32,7 @@ async def test_a_loop_that_stands_still_is_told_while_it_does_and_afterwards() -
                 await asyncio.sleep(0.01)
         assert "stood still for" in watchdog.problem
     finally:
-        logging.getLogger("bridge.watchdog").removeHandler(listener)
+        logging.getLogger("bridge.telemetry.watchdog").removeHandler(listener)
         watchdog.close()
 
 

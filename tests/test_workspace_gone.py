@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import ConfigurationError, WorkspaceError
-from bridge.settings import load
-from bridge.workspace import Workspaces
+from bridge.server.settings import load
+from bridge.workspace.paths import Workspaces
 from tests.client import artifact_text, context_id, facts, said, state
 from tests.served import serving
 from tests.unprivileged import unprivileged

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bridge import registry
 from bridge.adapter import Home
+from bridge.server import registry
 
 Jsonl: Any = registry.load("jsonl")
 

@@ -25,8 +25,8 @@ from bridge.a2a.card import Card, Skill
 from bridge.a2a.codec import Codec, ListParams, Page, PushParams, SendParams, TaskParams
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task import ArtifactUpdate, StatusUpdate, Task, TaskState
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import ArtifactUpdate, StatusUpdate, Task, TaskState
 
 T = TypeVar("T")
 Json = dict[str, Any]

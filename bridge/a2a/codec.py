@@ -32,9 +32,9 @@ from pydantic.alias_generators import to_camel
 
 from bridge import errors
 from bridge.a2a.card import EXTENSION, Card
-from bridge.message import DataPart, Message, Part, Role, TextPart
-from bridge.readable import is_deep
-from bridge.task import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
+from bridge.task.message import DataPart, Message, Part, Role, TextPart
+from bridge.task.state import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
+from bridge.task.text import is_deep
 
 ERROR_DOMAIN = "a2a-protocol.org"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")

@@ -27,8 +27,8 @@ from bridge.a2a.codec import (
     without_none,
 )
 from bridge.errors import InvalidParams
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task import StatusUpdate, Task, TaskState, Update
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 _KINDS = {"text": "text", "content": "text", "file": "file", "data": "data"}
 

@@ -28,8 +28,8 @@ from bridge.a2a.codec import (
     parse,
     without_none,
 )
-from bridge.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task import StatusUpdate, Task, TaskState, Update
+from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 # ProtoJSON accepts an enum's number as well as its name.
 _ROLES: Mapping[str | int, Role] = {

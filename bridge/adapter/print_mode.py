@@ -1,4 +1,4 @@
-"""Base classes for CLIs that are not made to be driven: bridge/runner.py runs and reads them.
+"""Base classes for CLIs that are not made to be driven: process/pty_runner.py runs and reads them.
 
 `PrintModeAdapter` is for print modes: a process per turn that prints one JSON object per line. Such
 a CLI cannot ask. Its arguments say what it may do unasked, and it refuses by itself what else would
@@ -28,7 +28,8 @@ from bridge.adapter import (
     SessionStart,
     explain_exit,
 )
-from bridge.events import (
+from bridge.adapter.fields import as_dict, as_string, output_status
+from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
     Answer,
@@ -44,8 +45,7 @@ from bridge.events import (
     ToolResult,
     Usage,
 )
-from bridge.readable import json_object
-from bridge.shapes import as_dict, as_string, output_status
+from bridge.task.text import json_object
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]

@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import orjson
 
-from bridge.a2a import CODECS
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart
-from bridge.events import ENDINGS, AgentEvent, Answer, Event, Failed, Question
-from bridge.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
-from bridge.task import Task
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Event, Failed, Question
+from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
+from bridge.task.state import Task
 
 PROMPT = "do --not=read this; as $(a command)\nor `a flag`"
 """A prompt that must not reach the CLI as a flag."""
@@ -91,8 +90,7 @@ def check(events: Sequence[AgentEvent]) -> None:
         _check_strings(event)
         if not task.state.terminal:
             task.apply(event, NOW)
-    for codec in CODECS:
-        orjson.dumps(codec.encode_task(task))
+    orjson.dumps([asdict(event) for event in events])
 
 
 def _check_strings(value: Any) -> None:

@@ -1,2 +1,1 @@
-"""Where tasks are kept. In memory for now; a durable store takes this place without others
-noticing."""
+"""The durable truth about tasks, and the event log in memory."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
-from bridge.folders import open_to_owner
+from bridge.files.folders import open_to_owner
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
-from bridge.events import Retracted
-from bridge.log import Entry
-from bridge.message import Message
+from bridge.store.event_log import Entry
 from bridge.store.journal import Journal
-from bridge.store.stored import load, load_events, moment
-from bridge.task import Task, Update
+from bridge.store.serialization import load, load_events, moment
+from bridge.task.events import Retracted
+from bridge.task.message import Message
+from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bridge.adapter import SessionStart
-from bridge.events import Event
-from bridge.heap import Heap
-from bridge.log import EventLog
-from bridge.message import Message, TextPart
+from bridge.adapter.input import AdapterInput
+from bridge.store.event_log import EventLog
 from bridge.store.journal import Journal, Row
 from bridge.store.replay import JournalRows, MemoryRows, Recent, Rows, replay, retold
-from bridge.store.stored import EVENTS, Told, dump, dump_events, load, micros, moment
-from bridge.task import ENDINGS, Task, Update
+from bridge.store.serialization import EVENTS, dump, dump_events, load, micros, moment
+from bridge.task.events import Event
+from bridge.task.message import Message, TextPart
+from bridge.task.state import ENDINGS, Task, Update
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ MIGRATIONS = (
     CREATE TABLE told (
         number INTEGER PRIMARY KEY,
         session TEXT NOT NULL REFERENCES session ON DELETE CASCADE,
-        told BLOB NOT NULL         -- Told
+        told BLOB NOT NULL         -- AdapterInput
     );
     CREATE INDEX told_session ON told (session);
     CREATE TABLE taken (
@@ -164,7 +164,7 @@ class StoredSession:
     context_id: str
     start: SessionStart
     position: int
-    told: tuple[Told, ...]
+    told: tuple[AdapterInput, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class TaskStore:
 
     Every method that changes something returns at once; what it did is durable when the updates
     are published in the record's log, or the journal is flushed. Without a journal that is at
-    once.
+    once. `freed` is called when a large task has left the memory.
     """
 
     def __init__(
@@ -203,6 +203,7 @@ class TaskStore:
         retention: Retention = Retention(),
         agent: str = "",
         journal: Journal | None = None,
+        freed: Callable[[], None] = lambda: None,
     ) -> None:
         self.keep = retention.tasks
         self._retention = retention
@@ -211,7 +212,7 @@ class TaskStore:
         self._memory = MemoryRows()  # where there is no journal
         self._rows: Rows = JournalRows(journal) if journal else self._memory
         self._recent = Recent(self._rows)
-        self._heap = Heap()
+        self._freed = freed
         self._places = 0
         self._packing: set[asyncio.Task[None]] = set()
         self._records: dict[str, Record] = {}
@@ -343,7 +344,7 @@ class TaskStore:
 
     def _trim(self, record: Record) -> None:
         if record.size >= LARGE:
-            self._heap.trim()
+            self._freed()
 
     async def _whole(self, record: Record) -> Task:
         return await self._recent.get(record.place, record.task, record.size)
@@ -408,7 +409,11 @@ class TaskStore:
         self._write(("DELETE FROM context WHERE agent = ? AND id = ?", values))
 
     def put_session(
-        self, session_id: str, context_id: str, start: SessionStart, told: Sequence[Told] = ()
+        self,
+        session_id: str,
+        context_id: str,
+        start: SessionStart,
+        told: Sequence[AdapterInput] = (),
     ) -> None:
         """`told`: what its adapter was told before anybody had a prompt for it."""
         values = (session_id, self.agent, context_id, dump(start))
@@ -422,7 +427,7 @@ class TaskStore:
         self._write(("DELETE FROM session WHERE id = ?", (session_id,)), then=then)
 
     def tell(
-        self, session_id: str | None, told: Told, record: Record, then: Callable[[], None]
+        self, session_id: str | None, told: AdapterInput, record: Record, then: Callable[[], None]
     ) -> None:
         """The adapter will be told so by `then`, once it is durable that it may have been.
         `session_id`: None for a session that does not outlive the server."""
@@ -435,7 +440,7 @@ class TaskStore:
         self._write(*rows, then=then)
 
     @staticmethod
-    def _told(journal: Journal, session_id: str, told: Told) -> Row:
+    def _told(journal: Journal, session_id: str, told: AdapterInput) -> Row:
         values = (journal.number(), session_id, dump(told))
         return "INSERT OR IGNORE INTO told VALUES (?, ?, ?)", values
 
@@ -524,7 +529,7 @@ class TaskStore:
     ) -> StoredSession | None:
         assert self._journal
         rows = await self._journal.read(_TOLD, session_id)
-        told = [_readable(Told, one) for (one,) in rows]
+        told = [_readable(AdapterInput, one) for (one,) in rows]
         known = _readable(SessionStart, start)
         if known is None or None in told:
             return None

@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from bridge import errors, gate, timers
+from bridge import errors
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION, Card
 from bridge.a2a.codec import ERROR_DOMAIN, ERRORS, Params, _ListParams, _TaskParams
 from bridge.a2a.v1_0 import V1_0, _PushConfig, _PushName, _PushTask, _SendParams
+from bridge.transports import connection_limits, origin
 from bridge.transports.negotiation import A2A_JSON, JSON
 from bridge.transports.operation import STREAMING
 from bridge.transports.rest import ROUTES, STATUS
@@ -237,7 +238,7 @@ def _refusals(method: str, operation: Operation, card: Card) -> Iterator[Refusal
 
 def _anytime(card: Card) -> Iterator[Refused]:
     """What any request may be refused for, before or after it has come to an operation."""
-    for one in (*gate.REFUSALS, *timers.REFUSALS):
+    for one in (*origin.REFUSALS, *connection_limits.REFUSALS):
         yield one.status, one.name, one.reason
     yield _refused(errors.TooManyRequests)
     yield _refused(errors.Unavailable)

@@ -24,8 +24,7 @@ from aiohttp import web
 from bridge.a2a import Codec, Operation, codec_of
 from bridge.a2a.card import Card
 from bridge.a2a.codec import PushParams, SendParams
-from bridge.access import Principal
-from bridge.audience import Listener
+from bridge.auth.principal import Principal
 from bridge.errors import (
     DataLoss,
     ExtendedCardNotConfigured,
@@ -33,13 +32,14 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from bridge.log import Entry
-from bridge.manager import Sent
-from bridge.push import Push
-from bridge.routing import Router
-from bridge.store.push_queue import PushConfig
+from bridge.push.configs import PushConfig
+from bridge.push.notifier import Push
+from bridge.runtime.audience import Listener
+from bridge.runtime.router import Router
+from bridge.runtime.tasks import Sent
+from bridge.store.event_log import Entry
 from bridge.store.tasks import Record
-from bridge.task import StatusUpdate, Task, TaskState, Update
+from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """Who sends the request."""

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from bridge.log import EventLog
+from bridge.store.event_log import EventLog
 from bridge.transports.negotiation import activated_extensions
 from bridge.transports.operation import HEARTBEAT, Batch, Stream, Write
 

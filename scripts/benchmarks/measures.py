@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bridge.settings import Settings
+from bridge.server.settings import Settings
 from scripts.benchmarks import processes
 from scripts.benchmarks.client import Loop, Stream, TooSlow
 from scripts.benchmarks.servers import CARD, Server, Target

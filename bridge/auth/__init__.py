@@ -1,0 +1,1 @@
+"""Principals, credentials and quotas."""

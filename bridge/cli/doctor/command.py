@@ -1,0 +1,240 @@
+"""`coding-agent-bridge doctor`: whether the server would work with these settings, and what to do
+about what would not. The settings are read as the server reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bridge import __version__
+from bridge.adapter import Adapter
+from bridge.cli.doctor.agent import Candidate, examine
+from bridge.cli.doctor.machine import machine, port, state, workspace
+from bridge.cli.doctor.report import (
+    SETTINGS,
+    AgentReport,
+    Check,
+    absent,
+    agent_section,
+    as_json,
+    failed,
+    further,
+    note,
+    section,
+    status,
+    verdict,
+)
+from bridge.cli.doctor.talk import Within
+from bridge.errors import ConfigurationError
+from bridge.process.agent_process import kill_descendants, reap_orphans
+from bridge.server import registry
+from bridge.server.assemble import REPLAY
+from bridge.server.lifecycle import configure_logging
+from bridge.server.settings import Loaded, Settings, nearest
+
+AT_ONCE = 2  # CLIs that are looked at: they are slow to start, and have time limits
+
+
+async def doctor(
+    loaded: Loaded,
+    agent: str | None = None,
+    live: bool = False,
+    for_programs: bool = False,
+    within: Within | None = None,
+) -> int:
+    """Look at the machine and all agents, or at `agent` alone (an id of CONFIG_FILE, or an
+    adapter's name), and print what was found, `for_programs` as JSON. Returns the exit status.
+    Raises ConfigurationError for an agent that there is not."""
+    configure_logging("ERROR")
+    task, ended_by = asyncio.current_task(), []
+
+    def stop(number: int) -> None:
+        assert task
+        ended_by.append(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        return await _Doctor(loaded, within or Within(), live, for_programs).run(agent)
+    except asyncio.CancelledError:
+        if not ended_by:
+            raise
+        return 128 + ended_by[0]
+    finally:
+        kill_descendants()
+        reap_orphans()
+
+
+class _Doctor:
+    def __init__(self, loaded: Loaded, within: Within, live: bool, quiet: bool) -> None:
+        self._loaded = loaded
+        self._within = within
+        self._live = live
+        self._deep = False
+        self._quiet = quiet
+
+    async def run(self, agent: str | None) -> int:
+        self._say(f"coding-agent-bridge {__version__}")
+        if agent:
+            one = named(self._loaded, agent)
+            server = [*workspace(one.settings)]
+            candidates, skipped, self._deep = [one], list[AgentReport](), True
+        else:
+            served = configured(self._loaded)
+            server = [*self._server(served)]
+            candidates, skipped = self._others(served)
+        if server:
+            self._say("\n" + section("server" if agent is None else "folder", server))
+        agents = await self._examine(candidates)
+        for report in skipped:
+            if not report.like:
+                self._show(report)
+        others = [one for one in skipped if one.like and one.found]
+        if others:
+            self._say("\n" + further(others))
+        known = [one for one in (*agents, *skipped) if not one.like]
+        missing = [one for one in known if not (one.found or one.served)]
+        if missing:
+            self._say("\n" + absent(missing))
+        every = [*agents, *skipped]
+        code = status(server, every)
+        self._say("\n" + verdict(code, server, every))
+        if self._quiet:
+            print(json.dumps(as_json(code, server, every), indent=2))
+        return code
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            print(text, flush=True)
+
+    def _server(self, served: list[Candidate]) -> Iterator[Check]:
+        settings = self._loaded.settings
+        yield from machine()
+        yield from (note(SETTINGS, warning) for warning in self._loaded.warnings)
+        default = settings.bridge_default_agent
+        if settings.agents and default and default not in settings.agents:
+            step = f"name one of {', '.join(settings.agents)}.{nearest(default, settings.agents)}"
+            yield failed(SETTINGS, f"BRIDGE_DEFAULT_AGENT: no agent {default}", step)
+        if served[0].adapter.name == REPLAY and not served[0].settings.agent_adapter:
+            yield note(SETTINGS, "no known CLI is on PATH: a recording would be played")
+        for one in {one.settings.workspaces.default: one for one in served}.values():
+            yield from workspace(one.settings)
+        yield state(settings)
+        yield port(settings)
+
+    def _others(self, served: list[Candidate]) -> tuple[list[Candidate], list[AgentReport]]:
+        """All that are to be looked at, and what is to be said of those that are not."""
+        candidates, skipped = list(served), list[AgentReport]()
+        known = dict(self._known())
+        seen = {one.adapter.binary: one.id for one in served}
+        for name in sorted(known, key=lambda name: _rank(known[name])):
+            adapter = known[name]
+            if isinstance(adapter, str):
+                check = failed("adapter", adapter, f"repair or remove the package of {name}")
+                skipped.append(AgentReport(name, name, adapter, False, [check]))
+            elif name not in [one.adapter.name for one in served] and adapter.binary:
+                path = shutil.which(adapter.binary)
+                like = seen.setdefault(adapter.binary, name)
+                if like != name or adapter.binary in registry.COMMON_NAMES:
+                    skipped.append(_not_run(adapter, path, like))
+                else:
+                    candidates.append(_alone(name, self._loaded.settings))
+        return candidates, skipped
+
+    def _known(self) -> Iterator[tuple[str, type[Adapter] | str]]:
+        """All adapters, or why one cannot be loaded: other packages bring some."""
+        for name in registry.names():
+            try:
+                yield name, registry.load(name)
+            except (ConfigurationError, ImportError, AttributeError) as error:
+                yield name, str(error)
+
+    async def _examine(self, candidates: list[Candidate]) -> list[AgentReport]:
+        """The reports in order, each printed as soon as those before it are there."""
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def one(candidate: Candidate) -> AgentReport:
+            async with room:
+                live = self._live and candidate.served
+                return await examine(candidate, self._loaded.dotenv, live, self._within, self._deep)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(candidate)) for candidate in candidates]
+            for task in tasks:
+                self._show(await task)
+        return [task.result() for task in tasks]
+
+    def _show(self, report: AgentReport) -> None:
+        if report.found or report.served:
+            self._say("\n" + agent_section(report))
+
+
+def configured(loaded: Loaded) -> list[Candidate]:
+    """What the server would run with these settings."""
+    settings = loaded.settings
+    if settings.agents:
+        return [_of(name, settings.for_agent(name)) for name in settings.agents]
+    return [_of("", settings)]
+
+
+def named(loaded: Loaded, name: str) -> Candidate:
+    """The agent of CONFIG_FILE, or else the adapter, that is called so."""
+    settings = loaded.settings
+    if name in settings.agents:
+        return _of(name, settings.for_agent(name))
+    known = [*settings.agents, *registry.names()]
+    if name not in known and ":" not in name:
+        text = f"There is no agent or adapter {name!r}; known are {', '.join(known)}."
+        raise ConfigurationError(text + nearest(name, known))
+    if not settings.agents and settings.agent_adapter in (None, name):
+        return _of("", settings.model_copy(update={"agent_adapter": name}))
+    return _alone(name, settings, served=True)
+
+
+def _of(agent_id: str, settings: Settings) -> Candidate:
+    name = settings.agent_adapter or _first_found()
+    try:
+        adapter = registry.load(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}{nearest(name, registry.names())}") from None
+    return Candidate(agent_id or name.replace(":", "-"), adapter, settings, served=True)
+
+
+def _first_found() -> str:
+    found = (one.name for one in registry.with_binary() if shutil.which(one.binary))
+    return next(found, REPLAY)
+
+
+def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:
+    """An adapter with none of what the settings say of another one's CLI."""
+    update: dict[str, Any] = {
+        "agent_binary": None,
+        "agent_args": (),
+        "agent_model": None,
+        "agent_models": (),
+    }
+    update |= {"agent_force": False, "agents": {}, "agent_adapter": name}
+    return replace(_of(name, settings.model_copy(update=update)), served=served)
+
+
+def _rank(adapter: type[Adapter] | str) -> bool:
+    """Of several adapters of a program, those that can ask the client come first."""
+    return isinstance(adapter, str) or "questions" in adapter.lacks
+
+
+def _not_run(adapter: type[Adapter], path: str | None, like: str) -> AgentReport:
+    """What is said of a CLI that is not looked at because it is there."""
+    name, install = adapter.name, adapter.upkeep.install
+    command = f"coding-agent-bridge doctor --agent {name}"
+    if like != name:
+        checks = [note("program", f"the same as of {like}; {command}")]
+        return AgentReport(name, name, adapter.title, False, checks, path, install, like)
+    text = f"{path} was not run, for other programs are called so, too: {command}"
+    checks = [note("program", text)] if path else []
+    return AgentReport(name, name, adapter.title, False, checks, path, install)

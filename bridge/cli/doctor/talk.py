@@ -1,0 +1,272 @@
+"""The doctor's talk with a CLI: the handshake and, if wanted, one prompt, as the server would have
+them. The process is gone when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shlex
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridge.adapter import Prompt, SessionStart
+from bridge.cli.doctor.report import Check, failed, note, ok
+from bridge.process.cgroup import Cgroup
+from bridge.process.procfs import marked
+from bridge.process.spawn import LAUNCHES
+from bridge.server.assemble import Choice
+from bridge.server.settings import Settings
+from bridge.session.session import Limits, Session
+from bridge.task.events import (
+    ENDINGS,
+    AgentEvent,
+    Done,
+    Failed,
+    Question,
+    Reply,
+    Started,
+    Status,
+    TimedOut,
+    Usage,
+)
+from bridge.task.message import Message, Role, TextPart
+
+PROMPT = "Reply with OK."
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Seconds that a CLI gets for each thing. Those that are started with Node take some, and
+    Claude Code with a key takes 19 for the handshake where it cannot reach its service."""
+
+    version: float = 10.0
+    help: float = 20.0
+    login: float = 20.0
+    handshake: float = 45.0
+    prompt: float = 120.0
+
+
+class Talk:
+    """`told` makes what a CLI says fit to be shown. `logged_in`: None where it has no way to tell.
+    `environment`, `rules`: as of a Session. Raises LaunchError."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        within: Within,
+        told: Callable[[str], str],
+        logged_in: bool | None,
+        environment: Mapping[str, str],
+        rules: Mapping[str, Any] | None,
+    ) -> None:
+        self._choice = choice
+        self._within = within
+        self._told = told
+        self._logged_in = logged_in
+        self._environment = environment
+        self._rules = rules
+        self._upkeep = choice.adapter.upkeep
+        self._cwd = choice.settings.workspaces.default
+        self._by_hand = ""
+
+    async def run(self, live: bool) -> list[Check]:
+        """The handshake and, if `live`, a prompt, with one process that is gone after that."""
+        settings = self._choice.settings
+        marker = f"doctor-{uuid.uuid4().hex}"
+        start = SessionStart(self._cwd, str(uuid.uuid4()))
+        grace = settings.bridge_stop_grace_ms / 1000
+        limits = Limits(self._within.prompt, 0, settings.bridge_max_line_bytes, grace)
+        argv = self._choice.make(self._choice.config, start).launch().argv
+        self._by_hand = f"(cd {shlex.quote(self._cwd)} && {shlex.join(argv)})"
+        adapter = self._choice.make(self._choice.config, start)
+        with _streams(settings) as spool:
+            session = Session(adapter, self._environment, limits, marker, spool, self._rules)
+            checks = await self._hold(session, live)
+        left = marked(marker) | Cgroup(marker).pids()
+        if left:
+            pids = " ".join(map(str, sorted(left)))
+            text = f"{len(left)} of its processes could not be ended"
+            checks.append(failed("end", text, f"kill -9 {pids}"))
+        return checks
+
+    async def _hold(self, session: Session, live: bool) -> list[Check]:
+        begun = time.monotonic()
+        await session.open()
+        session.pause(True)  # until a listener is there
+        try:
+            checks = await self._handshake(session, live)
+            if checks[0].status == "ok" and self._choice.adapter.warms != "no":
+                size = memory(marked(session.marker))
+                checks.append(self._cold_start(time.monotonic() - begun, size))
+            if live and not any(check.failed for check in checks):
+                checks.append(await self._prompt(session))
+        finally:
+            await session.stop()
+        return checks
+
+    async def _handshake(self, session: Session, live: bool) -> list[Check]:
+        begun = time.monotonic()
+        listener = _Listener((Started, Failed))
+
+        def begin() -> None:
+            if not session.greet():
+                listener.end(None)
+
+        heard = await listener.listen(session, begin, self._within.handshake)
+        seconds = round(time.monotonic() - begun, 2)
+        checks: list[Check] = []
+        match heard:
+            case Started():
+                checks.append(_ready(heard, seconds))
+            case Failed():
+                checks.append(self._refused("handshake", heard))
+            case None:
+                text = "it has none without a prompt" + ("" if live else "; --live tries one")
+                checks.append(note("handshake", text))
+            case _:
+                checks.append(self._late(self._within.handshake, listener))
+        if self._upkeep.login and not (self._upkeep.status or checks[0].failed or live):
+            checks.append(note("login", "not asked for so far; a prompt may (--live tries one)"))
+        return checks
+
+    def _cold_start(self, waits: float, size: int) -> Check:
+        """What a new conversation costs, and what it would if there were a session for it."""
+        kept = self._choice.settings.bridge_warm_sessions
+        seconds, megabytes = round(waits, 2), round(size / 2**20)
+        text = f"a new conversation waits {seconds:g} s until it is there; "
+        text += f"with BRIDGE_WARM_SESSIONS={kept or 1} it need not, for {megabytes} MB each"
+        return note("start", text, seconds=seconds, bytes=size, kept=kept)
+
+    async def _prompt(self, session: Session) -> Check:
+        begun = time.monotonic()
+        listener = _Listener((*ENDINGS, Question))
+        message = Message("doctor", Role.USER, (TextPart(PROMPT),), "doctor", "doctor")
+        prompt = Prompt.of(message)
+        end = await listener.listen(
+            session, lambda: session.prompt(prompt), self._within.prompt + 5.0
+        )
+        seconds = round(time.monotonic() - begun, 2)
+        if isinstance(end, Failed):
+            return self._refused("prompt", end)
+        if not isinstance(end, Done | Reply):
+            asked = isinstance(end, Question)
+            text = "it asked a question" if asked else f"no answer within {seconds:g} s"
+            return failed("prompt", text, f"see what it does with a prompt: {self._by_hand}")
+        first = round((listener.first or begun) - begun, 2)
+        used = listener.usage
+        facts = {"state": "completed", "seconds": seconds, "firstEventSeconds": first}
+        usage = _usage(used) if used else {}
+        words = "".join(f", {count} {name}" for name, count in usage.items())
+        text = f"completed in {seconds:g} s, first event after {first:g} s{words}"
+        return ok("prompt", text, **facts, usage=usage)
+
+    def _refused(self, name: str, why: Failed) -> Check:
+        if why.reason == "auth" and self._logged_in is False:
+            return note(name, "it says so, too", reason=why.reason)
+        return failed(name, self._told(why.text), self._step(why), reason=why.reason)
+
+    def _step(self, why: Failed) -> str:
+        """What to do about it."""
+        match why.reason:
+            case "auth" if self._upkeep.login:
+                return self._upkeep.login
+            case "configuration":
+                return "unset AGENT_MODEL, or set it to a model that the CLI offers"
+            case "protocol" | "adapter-error" if self._upkeep.install:
+                return f"update it: {self._upkeep.install}"
+        return f"see what it says by itself: {self._by_hand}"
+
+    def _late(self, within: float, listener: _Listener) -> Check:
+        text = f"no answer within {within:g} s"
+        if listener.words:
+            text += f"; it said: {listener.words[-1]}"
+        step = f"it may wait for a person; see what for: {self._by_hand}"
+        return failed("handshake", self._told(text), step, reason="timeout")
+
+
+@contextlib.contextmanager
+def _streams(settings: Settings) -> Iterator[Path | None]:
+    """Where the CLI's streams are, as in a served task: None: on pipes without a name."""
+    if settings.bridge_store == "memory" or not LAUNCHES:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="coding-agent-bridge-") as folder:
+        yield Path(folder) / "session"
+
+
+class _Listener:
+    """Hears a session out until something of `kinds` is said."""
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        self._kinds = kinds
+        self._heard: asyncio.Future[AgentEvent | TimedOut | None]
+        self._heard = asyncio.get_running_loop().create_future()
+        self.first: float | None = None  # when anything was said
+        self.usage: Usage | None = None
+        self.words: list[str] = []  # lines that are no part of its dialect
+
+    def end(self, event: AgentEvent | TimedOut | None) -> None:
+        if not self._heard.done():
+            self._heard.set_result(event)
+
+    def _hear(self, events: list[AgentEvent | TimedOut]) -> None:
+        self.first = self.first or time.monotonic()
+        for event in events:
+            match event:
+                case Usage():
+                    self.usage = event
+                case Status(text):
+                    self.words.append(text)
+            if isinstance(event, self._kinds):
+                self.end(event)
+
+    async def listen(
+        self, session: Session, begin: Callable[[], object], within: float
+    ) -> AgentEvent | TimedOut | None:
+        """What ended it: an event of `kinds`, None of end(None), TimedOut after `within`."""
+
+        def start() -> None:
+            begin()
+            session.pause(False)
+
+        turn = asyncio.ensure_future(session.run(start, self._hear))
+        try:
+            done, _ = await asyncio.wait([self._heard], timeout=within)
+        finally:
+            turn.cancel()
+            await asyncio.wait([turn])
+        return self._heard.result() if done else TimedOut("")
+
+
+def memory(pids: Iterable[int]) -> int:
+    """Bytes that the processes take, each its share of what it has in common with others."""
+    shares = re.findall(r"^Pss: +(\d+) kB", "".join(map(_rollup, pids)), re.MULTILINE)
+    return sum(map(int, shares)) * 1024
+
+
+def _rollup(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:  # gone
+        return ""
+
+
+def _ready(started: Started, seconds: float) -> Check:
+    facts = {"model": started.model, "version": started.version, "mode": started.mode}
+    words = "".join(f", {name} {value}" for name, value in facts.items() if value)
+    return ok("handshake", f"answered in {seconds:g} s{words}", **facts, seconds=seconds)
+
+
+def _usage(used: Usage) -> dict[str, int | float]:
+    counts = {
+        "input tokens": used.input_tokens,
+        "output tokens": used.output_tokens,
+        "USD": used.cost_usd,
+    }
+    return {name: count for name, count in counts.items() if count is not None}

@@ -1,0 +1,196 @@
+"""The command line: `coding-agent-bridge [serve]`, and the commands beside it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bridge import __version__
+from bridge.auth.authentication import new_token
+from bridge.errors import ConfigurationError
+from bridge.server.lifecycle import serve
+from bridge.server.settings import Loaded, load
+
+EXAMPLES = """\
+examples:
+  AGENT_ADAPTER=claude-code coding-agent-bridge          serve Claude Code in this directory
+  coding-agent-bridge --adapter replay                   try it without any CLI or key
+  coding-agent-bridge --adapter jsonl                    a program of yours (AGENT_BINARY)
+  coding-agent-bridge doctor                             what works here, and what to do if not
+  coding-agent-bridge adapters                           what can be served, and what each can do
+  coding-agent-bridge card verify http://127.0.0.1:41242 --keys trusted.json
+  coding-agent-bridge record talk.jsonl -- claude -p …   record a CLI, to replay it later
+
+All settings are environment variables; README.md and .env.example list them.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 after an orderly stop, 1 if the server cannot run, 2 for wrong settings.
+    Of the doctor: 0 if all that is needed works, 1 if not, 2 for wrong settings. 141, as a shell
+    reports SIGPIPE, if the reader of the output has gone: `… adapters | head`."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # The rest of the buffer must not be written at the exit of the interpreter.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0].startswith("-"):
+        arguments.insert(0, "serve")
+    # What follows `--` is somebody else's command line and must not be parsed as ours.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if arguments[0] == "card":
+        end = min(end, 2)  # the rest is the subcommand's
+    options = _parser().parse_args(arguments[:end])
+    try:
+        if options.command == "card":
+            return _card(options, arguments[2:])
+        if options.command == "token":
+            print(new_token(options.name))
+            return 0
+        if options.command == "record":
+            return _record(options, arguments[end + 1 :])
+        if options.command == "adapters":
+            return _adapters(options)
+        if options.command == "doctor":
+            return _doctor(options)
+        return asyncio.run(serve(_loaded(options)))
+    except ConfigurationError as error:
+        print(f"coding-agent-bridge: {error}", file=sys.stderr)
+        return 2
+
+
+def _loaded(options: argparse.Namespace) -> Loaded:
+    flags: dict[str, Any] = {
+        "host": options.host,
+        "port": options.port,
+        "agent_adapter": options.adapter,
+        "agent_repo_path": options.root,
+        "bridge_token_file": options.token_file,
+        "config_file": options.config,
+    }
+    return load(flags, options.env_file)
+
+
+def _adapters(options: argparse.Namespace) -> int:
+    from bridge.cli.doctor.adapters import adapters
+
+    return adapters(options.json)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from bridge.cli.doctor.command import doctor
+
+    work = doctor(_loaded(options), options.agent, options.live, options.json)
+    return int(asyncio.run(work))
+
+
+def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    from bridge.server import signature
+
+    if options.action == "verify":
+        return int(signature.verify_command(argv))
+    if len(argv) != 2:
+        raise ConfigurationError("card new-key needs a kind and a name: new-key ES256 NAME")
+    print(json.dumps({"keys": [signature.new_key(*argv)]}))
+    return 0
+
+
+def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    if not argv:
+        raise ConfigurationError("record needs a command: record FILE -- claude -p …")
+    from bridge.server.recording import record
+
+    return record(options.file, argv, options.adapter)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="coding-agent-bridge")
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+
+    settings = _settings_parser()
+    run = commands.add_parser(
+        "serve",
+        prog="coding-agent-bridge [serve]",
+        description="Coding-agent CLIs behind the Agent2Agent protocol (0.3 and 1.0).",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[settings],
+    )
+    run.add_argument("--version", action="version", version=__version__)
+
+    check = commands.add_parser(
+        "doctor",
+        description="What works here with these settings, and what to do about what does not: the "
+        "machine, the folders, the port, and each known CLI with its version, flags, login and a "
+        "handshake, for which no model is asked. Exit status: 0 if all that is needed works, 1 if "
+        "something does not, 2 for wrong settings.",
+        parents=[settings],
+    )
+    check.add_argument("--agent", help="look at this one alone: an id of CONFIG_FILE, an adapter")
+    check.add_argument("--live", action="store_true", help="send a prompt; it may cost something")
+    check.add_argument("--json", action="store_true", help="one object, for programs")
+    table = commands.add_parser(
+        "adapters", description="All that can be served, and what each can and cannot do."
+    )
+    table.add_argument("--json", action="store_true", help="one object, for programs")
+
+    tape = commands.add_parser(
+        "record",
+        usage="coding-agent-bridge record [--adapter NAME] FILE -- COMMAND …",
+        description="Run a CLI and write down all that passes through it. It takes the CLI's "
+        "place, so a bridge can be pointed at it to record a session with a client.",
+    )
+    tape.add_argument("file", help="where to write the recording")
+    tape.add_argument("--adapter", help="adapter that understands this CLI")
+    token = commands.add_parser(
+        "token",
+        description="Make a bearer token, and what stands in CONFIG_FILE for it: its SHA-256. The "
+        "token itself is shown once.",
+    )
+    token.add_argument("name", help="whose it is; tasks belong to this name")
+    card = commands.add_parser(
+        "card",
+        usage="coding-agent-bridge card {verify CARD --keys FILE | new-key KIND NAME}",
+        description="Verify the signatures of an agent card, or make a key to sign one with "
+        "(KIND: ES256 or HS256). Keep keys to yourself: umask 077.",
+    )
+    card.add_argument("action", choices=("verify", "new-key"))
+    return parser
+
+
+def _settings_parser() -> argparse.ArgumentParser:
+    """The flags that are settings; whoever reads the settings has all of them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--host", help="address to listen on [HOST, 127.0.0.1]")
+    parser.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
+    parser.add_argument("--adapter", help="the agent: claude-code, jsonl, replay … [AGENT_ADAPTER]")
+    parser.add_argument("--root", help="workspace of the agent [AGENT_REPO_PATH, this directory]")
+    parser.add_argument(
+        "--token-file", help="file with the token that clients must send [BRIDGE_TOKEN_FILE]"
+    )
+    parser.add_argument("--token", action=_Removed, help=argparse.SUPPRESS)
+    parser.add_argument("--config", help="TOML file with settings [CONFIG_FILE]")
+    parser.add_argument("--env-file", help="file with settings instead of ./.env")
+    return parser
+
+
+class _Removed(argparse.Action):
+    """Of a flag whose value every user of the machine could read in the list of processes."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error("--token was removed: use --token-file FILE, or BRIDGE_TOKEN_FILE")

@@ -1,0 +1,55 @@
+"""How an adapter describes the private folder of its CLI. bridge/sandbox/homes.py makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A file at the top of a Home into which a CLI enters each working directory, and does not
+    start where it cannot. The server enters them: `enter` makes its new content from the directory
+    and the content until then. `folder`, one of Home.state, is for the CLI's lock beside it."""
+
+    name: str
+    folder: str
+    enter: Callable[[str, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A folder in which a CLI keeps what it executes or trusts beside what it writes.
+
+    `variable` names it in the CLI's environment; `folder` is where it is without that, as in
+    Adapter.writes. Inside a sandbox the agent has a private one, in which it can write only the
+    paths in `state`, relative to it: folders that end in `/`, and files, which begin as copies of
+    the operator's. Everything else there is a link to the operator's, which the agent reads.
+    """
+
+    variable: str
+    folder: str
+    state: tuple[str, ...]
+    inner: str = ""
+    """What the folder is called, where `variable` names the one around it."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+    """Further variables, each with its path in the folder."""
+
+    links: tuple[tuple[str, str], ...] = ()
+    """Further links, by path in the folder or in the one around it: to files that are elsewhere
+    where `variable` is not set."""
+
+    seeds: tuple[tuple[str, str], ...] = ()
+    """Files, with their content, without which the CLI does not start and which it cannot write
+    here. They are there where the operator has none."""
+
+    index: Index | None = None
+
+    logins: tuple[str, ...] = ()
+    """Files of the operator's that the agent may change in place, because the CLI stores renewed
+    tokens there, and the old ones are worth nothing then."""
+
+    sessions: tuple[str, ...] = ()
+    """Patterns for the files of the conversation `{id}` (its first eight letters: `{short}`): if it
+    began in the operator's folder, they are copied when it is resumed."""

@@ -1,0 +1,1 @@
+"""One child process: start, streams, exit, cleanup."""

@@ -1,0 +1,255 @@
+"""Control groups (v2, cgroups(7)): a process cannot leave its group, whatever it does to its
+session, its parents and its environment, and the kernel kills a whole group at once.
+
+Used where there is a hierarchy that this process may write; no controller is needed. Elsewhere the
+other ways of finding processes have to do (process/agent_process.py). Where controllers are
+delegated to this process, a group can have limits, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+HOW = "start it with `systemd-run --user --scope -p Delegate=yes`, or with Delegate=yes in its unit"
+PREFIX = "coding-agent-bridge-"
+SERVER = "coding-agent-bridge.server"  # the group that this process is in, if need be
+UNUSED = 60.0  # seconds after which nobody is about to enter a group that is still empty
+
+
+_UNITS = (".service", ".scope", ".slice")  # of systemd, whatever an operator calls them
+_without: set[str] = set()  # groups that could not be made, so that children are outside of any
+EVENTS = (("memory", "memory.events", "oom_kill"), ("processes", "pids.events", "max"))
+
+
+class Cgroup:
+    """The group of one child and all that stems from it. Where there can be none, nothing
+    happens."""
+
+    def __init__(self, marker: str, base: Path | None = None) -> None:
+        base = base or home()
+        self._path = base / f"{PREFIX}{marker}" if base else None
+
+    def make(self) -> str:
+        """The file that a process puts itself into the group by; empty where there is none."""
+        if self._path:
+            try:
+                self._path.mkdir(exist_ok=True)
+            except OSError:
+                _without.add(self._path.name)
+            else:
+                return str(self._path / "cgroup.procs")
+        return ""
+
+    def limit(self, limits: Mapping[str, str]) -> None:
+        """Make it with these limits: the group's files, and what is to be in them. Raises OSError
+        where it cannot have them all."""
+        if self._path is None:
+            raise OSError(errno.ENOTSUP, "there are no control groups")
+        self._path.mkdir(exist_ok=True)
+        for name, value in limits.items():
+            with open(self._path / name, "r+") as file:  # which must be there already
+                file.write(value)
+
+    def exceeded(self) -> str | None:
+        """The limit that cost one of its processes its life, or that kept one from being made."""
+        for name, file, event in EVENTS:
+            if self._count(file, event):
+                return name
+        return None
+
+    def _count(self, file: str, event: str) -> int:
+        if self._path:
+            with contextlib.suppress(OSError, ValueError):
+                lines = (self._path / file).read_text().split("\n")
+                return sum(int(line.split()[1]) for line in lines if line.startswith(f"{event} "))
+        return 0
+
+    def kill(self) -> None:
+        """SIGKILL to everyone in it."""
+        if self._path:
+            with contextlib.suppress(OSError):
+                (self._path / "cgroup.kill").write_text("1")
+
+    def pids(self) -> set[int]:
+        """Who is in it; zombies are not."""
+        if self._path:
+            with contextlib.suppress(OSError):
+                return set(map(int, (self._path / "cgroup.procs").read_text().split()))
+        return set()
+
+    def age(self) -> float:
+        """Seconds since it was made, or changed."""
+        try:
+            return time.time() - self._path.stat().st_ctime if self._path else 0.0
+        except OSError:
+            return 0.0
+
+    def remove(self) -> None:
+        if self._path:
+            with contextlib.suppress(OSError):  # somebody is left, or it never was
+                self._path.rmdir()
+
+
+@cache
+def home() -> Path | None:
+    """Where groups can be made: below the one that this process is in. None if nowhere."""
+    for path in _own_groups():
+        probe = path / f"{PREFIX}probe-{secrets.token_hex(4)}"
+        try:
+            probe.mkdir()
+        except OSError:
+            continue
+        usable = (probe / "cgroup.kill").exists() and _entered(probe)
+        probe.rmdir()
+        if usable:
+            return path
+    return None
+
+
+def _entered(group: Path) -> bool:
+    """Whether a process can put itself into the group, which takes more than to make it."""
+    enter = ("/bin/sh", "-c", 'echo 0 >"$0"', str(group / "cgroup.procs"))
+    return subprocess.run(enter, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def complete() -> bool:
+    """Whether each child of this server is in a group of its own."""
+    return home() is not None and not _without
+
+
+def holds_agents(group: int) -> bool | None:
+    """Whether the group with this id (the inode of its folder) is one that a server made for an
+    agent, or lies in one; None if there is no such group here. What contains this process itself
+    does not count: a server may run inside an agent of another server."""
+    for root in _mounts():
+        if path := _find(root, group):
+            return _is_of_agents(path)
+    return None
+
+
+def is_agent(pid: int) -> bool:
+    """Whether the process is in such a group now."""
+    return any(map(_is_of_agents, _groups_of(pid)))
+
+
+def _is_of_agents(path: Path) -> bool:
+    own = next((one for one in _own_groups() if path.is_relative_to(one)), None)
+    names = path.relative_to(own).parts if own else path.parts
+    return any(one.startswith(PREFIX) and not one.endswith(_UNITS) for one in names)
+
+
+def _find(folder: Path, inode: int) -> Path | None:
+    """The folder with that inode, at or below `folder`."""
+    try:
+        if folder.stat().st_ino == inode:
+            return folder
+    except OSError:
+        return None
+    queue = [str(folder)]
+    while queue:
+        with contextlib.suppress(OSError), os.scandir(queue.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.inode() == inode:
+                        return Path(entry.path)
+                    queue.append(entry.path)
+    return None
+
+
+def controllers(base: Path | None = None) -> set[str]:
+    """Those that are delegated to this process."""
+    base = base or home()
+    try:
+        return set((base / "cgroup.controllers").read_text().split()) if base else set()
+    except OSError:
+        return set()
+
+
+def enable(wanted: set[str], base: Path | None = None) -> str | None:
+    """Have groups be limited by these controllers. Returns why they cannot be, and what to do.
+
+    The kernel limits groups only where processes are in none above them, so that this process may
+    have to move to a group of its own: systemd's DelegateSubgroup= does that beforehand.
+    """
+    base = base or home()
+    if not wanted:
+        return None
+    if base is None:
+        return f"there are no control groups of version 2 that this server may write; {HOW}"
+    missing = wanted - controllers(base)
+    if missing:
+        return f"the controllers {', '.join(sorted(missing))} are not delegated to {base}; {HOW}"
+    try:
+        _enable(base, " ".join(f"+{name}" for name in sorted(wanted)))
+    except OSError as error:
+        others = "; others are in that group" if error.errno == errno.EBUSY else ""
+        return f"no limits can be set in {base}: {error.strerror}{others}; {HOW}"
+    return None
+
+
+def _enable(base: Path, wanted: str) -> None:
+    try:
+        (base / "cgroup.subtree_control").write_text(wanted)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        (base / SERVER).mkdir(exist_ok=True)
+        _move(base / SERVER)
+        try:
+            (base / "cgroup.subtree_control").write_text(wanted)
+        except OSError:  # it was not only this process
+            _move(base)
+            raise
+
+
+def _move(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def markers() -> set[str]:
+    """Of all groups that there are, ours and those of other servers."""
+    base = home()
+    names = os.listdir(base) if base else ()
+    return {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
+
+
+def tidy() -> None:
+    """Remove what servers that were killed have left, once nobody is in there any more."""
+    for marker in markers():
+        group = Cgroup(marker)
+        if group.age() > UNUSED:
+            group.remove()
+
+
+@cache
+def _own_groups() -> tuple[Path, ...]:
+    """Those that this process was in when it was first asked."""
+    return tuple(_groups_of("self"))
+
+
+def _groups_of(pid: int | str) -> list[Path]:
+    try:
+        own = Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return []
+    inside = [line.removeprefix("0::/") for line in own.splitlines() if line.startswith("0::/")]
+    return [root / path for root in _mounts() for path in inside]
+
+
+def _mounts() -> list[Path]:
+    """Where hierarchies of version 2 are mounted."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text()
+    except OSError:
+        return []
+    lines = [line.split() for line in mounts.splitlines()]
+    roots = [Path(fields[4]) for fields in lines if fields[fields.index("-") + 1] == "cgroup2"]
+    return [root for root in roots if "\\040" not in str(root)]

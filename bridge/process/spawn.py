@@ -1,0 +1,270 @@
+"""How a child is started: by process/fork_server.py, where there can be one, so that it costs a
+fork of something small and that nothing runs before the child is in its control group and
+confined."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import marshal
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridge.process.cgroup import Cgroup
+from bridge.process.procfs import MARKER
+from bridge.process.pump import PIPE
+from bridge.process.spool import prepare
+from bridge.sandbox import confine
+
+# Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
+LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+CONFINE = (sys.executable, "-I", "-S", confine.__file__)
+LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_server.py")))
+BY_COMMAND = ("bwrap", "external")  # profiles that are a command, run by CONFINE
+LIBRARIES = "LD_LIBRARY_PATH"  # without which some interpreters do not start
+STARTS_WITHIN = 30.0  # seconds; what takes longer hangs, as on a file system that is out of reach
+KILLED_WITHIN = 1.0  # seconds
+
+
+def libraries() -> str:
+    """Where the server's own interpreter finds its libraries, besides where all do."""
+    return os.environ.get(LIBRARIES, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to start, where: `cwd` is a real path, without symbolic links. `marker` tells its
+    processes from all others (MARKER); `stdin`: it has one, which stays open; otherwise it reads
+    the end of file at once. `group`: limits of its control group (Cgroup.limit). `rules`: what it
+    may do (bridge/sandbox/confine.py); None: whatever this process may."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    stdin: bool = True
+    marker: str = field(default_factory=lambda: uuid.uuid4().hex)
+    group: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child of this process, and this side of its pipes: stdin, which not every one has, stdout
+    and stderr; none where its streams are files. `grouped`: it was in its control group before
+    anything ran, so that all that stems from it is there, too."""
+
+    pid: int
+    pipes: tuple[int | None, int, int] | None
+    grouped: bool
+
+
+def start_child(start: Start, spool: Path | None = None) -> Child:
+    """A child in a session of its own, with its streams on pipes, or one that outlives this
+    process, with its streams in the folder `spool`, which must not exist. Blocks until it runs, for
+    milliseconds. Raises OSError, whose filename is the directory where that is to blame,
+    TimeoutError after STARTS_WITHIN, and ValueError."""
+    argv, rules, checked = start.argv, start.rules, False
+    if spool and rules and rules["profile"] == "landlock" and rules.get("uid") is None:
+        # As on a pipe without a name, a program may open its own stdout again: /dev/stdout. Another
+        # user may not, and could not even reach the file to have a rule for it.
+        rules = {**rules, "write": [*rules.get("write", ()), os.path.realpath(spool / PIPE)]}
+    if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
+        argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
+    if rules is not None:
+        with contextlib.suppress(confine.Refusal):  # the child will say it
+            rules, checked = confine.checked(rules), True  # at a fraction of its cost in a fork
+    group = Cgroup(start.marker)
+    with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):
+        try:
+            if start.group:
+                group.limit(start.group)
+            order = {
+                "argv": [*argv],
+                "env": {**start.env, MARKER: start.marker},
+                "cwd": start.cwd,
+                "group": group.make() if LAUNCHES else "",
+                "rules": rules,
+                "checked": checked,
+            }
+            pid = _launch(order, theirs, spool) if LAUNCHES else _start_here(order, theirs)
+        except BaseException:
+            group.remove()
+            raise
+    return Child(pid, ours, bool(order["group"]))
+
+
+Ours = tuple[int | None, int, int] | None
+
+
+@contextlib.contextmanager
+def _files(spool: Path, stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
+    try:
+        with prepare(spool, stdin) as fds:
+            yield None, fds
+    except BaseException:
+        shutil.rmtree(spool, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _pipes(stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
+    """Both sides of new pipes: ours, and the child's, which are closed in the end."""
+    with ExitStack() as theirs, ExitStack() as ours:
+        if stdin:
+            input_, into = _pipe(theirs, ours)
+        else:
+            input_, into = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None
+            theirs.callback(os.close, input_)
+        (out, output), (err, errors) = _pipe(ours, theirs), _pipe(ours, theirs)
+        yield (into, out, err), [input_, output, errors]
+        ours.pop_all()
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends
+
+
+def _launch(order: Mapping[str, Any], fds: Sequence[int], spool: Path | None) -> int:
+    letter, more = b".", list(fds)
+    with ExitStack() as opened:
+        if order["group"]:
+            folder = os.open(os.path.dirname(order["group"]), os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+            letter, more = b"g", [*fds, folder]
+        file = os.path.abspath(os.fsencode(spool / "exit")) if spool else b""
+        return _launcher.start(order, letter + file, more)
+
+
+def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
+    cwd = order["cwd"]
+    if os.path.realpath(cwd) != cwd:
+        raise OSError(errno.ENOTDIR, "it is not the directory any more that it was", cwd)
+    child = subprocess.Popen(
+        order["argv"],
+        env=order["env"],
+        cwd=cwd,
+        stdin=fds[0],
+        stdout=fds[1],
+        stderr=fds[2],
+        start_new_session=True,
+        umask=0o077,
+    )
+    child.returncode = 0  # somebody else waits for it
+    return child.pid
+
+
+class _Launcher:
+    """process/fork_server.py from the first start on and, where it has ended, another one. It ends
+    with this process, since nobody else has the other side of its socket, or with the last of its
+    children."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control = -1  # the descriptor of the socket
+        self.pid = 0
+
+    def start(self, order: Mapping[str, Any], packet: bytes, fds: Sequence[int]) -> int:
+        written = marshal.dumps(dict(order))
+        written = len(written).to_bytes(4, "little") + written
+        for _ in range(2):
+            known, control = self._connect()
+            with control, contextlib.suppress(ConnectionError):  # then nothing was started
+                return _ordered(control, written, packet, fds)
+            with self._lock:
+                if self._control == known:
+                    os.close(known)
+                    self._control = -1
+        raise OSError(errno.ECHILD, "the process was ended before it was a program")
+
+    def _connect(self) -> tuple[int, socket.socket]:
+        """The descriptor, and a socket of one's own: others may close theirs."""
+        kind = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with self._lock:
+            if self._control < 0:
+                ours, theirs = socket.socketpair(*kind)
+                with ours, theirs:
+                    child = subprocess.Popen(
+                        LAUNCHER,
+                        env={LIBRARIES: libraries()},  # empty is as none
+                        cwd="/",
+                        stdin=theirs.fileno(),
+                        stdout=subprocess.DEVNULL,
+                        start_new_session=True,
+                    )
+                    child.returncode = 0  # it is reaped like an orphan
+                    self.pid = child.pid
+                    self._control = ours.detach()
+            return self._control, socket.socket(*kind, fileno=os.dup(self._control))
+
+
+_launcher = _Launcher()
+
+
+def launcher() -> int:
+    """The pid of the process that starts children; 0: there has been none yet."""
+    return _launcher.pid
+
+
+def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[int]) -> int:
+    """The pid of what an order has become. Raises ConnectionError if nothing has, and never will:
+    it only becomes the program while this side is open."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(STARTS_WITHIN)
+    with ours:
+        with theirs:
+            socket.send_fds(control, [packet], [*fds, theirs.fileno()])
+        pid, problem = _answered(ours, order)
+    if not pid:
+        raise ConnectionResetError
+    if problem is None:
+        _kill(int(pid))
+        raise TimeoutError(errno.ETIMEDOUT, f"it was no program after {STARTS_WITHIN:.0f} s")
+    if not problem:
+        return int(pid)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(int(pid), 0)
+    told = marshal.loads(problem)  # noqa: S302 - from a process of our own
+    raise OSError(*told) if isinstance(told, list) else ValueError(told)
+
+
+def _answered(ours: socket.socket, order: bytes) -> tuple[bytes, bytes | None]:
+    """Hand over the order. The first line, and the rest of the answer; None: it does not come."""
+    first = b""
+    with ours.makefile("rb") as answer:
+        try:
+            ours.sendall(order)
+            first = answer.readline()
+            return first, answer.read()
+        except TimeoutError:
+            return first, None
+
+
+def _kill(leader: int) -> None:
+    """End what hangs before it is a program. What not even that ends is an orphan, once it can."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        ended = os.pidfd_open(leader)
+        try:
+            os.killpg(leader, signal.SIGKILL)
+            poll = select.poll()
+            poll.register(ended, select.POLLIN)
+            poll.poll(KILLED_WITHIN * 1000)
+        finally:
+            os.close(ended)
+        os.waitpid(leader, os.WNOHANG)

@@ -1,0 +1,349 @@
+"""The streams of a child that outlives the server, so that nothing of what it writes is lost.
+
+A folder per session has `in` (a FIFO that the child itself keeps open), `pipe` (a FIFO, the
+child's stdout), `out` (what came out of that, a file that only grows), `err` (a file, of which the
+end is kept), `exit` (who the child is and, once it has ended, its status: see
+process/fork_server.py) and `sent` (how many bytes were put into `in`).
+
+While there is a server, it moves what the pipe has to `out` and reads it there; while there is
+none, the launcher moves it (process/pump.py). The next server reads `out` from the place where the
+last one stopped, and sends on stdin exactly what had not been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from bridge.process import pump
+from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, Writer
+
+STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
+RESERVE = 256 * 1024  # bytes that can still be moved when the disk is full
+STATUS = 64  # bytes that `exit` may have
+FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
+LOOK, POLL = 2.0, 0.1  # seconds between looks at what no event tells; at a file without a pipe
+_F_SETPIPE_SZ = 1031
+_SENT = struct.Struct("QQ")
+
+
+class Uncertain(Exception):
+    """The last server ended while it was writing to stdin: nobody knows how much arrived."""
+
+
+class Spool(Channel):
+    """The streams in `folder`. `start`: how much of `out` need not be told any more."""
+
+    def __init__(self, folder: Path, start: int = 0) -> None:
+        super().__init__()
+        self._err = str(folder / "err")
+        self.folder = folder
+        self._loop = asyncio.get_running_loop()
+        self._out = os.open(folder / pump.OUT, os.O_RDWR | os.O_CLOEXEC)
+        self._at = start
+        self._size = os.fstat(self._out).st_size
+        self._reserved = 0
+        self._paused = False
+        self._closed = False
+        self._reading: asyncio.Handle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._ended = False  # no process has the pipe open for writing
+        self._finishing = False
+        self._last = b""  # what the child left in its pipe and a full disk did not take
+        self._pipe: int | None = None  # none: a server that gave the child the file itself
+        self._in: int | None = None
+        self._writer: _CountingWriter | None = None
+        try:
+            self._pipe = _open(folder / pump.PIPE, os.O_RDONLY, errno.ENOENT)
+            self._in = _open(folder / "in", os.O_WRONLY, errno.ENXIO)  # no process reads it
+            if self._in is not None:
+                self._writer = _CountingWriter(self._in, folder / "sent")
+        except OSError:
+            self._close()
+            raise
+
+    def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._on_output, self._on_end = on_output, on_end
+        self._attend()
+        self._reading = self._loop.call_soon(self._turn)  # what was there before
+        self._looking = self._loop.call_later(self._patience, self._look)
+
+    def write(self, data: bytes) -> None:
+        if self._writer:
+            self._writer.write(data)
+
+    def owe(self, data: bytes) -> None:
+        """`data` is all that stdin should ever have got: send what it has not. Raises Uncertain."""
+        if self._writer:
+            self._writer.write(data[self._writer.sent() :])
+
+    def pause(self, paused: bool) -> None:
+        """The child waits once its pipe is full."""
+        self._paused = paused
+        if paused:
+            self._ignore()
+        else:
+            self._attend()
+            self._turn()
+
+    def finish(self, then: Callable[[], None]) -> None:
+        """What a descendant still writes after the child's end is not read: it might not stop."""
+        self._take_stderr()
+        self._on_end = then
+        self._paused = False  # it can say no more than it has
+        self._ignore()
+        self._drain()
+        self._finishing = True
+        self._turn()
+
+    def close(self) -> None:
+        super().close()
+        self._closed = True
+        self._ignore()
+        for timer in (self._reading, self._looking):
+            if timer:
+                timer.cancel()
+        if self._writer:
+            self._writer.stop()
+        self._close()
+
+    def _close(self) -> None:
+        for fd in (self._in, self._out, self._pipe):
+            if fd is not None:
+                os.close(fd)
+
+    # --- stdout --------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        if self._pipe is not None and not self._ended:
+            self._loop.add_reader(self._pipe, self._turn)
+
+    def _ignore(self) -> None:
+        if self._pipe is not None:
+            self._loop.remove_reader(self._pipe)
+
+    def _turn(self) -> None:
+        """Move what has come, and tell of one piece; of more after others have had their turn."""
+        if self._reading:
+            self._reading.cancel()
+            self._reading = None
+        if self._paused:
+            return
+        if not (self._ended or self._finishing):
+            self._move()
+        size = min(READ_BYTES, self._size - self._at)
+        data = os.pread(self._out, size, self._at) if size > 0 else b""
+        self._at += len(data)
+        if len(data) < size:
+            self._size = self._at  # it was cut
+        if data:
+            self._on_output(data)
+        if self._closed:  # by what the child had said
+            return
+        if self._at < self._size:
+            self._reading = self._loop.call_soon(self._turn)
+        elif self._finishing:
+            self._tell_the_rest()
+        elif self._ended:
+            on_end, self._on_end = self._on_end, _ignored
+            on_end()
+
+    def _move(self) -> None:
+        """From the pipe to the file. What the disk has no room for stays in the pipe."""
+        if self._pipe is None:
+            self._size = os.fstat(self._out).st_size  # the child itself writes there
+            self._at = min(self._at, self._size)
+            return
+        try:
+            moved = pump.move(self._pipe, self._out, self._size, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._ignore()  # until the next _look()
+            return
+        self._size += moved
+        if self._size > self._reserved - RESERVE // 2:
+            self._reserved = self._size + RESERVE
+            _reserve(self._out, self._size, RESERVE)
+        if not moved:
+            self._ended = True
+            self._ignore()
+
+    def _drain(self) -> None:
+        """The child has ended: what it wrote is in the pipe now, and no more of that is moved."""
+        if self._pipe is None:
+            self._size = os.fstat(self._out).st_size
+            return
+        left = pump.held(self._pipe)
+        try:
+            while left and (moved := pump.move(self._pipe, self._out, self._size, left)):
+                self._size += moved
+                left -= moved
+        except BlockingIOError:
+            pass
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._last = os.read(self._pipe, min(left, FIFO_BYTES))
+
+    def _tell_the_rest(self) -> None:
+        last, self._last = self._last, b""
+        self._at += len(last)
+        if last:
+            self._on_output(last)
+        if not self._closed:
+            self._on_end()
+
+    # --- what no event tells -------------------------------------------------------------------
+
+    @property
+    def _patience(self) -> float:
+        return POLL if self._pipe is None else LOOK
+
+    def _look(self) -> None:
+        """Now and then: a flood on stderr, a disk that was full, a file that grows by itself."""
+        self._looking = self._loop.call_later(self._patience, self._look)
+        if self._paused or self._finishing:
+            return
+        if self._stderr_size() > STDERR_MOST:
+            self._take_stderr()
+        self._attend()
+        if self._pipe is None:
+            self._turn()
+
+    def _stderr_size(self) -> int:
+        try:
+            return os.stat(self._err).st_size
+        except OSError:  # it was removed
+            return 0
+
+    def _take_stderr(self) -> None:
+        """Keep the end, and begin the file anew: the child appends to it."""
+        with contextlib.suppress(OSError), open(self._err, "rb+") as err:
+            size = os.fstat(err.fileno()).st_size
+            err.seek(max(0, size - STDERR_TAIL))
+            self.keep_stderr(err.read(STDERR_TAIL))
+            if size > STDERR_MOST:
+                err.truncate(0)
+
+
+def _ignored() -> None: ...
+
+
+def _open(path: Path, flags: int, none: int) -> int | None:
+    """A FIFO; None where the attempt ends with the error `none`."""
+    try:
+        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != none:
+            raise
+        return None
+
+
+@contextlib.contextmanager
+def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
+    """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr, and
+    the other end of stdout, which some process must have as long as the program lives."""
+    folder.mkdir(mode=0o700, parents=True)
+    for name in ("in", pump.PIPE):
+        os.mkfifo(folder / name, 0o600)
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+
+        def add(path: Path | str, flags: int) -> int:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, fd)
+            return fd
+
+        fifo = add(folder / "in", os.O_RDWR) if stdin else add(os.devnull, os.O_RDONLY)
+        if stdin:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fifo, _F_SETPIPE_SZ, FIFO_BYTES)
+        reader = add(folder / pump.PIPE, os.O_RDONLY | os.O_NONBLOCK)
+        stdout = add(folder / pump.PIPE, os.O_WRONLY)
+        out, err, status = (add(folder / name, append) for name in (pump.OUT, "err", "exit"))
+        add(folder / "sent", os.O_WRONLY | os.O_CREAT)  # here, where nobody waits for the disk
+        _reserve(out, 0, RESERVE)
+        _reserve(status, 0, STATUS)
+        yield [fifo, stdout, err, reader]
+
+
+class _CountingWriter(Writer):
+    """Writes down how much was sent: before, how far it may get, and after, how far it got."""
+
+    def __init__(self, fd: int, counters: Path) -> None:
+        super().__init__(fd)
+        self._counters = os.open(counters, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        written = os.pread(self._counters, _SENT.size, 0) or bytes(_SENT.size)
+        self._wanted: int
+        self._sent: int
+        self._wanted, self._sent = _SENT.unpack(written)
+
+    def sent(self) -> int:
+        if self._wanted != self._sent:
+            raise Uncertain
+        return self._sent
+
+    def send(self, data: bytearray) -> int:
+        self._note(self._sent + len(data))
+        try:
+            sent = super().send(data)
+            self._sent += sent
+            return sent
+        finally:
+            self._note(self._sent)
+
+    def stop(self) -> None:
+        super().stop()
+        with contextlib.suppress(OSError):
+            os.close(self._counters)
+        self._counters = -1
+
+    def _note(self, wanted: int) -> None:
+        self._wanted = wanted
+        os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
+
+
+def _reserve(file: int, position: int, size: int) -> None:
+    """Have the disk keep room for so much from there on. The file does not grow by that."""
+    keep_size = 1
+    # What cannot be reserved is not: the disk is full already.
+    _libc().fallocate(file, keep_size, ctypes.c_int64(position), ctypes.c_int64(size))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def who(folder: Path) -> tuple[int, int] | None:
+    """The pid of the session's program, and when it started, in clock ticks after boot; None if it
+    has never run."""
+    written = [line.split() for line in _written(folder) if b" " in line]
+    with contextlib.suppress(ValueError):
+        return (int(written[0][0]), int(written[0][1])) if written else None
+    return None
+
+
+def exit_code(folder: Path) -> int | None:
+    """How the session's program ended, as subprocess gives it; None if nothing is written down: it
+    still runs, or was killed together with its parent."""
+    with contextlib.suppress(ValueError):
+        for line in _written(folder):
+            if line and b" " not in line:
+                return int(line)
+    return None
+
+
+def _written(folder: Path) -> list[bytes]:
+    try:
+        return (folder / "exit").read_bytes().split(b"\n")
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""Operations on tasks, and one worker for each context."""

@@ -1,0 +1,174 @@
+"""Which of several agents a message is for, and whose task it is that a client names.
+
+A message goes to the agent that has its task or its context. One that begins a conversation may
+name, in `metadata.bridge`, an `agent`, a `skill` of the card (`metadata.skillId` is understood,
+too) or a `profile`; else a keyword of a profile chooses, where profiles have any; else it is the
+default agent's (docs/extension.md).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from bridge.a2a.codec import ListParams, Page, SendParams
+from bridge.a2a.pagination import page
+from bridge.auth.principal import Principal, Scope, authorize
+from bridge.errors import InvalidParams
+from bridge.runtime.audience import Listener
+from bridge.runtime.extension import Profile
+from bridge.runtime.tasks import Sent, TaskManager
+from bridge.store.tasks import Record
+
+
+class Router:
+    """The agents behind one address, by id; the first is the default. `skills` says whose each
+    skill is, `profiles` are in the order in which their keywords are looked for."""
+
+    def __init__(
+        self,
+        managers: Mapping[str, TaskManager],
+        skills: Mapping[str, str] | None = None,
+        profiles: Mapping[str, Profile] | None = None,
+    ) -> None:
+        self._managers = managers
+        self._skills = skills or {}
+        self._profiles = profiles or {}
+        self._default = next(iter(managers))
+        self.quotas = managers[self._default].quotas
+
+    def send(self, params: SendParams, principal: Principal) -> Sent:
+        """Begin a task, or answer the question of one. Raises RequestError."""
+        agent, profile = self._choose(params, principal)
+        if profile and profile.model:
+            params = replace(params, metadata=_with_model(params, profile.model))
+        return self._managers[agent].send(params, principal)
+
+    def get(self, task_id: str, principal: Principal, scope: Scope = "read") -> Record:
+        """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
+        return self._of(task_id, principal).get(task_id, principal, scope)
+
+    def list(self, asked: ListParams, principal: Principal) -> tuple[Sequence[Record], Page]:
+        """The tasks of a page, of those that the principal may see. Raises InvalidParams."""
+        authorize(principal, "read")
+        records = {
+            record.task.id: record
+            for manager in self._managers.values()
+            for record in manager.records()
+            if principal.sees(record.task.owner)
+        }
+        for record in records.values():
+            record.shown = True
+        tasks, where = page((record.task for record in records.values()), asked)
+        return [records[task.id] for task in tasks], where
+
+    def cancel(self, task_id: str, principal: Principal) -> Record:
+        return self._of(task_id, principal).cancel(task_id, principal)
+
+    def subscribe(self, task_id: str, again: bool, principal: Principal) -> Record:
+        """`again`: the client goes on with a stream that broke, maybe at its very end."""
+        return self._of(task_id, principal).subscribe(task_id, again, principal)
+
+    def listen(self, record: Record, principal: Principal) -> AbstractContextManager[Listener]:
+        """As long as somebody listens to the task; see TaskManager.listen()."""
+        return self._of(record.task.id, principal).listen(record)
+
+    async def settled(self, sent: Sent, principal: Principal) -> None:
+        """Until the task has ended or waits for the client, looking from the message on."""
+        await self._of(sent.record.task.id, principal).settled(sent)
+
+    def begin(self, record: Record, pause: float, principal: Principal) -> AsyncIterator[None]:
+        """Until it is known whether the agent replies with a Message; see TaskManager.begin()."""
+        return self._of(record.task.id, principal).begin(record, pause)
+
+    # --- whose it is -----------------------------------------------------------------------------
+
+    def _of(self, task_id: str, principal: Principal) -> TaskManager:
+        """Whose task it is; an unknown one is the default agent's to deny."""
+        return self._managers[self._having(principal, task_id, None) or self._default]
+
+    def _having(
+        self, principal: Principal, task_id: str | None, context_id: str | None
+    ) -> str | None:
+        if len(self._managers) == 1:
+            return self._default
+        for agent, manager in self._managers.items():
+            if manager.knows(principal, task_id, context_id):
+                return agent
+        return None
+
+    def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:
+        """The agent, and the profile of the message if it has one. Raises InvalidParams."""
+        message = params.message
+        wishes = _wishes(message.metadata, params.metadata)
+        profile = self._profile(wishes)
+        chosen = self._named(wishes, profile)
+        owner = self._having(principal, message.task_id, message.context_id)
+        begun = message.task_id or (len(self._managers) > 1 and owner)
+        if not (begun or wishes):
+            found = (one for one in self._profiles.values() if one.found_in(message.text))
+            profile = next(found, None)
+            chosen = profile.agent if profile else None
+        if owner and chosen and owner != chosen:
+            text = f"this conversation is with {owner}, at this address; begin a new context"
+            raise InvalidParams(text, [("metadata.bridge.agent", text)])
+        return owner or chosen or self._default, profile
+
+    def _profile(self, wishes: Mapping[str, str]) -> Profile | None:
+        name = wishes.get("profile")
+        return _known("profile", name, self._profiles) if name else None
+
+    def _named(self, wishes: Mapping[str, str], profile: Profile | None) -> str | None:
+        """The agent that the client has named, in one way or the other."""
+        if "agent" in wishes:
+            _known("agent", wishes["agent"], self._managers)
+            return wishes["agent"]
+        if "skill" in wishes:
+            agent: str = _known("skill", wishes["skill"], self._skills)
+            return agent
+        return profile.agent if profile else None
+
+
+def _wishes(*metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the client names; of several metadata the first that does counts."""
+    found: dict[str, str] = {}
+    for one in filter(None, reversed(metadata)):
+        bridge = one.get("bridge")
+        named = {"skill": one.get("skillId"), **(bridge if isinstance(bridge, dict) else {})}
+        for name in ("agent", "skill", "profile"):
+            if named.get(name) is None:
+                continue
+            if not isinstance(named[name], str):
+                text = f"metadata.bridge.{name}: not a string"
+                raise InvalidParams(text, [(f"metadata.bridge.{name}", "not a string")])
+            found[name] = named[name]
+    return found
+
+
+def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, 1)
+    text = f"There is no {what} of this name here; there are: {', '.join(known) or 'none'}."
+    text += f" Did you mean {near[0]}?" if near else ""
+    raise InvalidParams(text, [(f"metadata.bridge.{what}", text)])
+
+
+def _with_model(params: SendParams, model: str) -> dict[str, Any]:
+    """The request's metadata; what the client has chosen there or in the message comes first."""
+    metadata = dict(params.metadata or {})
+    bridge = metadata.get("bridge")
+    return {**metadata, "bridge": {"model": model, **(bridge if isinstance(bridge, dict) else {})}}
+
+
+def skills_of(agents: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Whose each skill is, from the skills of each agent. An agent's id is a skill of its own; of a
+    skill that several have, it is the first one's."""
+    found = {agent: agent for agent in agents}
+    for agent, skills in agents.items():
+        for skill in skills:
+            found.setdefault(skill, agent)
+    return found

@@ -1,0 +1,1 @@
+"""The boundary of one CLI process."""

@@ -1,0 +1,237 @@
+"""The private folders that CLIs have inside a sandbox instead of the operator's (adapter.Home).
+
+Landlock only adds rights: in a folder that an agent may write, no file can be kept from it. So an
+agent writes in none of the operator's folders. It has a folder of its own, of which it can write
+only some parts, and in which everything else is a link to what the operator has. The top of that
+folder is the server's: nothing that an agent does can put a file of settings there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.files.folders import open_to_owner
+from bridge.files.home import Home, Index
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+NOTHING: Mapping[str, str] = {}
+Owner = tuple[int, int] | None  # the user and group that CLIs run as, if not the server's
+
+
+def resolve(written: str, environment: Mapping[str, str]) -> str:
+    """A path in which `~` and `${NAME:-default}` are those of `environment`."""
+    path = _VARIABLE.sub(lambda found: environment.get(found[1]) or found[2], written)
+    home = environment.get("HOME", "")
+    return f"{home}{path[1:]}" if path.startswith("~") else path
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateHome:
+    """`home` as an agent has it, in `folder`; `source` is the operator's, `links` are to further
+    files of the operator's, by name."""
+
+    home: Home
+    source: str
+    folder: str
+    links: Mapping[str, str]
+    owner: Owner = None
+
+    @property
+    def named(self) -> str:
+        """The folder that the variable names: `folder`, or the one around it."""
+        return self.folder.removesuffix(f"/{self.home.inner}") if self.home.inner else self.folder
+
+    @property
+    def variables(self) -> dict[str, str]:
+        inner = {name: os.path.join(self.folder, path) for name, path in self.home.variables}
+        return {self.home.variable: self.named, **inner}
+
+    @property
+    def writes(self) -> list[str]:
+        logins = (os.path.realpath(os.path.join(self.source, one)) for one in self.home.logins)
+        own = (os.path.join(self.folder, one) for one in self.home.state)
+        return [*own, *filter(os.path.isfile, logins)]
+
+    def refresh(self, cwd: str) -> None:
+        """Make it as the operator's folder is now, for a session in `cwd`. Raises OSError."""
+        home, source, folder = self.home, Path(self.source), Path(self.folder)
+        links = {name: path for name, path in self.links.items() if os.path.lexists(path)}
+        if home.index:
+            links[home.index.name] = f"{home.index.folder}{home.index.name}"
+        _mirror(source, folder, home.state, self.owner, links)
+        for name, content in home.seeds:
+            with contextlib.suppress(FileExistsError):
+                _write(folder / name, content.encode(), self.owner)
+        if home.index:
+            self._enter(home.index, cwd)
+
+    def _enter(self, index: Index, cwd: str) -> None:
+        """The content until now is the server's own copy: what the agent can write, it may have
+        changed."""
+        folder = Path(self.folder)
+        own = folder / f".{index.name}"
+        found = (one for one in (own, Path(self.source, index.name)) if one.is_file())
+        known = next(found, None)
+        content = index.enter(cwd, known.read_bytes() if known else b"")
+        new = folder / f".{index.name}.new"
+        new.unlink(missing_ok=True)
+        _write(new, content, self.owner)
+        new.replace(own)
+        with _opened(folder, [index.folder.rstrip("/")]) as fd:
+            draft = f"{index.name}.{secrets.token_hex(8)}"
+            _write(draft, content, self.owner, fd)
+            try:
+                os.replace(draft, index.name, src_dir_fd=fd, dst_dir_fd=fd)
+            except IsADirectoryError:  # made by an agent, which may still fill it: not removed
+                os.rename(index.name, f"{draft}.aside", src_dir_fd=fd, dst_dir_fd=fd)
+                os.replace(draft, index.name, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def adopt(self, session_id: str) -> None:
+        """Copy the conversation from the operator's folder, unless it is here. Agents may write
+        where it goes, so each folder on the way is opened and not followed. The agent has chosen
+        the id: one that could be a path or a pattern names no conversation. Raises OSError."""
+        if not _SESSION_ID.fullmatch(session_id):
+            return
+        source = Path(self.source)
+        for pattern in self.home.sessions:
+            named = pattern.replace("{id}", session_id).replace("{short}", session_id[:8])
+            for found in filter(Path.is_file, source.glob(named)):
+                with contextlib.suppress(FileExistsError):
+                    _copy(source, Path(self.folder), found.relative_to(source).parts, self.owner)
+
+
+def private_homes(
+    homes: Iterable[Home], environment: Mapping[str, str], folder: Path, owner: Owner = None
+) -> tuple[PrivateHome, ...]:
+    """Those of one agent, in `folder`."""
+    found = []
+    for one in homes:
+        links = {name: resolve(path, environment) for name, path in one.links}
+        source = resolve(one.folder, environment)
+        found.append(PrivateHome(one, source, str(folder / one.variable / one.inner), links, owner))
+    return tuple(found)
+
+
+def _mirror(
+    source: Path,
+    target: Path,
+    state: Sequence[str],
+    owner: Owner,
+    links: Mapping[str, str] = NOTHING,
+) -> None:
+    """Links in `target` to all that is in `source`, but for the paths of `state`, which are the
+    agent's. No agent can write in `target`: what is there is what the server put there."""
+    _make_folder(target, owner, passage=True)
+    theirs = {}
+    with contextlib.suppress(OSError):  # there is none, or none that this user may read
+        theirs = {name: f"{source}/{name}" for name in os.listdir(source)}
+    theirs |= links
+    heads = {one.partition("/")[0] for one in state}
+    for name in os.listdir(target):
+        path = target / name
+        if path.is_symlink() and (name in heads or name not in theirs):
+            path.unlink()
+    for name in theirs.keys() - heads:
+        _link(theirs[name], target / name)
+    for name in heads:
+        below = [one.partition("/")[2] for one in state if one.partition("/")[0] == name]
+        if f"{name}/" in state:
+            _make_folder(target / name, owner)
+        elif name in state:
+            with contextlib.suppress(FileExistsError):
+                _copy(source, target, (name,), owner)
+        else:
+            _mirror(source / name, target / name, below, owner)
+
+
+def _link(source: str, target: Path) -> None:
+    try:
+        if os.readlink(target) == source:
+            return
+        target.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError:  # it was the agent's in an earlier version
+        return
+    target.symlink_to(source)
+
+
+def _make_folder(path: Path, owner: Owner, passage: bool = False) -> None:
+    """`passage`: the agent may look into it and no more."""
+    if passage:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    open_to_owner(path)
+    if owner and passage:
+        os.chown(path, -1, owner[1])
+        path.chmod(0o750)
+    elif owner:
+        os.chown(path, *owner)
+
+
+def _write(
+    path: str | Path, content: bytes, owner: Owner = None, folder: int | None = None
+) -> None:
+    """A new file, which agents read. Raises OSError."""
+    fd = os.open(path, NEW_FILE, 0o600, dir_fd=folder)
+    with open(fd, "wb") as file:
+        if owner:
+            os.fchown(fd, -1, owner[1])
+            os.fchmod(fd, 0o640)
+        file.write(content)
+
+
+def _copy(source: Path, target: Path, parts: Sequence[str], owner: Owner) -> None:
+    """Copy a regular file. What is missing in `source` becomes an empty one. Raises OSError."""
+    *folders, name = parts
+    with _opened(target, folders, make=True, owner=owner) as into:
+        new = os.open(name, NEW_FILE, 0o600, dir_fd=into)
+    with open(new, "wb") as file:
+        if owner:
+            os.fchown(new, *owner)
+        with contextlib.suppress(FileNotFoundError), _opened(source, folders) as out:
+            old = os.open(name, OLD_FILE, dir_fd=out)
+            with open(old, "rb") as content:
+                if stat.S_ISREG(os.fstat(old).st_mode):
+                    shutil.copyfileobj(content, file)
+
+
+@contextlib.contextmanager
+def _opened(
+    root: Path, folders: Sequence[str], make: bool = False, owner: Owner = None
+) -> Iterator[int]:
+    """A descriptor of the folder, in which no link was followed below `root`. Raises OSError."""
+    fd = os.open(root, FOLDER & ~os.O_NOFOLLOW)
+    try:
+        for name in folders:
+            made = make and _make_inner(name, fd)
+            inner = os.open(name, FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+            if made and owner:
+                os.fchown(fd, *owner)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _make_inner(name: str, parent: int) -> bool:
+    """Whether it was missing."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,357 @@
+"""What an agent's CLI may reach, and how much of the machine it may take: the rules for
+bridge/sandbox/confine.py, which is put in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bridge.errors import ConfigurationError, LaunchError
+from bridge.files.folders import (
+    PASSAGE,
+    closing,
+    give_folder,
+    keep_own,
+    open_folder,
+    open_to_owner,
+    own_folder,
+    remove,
+)
+from bridge.files.home import Home
+from bridge.sandbox import confine
+from bridge.sandbox.credentials import HIDDEN, instead
+from bridge.sandbox.homes import PrivateHome, private_homes, resolve
+
+PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
+CHECK_WITHIN = 20.0  # seconds
+SCOPES_SINCE, SOCKETS_SINCE = 6, 9  # ABI of Landlock
+# Where semaphores are, which sem_open(3) and so every pool of processes in Python needs.
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+# Tools that fail where they cannot write their caches. Whoever may write into those of the user
+# chooses what the user's own builds are made of, so that agents have their own.
+CACHES = {
+    "npm_config_cache": "npm",
+    "PIP_CACHE_DIR": "pip",
+    "UV_CACHE_DIR": "uv",
+    "YARN_GLOBAL_FOLDER": "yarn",
+    "BUN_INSTALL_CACHE_DIR": "bun",
+    "DENO_DIR": "deno",
+    "CARGO_HOME": "cargo",
+    "GOCACHE": "go-build",
+    "GOMODCACHE": "go-mod",
+    "GRADLE_USER_HOME": "gradle",
+}
+AHEAD = "session-"  # what folders of sessions are called that were started for nobody yet
+# Without it, root writes only what is root's; where it may write is Landlock's matter.
+_DAC_OVERRIDE = 1
+# In the sandbox: whether the CLI can be started, and whether it can work.
+_TRY = """
+test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
+test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whom a CLI runs as."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The boundary of one agent's CLIs, on top of which they may write in their workspace and in a
+    folder below `scratch`, which is their TMPDIR, and read the folder of their attachments.
+
+    `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
+    `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
+    `ports`: the remote TCP ports that it may connect to; None for all. `wrapper`: the command of
+    "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
+    anywhere. `temporary`: its folders go with the server. `known`: real paths that were resolved
+    at the start of the server, with the device and the inode of those that are folders (see
+    settled()).
+    """
+
+    profile: str
+    environment: Mapping[str, str]
+    scratch: str
+    writes: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = HIDDEN
+    shown: tuple[str, ...] = ()
+    homes: tuple[PrivateHome, ...] = ()
+    ports: tuple[int, ...] | None = None
+    wrapper: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    user: User | None = None
+    sockets: bool = False
+    temporary: bool = False
+    known: Mapping[str, list[int] | None] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [self.profile]
+        words += [f"as {self.user.name}"] if self.user else []
+        words += [f"at most {most} {_WORDS.get(name, name)}" for name, most in self.limits.items()]
+        return ", ".join(words)
+
+    def command(self, cwd: str, folder: str | None = None) -> tuple[str, ...]:
+        """What comes before the CLI's own command."""
+        return (*PROGRAM, json.dumps(self.rules(cwd, folder)), "--")
+
+    def prepare(self, cwd: str, conversation: str | None = None) -> None:
+        """Make the agent's private folders as the operator's are now, for a session in `cwd`, with
+        the files of the CLI's `conversation` if that is resumed. Raises LaunchError."""
+        try:
+            for home in self.homes:
+                home.refresh(cwd)
+                if conversation:
+                    home.adopt(conversation)
+        except OSError as error:
+            problem = f"{error.filename or 'a private folder of the agent'}: {error.strerror}"
+            raise LaunchError(problem, str(error.strerror)) from error
+
+    def temporary_folder(self, whose: str = "", session: str | None = None) -> str:
+        """The folder for temporary files and caches of the CLIs that work for one principal, whose
+        id is `whose`; made if it is missing. `session`: the id of one that was started ahead and
+        works for nobody yet; it shares its folder with no other. Raises OSError."""
+        digest = hashlib.sha256(whose.encode()).hexdigest()[:32]
+        name = f"{AHEAD}{session}" if session else digest
+        group = self.user.gid if self.user else None
+        with closing(own_folder(self.scratch, None, group, PASSAGE)) as base:
+            if self.user:
+                os.close(give_folder(name, base, self.user.uid, self.user.gid))
+            else:
+                os.close(own_folder(name, base))
+        return os.path.join(self.scratch, name)
+
+    def variables(self, temporary: str | None = None) -> dict[str, str]:
+        """The CLI's environment, with that folder for temporary files. What it has of its own stays
+        as it is."""
+        own = Path(temporary or self.temporary_folder())
+        caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
+        homes = dict(found for one in self.homes for found in one.variables.items())
+        if self.walls:
+            caches |= instead(self.hidden, self.environment, str(own))
+        return {**caches, **self.environment, **homes, "TMPDIR": str(own)}
+
+    @property
+    def walls(self) -> bool:
+        """Whether it keeps the CLI out of anything, by rules of ours."""
+        return self.profile in ("landlock", "bwrap")
+
+    def rules(
+        self, cwd: str, folder: str | None = None, temporary: str | None = None
+    ) -> dict[str, Any]:
+        """Those of a session in `cwd`. `folder`: its attachments; `temporary`: see variables()."""
+        rules: dict[str, Any] = {"profile": self.profile, "limits": {"core": 0, **self.limits}}
+        if self.user:
+            rules |= {"uid": self.user.uid, "gid": self.user.gid}
+        if self.profile == "external":
+            return rules | {"wrapper": list(self.wrapper)}
+        if not self.walls:
+            return rules
+        landlock = self.profile == "landlock"
+        shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
+        own = temporary or self.temporary_folder()
+        rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
+        rules["write"] += [path for home in self.homes for path in home.writes]
+        rules["show"] = [*([folder] if folder else []), *(home.named for home in self.homes)]
+        if self.known:
+            homes = (path.rstrip("/") for home in self.homes for path in home.writes)
+            fresh = {one: _identity(one) for one in (own, *rules["show"], *homes)}
+            rules["same"] = {cwd: None, **fresh, **self.known}
+        open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
+        above = [] if any(_inside(self.scratch, one) for one in open_) else [self.scratch]
+        hidden = [*map(self.path, self.hidden), *above]  # what others have there
+        rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
+        if landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
+            rules["capabilities"] = [_DAC_OVERRIDE]
+        rules["scope"] = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        rules["unix"] = True if self.sockets else None if self._knows_sockets else False
+        if self.ports is not None:
+            rules["connect"] = list(self.ports)
+        return rules
+
+    @property
+    def _knows_sockets(self) -> bool:
+        """Whether the boundary itself tells UNIX sockets by their path."""
+        return self.profile == "landlock" and confine.landlock_abi() >= SOCKETS_SINCE
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What the boundary leaves open on this machine, by name, for whoever runs the server."""
+        if not self.walls:
+            return ()
+        landlock = self.profile == "landlock"
+        scoped = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
+        names += ["UDP"]
+        names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []
+        names += [] if scoped else ["signals to this user's processes (Linux 6.12)"]
+        names += [f"{SHARED_MEMORY}, shared by all agents"] if landlock else []
+        return tuple(names)
+
+    def settled(self, workspaces: Iterable[str]) -> Sandbox:
+        """With its paths resolved for good, for an agent that may work below these real
+        `workspaces`. What an agent puts in the place of one of them later ends in a refusal."""
+        writes = tuple(map(self._real, self.writes))
+        known = {one.rstrip("/"): _identity(one) for one in (*writes, *workspaces)}
+        return replace(self, writes=writes, known=known)
+
+    def _real(self, written: str) -> str:
+        path = self.path(written)
+        end = "/" if path.endswith("/") else ""
+        return os.path.realpath(path) + end if path.startswith("/") else path
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What it may write besides its workspace and its own folders."""
+        return tuple(map(self.path, self.writes))
+
+    def path(self, written: str) -> str:
+        """Where a path is that was written with `~` or a variable of the CLI's."""
+        return resolve(written, self.environment)
+
+    def check(self, binary: str, workspace: str) -> None:
+        """Raises ConfigurationError where there is no such boundary on this machine, or no work
+        could be done in it."""
+        trial = ["/bin/sh", "-c", _TRY, "sh", binary, workspace if self.user else ""]
+        command = [*self.command(workspace), *trial]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=CHECK_WITHIN, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile}: {error}") from None
+        if done.returncode:
+            problem = refusal(done.returncode, done.stderr) or done.stderr.strip()
+            problem = problem or f"exit status {done.returncode}"
+            raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile} cannot be had: {problem}")
+
+    def close(self) -> None:
+        """Remove what was only temporary, once the CLIs are gone."""
+        if self.temporary:
+            for path in (self.scratch, *(os.path.dirname(one.folder) for one in self.homes)):
+                with closing(open_folder(os.path.dirname(path))) as parent:
+                    remove(os.path.basename(path), parent)
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _identity(path: str) -> list[int] | None:
+    """Device and inode of a folder. A file may be replaced by its owner, as editors do."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        return [found.st_dev, found.st_ino] if stat.S_ISDIR(found.st_mode) else None
+    return None
+
+
+_WORDS = {"nofile": "open files", "fsize": "bytes a file", "nproc": "processes"}
+
+
+def refusal(code: int | None, stderr: str) -> str | None:
+    """Why a CLI has not run, if that is what it means that its process ended so."""
+    if code != confine.REFUSED or not stderr.startswith(confine.NOT_STARTED):
+        return None
+    return stderr.removeprefix(confine.NOT_STARTED).strip()
+
+
+def best() -> str:
+    """The profile that `auto` is on this machine."""
+    scope = confine.landlock_abi() >= SCOPES_SINCE
+    return "none" if confine.problem({"profile": "landlock", "scope": scope}) else "landlock"
+
+
+def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
+    """Where each principal's CLIs of an agent have a folder for temporary files: in the server's
+    own, where the CLIs may outlive it, else a new one. Only the server can write in it itself."""
+    group = user.gid if user else None
+    if folder is None:
+        path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+    else:
+        path = folder.resolve() / "scratch" / agent_id
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        open_to_owner(path.parent)
+    with closing(own_folder(path, None, group, PASSAGE)) as base:
+        ended = [name for name in os.listdir(base) if name.startswith(AHEAD)]
+        for name in ended:
+            if not (folder and (folder / "sessions" / name.removeprefix(AHEAD)).exists()):
+                remove(name, base)
+    if user:
+        for one in (folder, folder / "scratch") if folder else ():
+            let_through(one, user)
+    return os.path.realpath(path)
+
+
+def make_homes(
+    wanted: Iterable[Home],
+    environment: Mapping[str, str],
+    folder: Path | None,
+    agent_id: str,
+    user: User | None,
+) -> tuple[PrivateHome, ...]:
+    """The private folders of an agent: in the server's own, or in a new one."""
+    wanted = tuple(wanted)
+    if not wanted:
+        return ()
+    if folder is None:
+        path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+    else:
+        path = folder / "homes" / agent_id
+        for one in (path.parent, path):
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+            open_to_owner(one)
+    if user:
+        for one in (*((folder, folder / "homes") if folder else ()), path):
+            let_through(one, user)
+    owner = (user.uid, user.gid) if user else None
+    return private_homes(wanted, environment, path.resolve(), owner)
+
+
+def let_through(folder: Path, user: User) -> None:
+    """Let the user reach what is his inside, and see nothing else of it."""
+    with closing(open_folder(folder.resolve())) as fd:
+        keep_own(fd, user.gid, PASSAGE)
+
+
+def find_user(wanted: str) -> User:
+    """BRIDGE_SANDBOX_USER. Raises ConfigurationError."""
+    if os.geteuid() != 0:
+        text = "only a server that is root can run CLIs as somebody else"
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER={wanted}: {text}; unset it.")
+    try:
+        found = pwd.getpwuid(int(wanted)) if wanted.isdigit() else pwd.getpwnam(wanted)
+    except (KeyError, OverflowError):
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER: there is no user {wanted}.") from None
+    if found.pw_uid == 0:
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER={wanted} is root; take another user.")
+    return User(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+
+
+def ports(words: Iterable[str]) -> tuple[int, ...] | None:
+    """BRIDGE_SANDBOX_PORTS. Raises ConfigurationError."""
+    found = []
+    for word in words:
+        if not word.isdigit() or int(word) > 65535:
+            raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {word!r} is no port.")
+        found.append(int(word))
+    return tuple(found) or None

@@ -1,0 +1,1 @@
+"""Settings, assembly, the application, and the life of one server."""

@@ -1,0 +1,121 @@
+"""What goes on in the server, for operators: read-only JSON, and a feed of state changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from bridge.a2a.codec import timestamp
+from bridge.runtime.tasks import TaskManager
+from bridge.store.event_log import EventLog
+from bridge.store.tasks import Record
+from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.transports import sse
+from bridge.transports.operation import PRINCIPAL
+
+FEED = 1000  # state changes that a reader who comes back can still be told
+Change = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Monitor:
+    """`sessions`: how many there are, in figures."""
+
+    def __init__(self, sessions: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._sessions = sessions
+        self._managers: dict[str, TaskManager] = {}
+        self._feed: EventLog[Change] = EventLog(keep=FEED)
+
+    def add(self, agent_id: str, manager: TaskManager) -> None:
+        """Watch an agent from now on."""
+        self._managers[agent_id] = manager
+        manager.watch(lambda record, updates: self._changed(agent_id, record, updates))
+
+    def close(self) -> None:
+        """End the feed, and with it the responses that tell it."""
+        self._feed.close()
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        return (
+            web.get("/monitor/agents", _for_operators(self._agents)),
+            web.get("/monitor/tasks", _for_operators(self._tasks)),
+            web.get("/monitor/events", _for_operators(self._events)),
+        )
+
+    async def _agents(self, request: web.Request) -> web.Response:
+        listed = []
+        for agent_id, manager in self._managers.items():
+            states = Counter(record.task.state.value for record in manager.records())
+            listed.append({"id": agent_id, **manager.figures(), "tasks": dict(states)})
+        return web.json_response({"agents": listed, "sessions": dict(self._sessions())})
+
+    async def _tasks(self, request: web.Request) -> web.Response:
+        """Filters: `agent`, `state` (as 0.3 spells it), `contextId`."""
+        wanted = request.query
+        states = {state.value for state in TaskState}
+        if wanted.get("state") and wanted["state"] not in states:
+            text = f"state must be one of {', '.join(sorted(states))}"
+            return web.json_response({"error": text}, status=400)
+        listed = [
+            {"agent": agent_id, **_summary(record.task)}
+            for agent_id, manager in self._managers.items()
+            if wanted.get("agent") in (None, agent_id)
+            for record in manager.records()
+            if wanted.get("state") in (None, record.task.state.value)
+            if wanted.get("contextId") in (None, record.task.context_id)
+        ]
+        return web.json_response({"tasks": listed})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events, from now on, or from `Last-Event-ID` on."""
+        seen = sse.last_event_id(request)
+        after = self._feed.last if seen is None else seen
+        return await sse.respond_feed(request, self._feed, after)
+
+    def _changed(self, agent_id: str, record: Record, updates: Sequence[StatusUpdate]) -> None:
+        told: list[Change] = [
+            {
+                "agent": agent_id,
+                **_summary(record.task),
+                "state": update.state.value,
+                "changed": timestamp(update.time),
+            }
+            for update in updates
+        ]
+        self._feed.append(told)
+
+
+def _for_operators(handler: Handler) -> Handler:
+    """It tells of everybody's tasks."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if not request[PRINCIPAL].may("admin"):
+            text = "These credentials do not allow this: the scope 'admin' is missing."
+            return web.json_response({"error": text}, status=403)
+        return await handler(request)
+
+    return handle
+
+
+def _summary(task: Task) -> Change:
+    """A task in a line: no content, which is the client's."""
+    return {
+        "id": task.id,
+        "contextId": task.context_id,
+        "state": task.state.value,
+        "created": timestamp(task.created),
+        "changed": timestamp(task.status_time),
+        "waitsFor": _waits_for(task),
+        "queued": asdict(task.queued) if task.queued else None,
+    }
+
+
+def _waits_for(task: Task) -> str | None:
+    """The kind of the open question, or `slot`."""
+    if task.question:
+        return task.question.kind
+    return "slot" if task.queued else None

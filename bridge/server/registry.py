@@ -1,0 +1,107 @@
+"""Adapters by name: built in, from an installed distribution, or as pkg.mod:Class.
+
+The only place that loads adapters. `adapters/` stands beside this package in a checkout and
+inside it in an installation; either way its modules are bridge.adapters.*.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+
+from bridge.adapter import Adapter
+from bridge.errors import ConfigurationError
+
+PACKAGE = "bridge.adapters"
+GROUP = "coding_agent_bridge.adapters"
+PREFERRED = ("claude-code", "codex")
+COMMON_NAMES = ("agent", "copilot", "goose")
+"""Programs of others are called so, too: they are run if asked for, not because they are there."""
+
+
+def names() -> list[str]:
+    """All names that load() knows, the built-in ones first."""
+    built_in = [*_files(), *(adapter.name for adapter in _further())]
+    return [*sorted(built_in), *sorted(entry.name for entry in entry_points(group=GROUP))]
+
+
+def load(name: str) -> type[Adapter]:
+    """The adapter class called `name`. Raises ConfigurationError that says what else there is."""
+    if ":" in name:
+        return _from_path(name)
+    if name in _files():
+        return _checked(_module(name).ADAPTER, name)
+    for adapter in _further():
+        if adapter.name == name:
+            return adapter
+    for entry in entry_points(group=GROUP, name=name):
+        return _checked(entry.load(), name)
+    raise ConfigurationError(f"There is no adapter {name!r}; known are {', '.join(names())}.")
+
+
+def with_binary() -> Iterable[type[Adapter]]:
+    """Built-in adapters of CLIs that can be looked for on PATH, in order of preference: PREFERRED,
+    then those that can ask the client, and of them those that have a file of their own."""
+    every = (*map(load, _files()), *_further())
+
+    def rank(adapter: type[Adapter]) -> tuple[bool, bool]:
+        return adapter.name not in PREFERRED, "questions" in adapter.lacks
+
+    for adapter in sorted(every, key=rank):
+        if adapter.binary and adapter.binary not in COMMON_NAMES:
+            yield adapter
+
+
+def _files() -> list[str]:
+    """The names of the adapters that have a file of their own."""
+    paths = sorted(Path(_package_path()).glob("*.py"))
+    return [path.stem.replace("_", "-") for path in paths if not path.stem.startswith("_")]
+
+
+def _further() -> Iterable[type[Adapter]]:
+    """What the files offer besides, in their ADAPTERS."""
+    for name in _files():
+        yield from getattr(_module(name), "ADAPTERS", ())
+
+
+def _module(name: str) -> ModuleType:
+    _package_path()
+    return importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}")
+
+
+def _package_path() -> str:
+    """Import bridge.adapters from where it is, and say where that is."""
+    if PACKAGE not in sys.modules:
+        here = Path(__file__).parent.parent
+        spec = PathFinder.find_spec(PACKAGE, [str(here), str(here.parent)])
+        if spec is None or spec.loader is None:
+            raise ConfigurationError("The folder `adapters` is missing from this installation.")
+        module = module_from_spec(spec)
+        sys.modules[PACKAGE] = module
+        spec.loader.exec_module(module)
+    return str(sys.modules[PACKAGE].__path__[0])
+
+
+def _from_path(name: str) -> type[Adapter]:
+    module_name, _, attribute = name.partition(":")
+    if not module_name:
+        raise ConfigurationError(f"{name!r} is not of the form pkg.mod:Class.")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise ConfigurationError(f"There is no module {module_name!r} on sys.path.") from None
+        raise
+    return _checked(getattr(module, attribute, None), name)
+
+
+def _checked(found: object, name: str) -> type[Adapter]:
+    if isinstance(found, type) and issubclass(found, Adapter):
+        return found
+    raise ConfigurationError(f"{name!r} is not a subclass of bridge.adapter.Adapter.")

@@ -1,0 +1,1 @@
+"""One adapter with one process, and the slots for sessions."""

@@ -1,0 +1,52 @@
+"""Makes the sessions of one agent."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bridge.adapter import Adapter, AgentConfig, SessionStart
+from bridge.errors import LaunchError
+from bridge.sandbox.profile import Sandbox
+from bridge.session.redaction import NO_SECRETS, Secrets
+from bridge.session.session import Limits, Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFactory:
+    """`adapter` makes the adapter of each session. `environment` is that of the CLI. The markers of
+    this server's processes begin with `markers`. `spools`: the folder for the streams of sessions
+    that survive the server; None for pipes. `sandbox`: the boundary of each CLI process; None for
+    no boundary. `secrets` are redacted from the output."""
+
+    adapter: Callable[[AgentConfig, SessionStart], Adapter]
+    config: AgentConfig
+    environment: Mapping[str, str]
+    limits: Limits
+    markers: str = ""
+    spools: Path | None = None
+    sandbox: Sandbox | None = None
+    secrets: Secrets = NO_SECRETS
+
+    def make(self, start: SessionStart, session_id: str | None = None) -> Session:
+        """A session whose process is not started yet. `session_id`: the id that an earlier server
+        gave it; None for a new one. Raises LaunchError."""
+        session_id = session_id or uuid.uuid4().hex
+        trusted = self.config.project_config or start.trusted is True
+        adapter = self.adapter(replace(self.config, project_config=trusted), start)
+        spool = self.spools / session_id if self.spools else None
+        environment, rules = self.environment, None
+        if self.sandbox:
+            self.sandbox.prepare(start.cwd, start.session_id if start.resume else None)
+            ahead = None if start.owner else session_id
+            try:
+                own = self.sandbox.temporary_folder(start.owner, ahead)
+                environment = self.sandbox.variables(own)
+                rules = self.sandbox.rules(start.cwd, start.folder, own)
+            except OSError as error:
+                text = f"cannot make a folder for temporary files: {error.strerror}"
+                raise LaunchError(text) from error
+        marker = f"{self.markers}{session_id}"
+        return Session(adapter, environment, self.limits, marker, spool, rules, self.secrets)

@@ -1,0 +1,263 @@
+"""Secrets that the server knows are taken out of what leaves it, also where a CLI says one in two
+pieces."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from bridge.task.events import ENDINGS, AgentEvent, ArtifactChunk, Retracted, Text, Thought
+from bridge.task.message import TextPart
+
+MARK = "[redacted]"
+RETRACTABLE = 64 * 1024  # characters of an answer that can be taken back, and leave its end known
+SHORTEST = 8  # characters; what is shorter is found everywhere, and protects nothing
+T = TypeVar("T")
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_NO_SECRET = re.compile(
+    r"(?:_FILE|_PATH|_DIR|_URL|_ID|_SOCK|_HELPER|^BRIDGE_AUTH|^GIT_CONFIG_KEY_\d+)$", re.IGNORECASE
+)
+_LOOKS_LIKE_ONE = (
+    r"\bsk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and others
+    r"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{40,}|\bglpat-[\w-]{20,}"
+    r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{35}"
+    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{16,}"  # a JWT
+    r"|(?<=Bearer )[A-Za-z0-9._~+/=-]{16,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+
+
+def secrets_of(environment: Mapping[str, str]) -> set[str]:
+    """The values of variables whose names say that they are secrets."""
+    return {
+        value
+        for name, value in environment.items()
+        if _SECRET_NAME.search(name) and not _NO_SECRET.search(name)
+    }
+
+
+class Secrets:
+    """`values` are taken out, however they are encoded; with `patterns` also what looks like a
+    credential."""
+
+    def __init__(self, values: Iterable[str] = (), patterns: bool = False) -> None:
+        long = {value for value in values if len(value) >= SHORTEST}
+        self._values = sorted({form for one in long for form in _forms(one)}, key=len, reverse=True)
+        found = [*map(re.escape, self._values), *([_LOOKS_LIKE_ONE] if patterns else [])]
+        self._pattern = re.compile("|".join(found) or r"(?!)")
+        self._beginnings = [(value, value[:2], len(value) - 1) for value in self._values]
+        self._patterns = patterns
+
+    def __bool__(self) -> bool:
+        return bool(self._values) or self._patterns
+
+    def found(self, text: str) -> Sequence[re.Match[str]]:
+        return list(self._pattern.finditer(text)) if self._suspects(text) else ()
+
+    def clean(self, text: str) -> str:
+        return self._pattern.sub(MARK, text) if self._suspects(text) else text
+
+    def clean_all(self, value: T) -> T:
+        """`value` with every text in it cleaned; the same object where there was nothing."""
+        cleaned: T = self._cleaned(value)
+        return cleaned
+
+    def beginning(self, text: str) -> int:
+        """Where in `text`, at its end, the first of `values` may begin; its length if nowhere."""
+        if not text:
+            return 0
+        first, last = len(text), text[-1]
+        for value, head, most in self._beginnings:
+            at = text.find(head, -most)
+            while at >= 0 and not value.startswith(text[at:]):
+                at = text.find(head, at + 1)
+            if at < 0 and head[0] == last:
+                at = len(text) - 1
+            if 0 <= at < first:
+                first = at
+        return first
+
+    def _suspects(self, text: str) -> bool:
+        for value in self._values:  # a plain loop: this is asked of all that an agent says
+            if value in text:
+                return True
+        return self._patterns
+
+    def _cleaned(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.clean(value)
+            case None | bool() | int() | float():
+                return value
+            case dict():
+                made: Any = {self._cleaned(key): self._cleaned(one) for key, one in value.items()}
+                return value if made == value else made
+            case list() | tuple():
+                made = type(value)(map(self._cleaned, value))
+                return value if made == value else made
+        changed = {}
+        for name in _members(value.__class__):
+            member = getattr(value, name)
+            if (clean := self._cleaned(member)) is not member:
+                changed[name] = clean
+        return replace(value, **changed) if changed else value
+
+
+@cache
+def _members(kind: Any) -> tuple[str, ...]:
+    """The names of a dataclass's members; none of what is no dataclass."""
+    return tuple(one.name for one in fields(kind) if one.init) if is_dataclass(kind) else ()
+
+
+NO_SECRETS = Secrets()
+
+
+class Redactor:
+    """Takes secrets out of what one CLI says, event by event. Text that may turn out to be the
+    beginning of one waits for what follows, at the latest for the end of the turn."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held: dict[_Key, tuple[str, _Growing]] = {}
+        self._length = 0  # of the answer, as the CLI has said it
+        self._marks: list[tuple[int, int]] = []  # in it: where each secret ended, its length
+        self._end: list[str] = []  # of the answer, as it was told
+        self._end_length = 0
+
+    def clean(self, events: Iterable[AgentEvent]) -> list[AgentEvent]:
+        if not self._secrets:
+            return list(events)
+        told: list[AgentEvent] = []
+        for event in events:  # a plain loop, as above
+            told += self._told(event)
+        return told
+
+    def rest(self) -> list[AgentEvent]:
+        """What has waited until now: the turn is over."""
+        rest = [one for key in list(self._held) for one in self._rest(key)]
+        self._length, self._marks = 0, []
+        self._keep_end("")
+        return rest
+
+    def _told(self, event: AgentEvent) -> list[AgentEvent]:
+        match event:
+            case Text():
+                key = ("text", event.parent)
+                rest = self._rest(key) if event.new_block else []
+                return rest + self._more(key, event, event.new_block)
+            case Thought():
+                return self._more(("thought", None), event)
+            case ArtifactChunk(parts=(TextPart(),)):
+                return self._more(("artifact", event.id), event, not event.append)
+            case Retracted(length):
+                return self._retracted(length)
+            case _ if isinstance(event, ENDINGS):
+                return [*self.rest(), self._secrets.clean_all(event)]
+            case _:
+                return [self._secrets.clean_all(event)]
+
+    def _more(self, key: _Key, event: _Growing, begins: bool = False) -> list[AgentEvent]:
+        """What can be told of a text that goes on with `event`, or `begins` with it."""
+        held = "" if begins else self._held.pop(key, ("", event))[0]
+        text = held + _text(event)
+        found = self._secrets.found(text)
+        if key == _ANSWER:
+            self._length += len(text) - len(held)
+            before = self._length - len(text)
+            self._marks += [(before + one.end(), len(one[0])) for one in found]
+        clean = self._secrets.clean(text) if found else text
+        whole = isinstance(event, ArtifactChunk) and event.last_chunk
+        end = len(clean) if whole else self._secrets.beginning(clean)
+        if end < len(clean):
+            self._held[key] = clean[end:], event
+        if key == _ANSWER:
+            self._add_to_end(clean[:end])
+        if not (end or begins or whole):
+            return []
+        untouched = end == len(text) and not held and not found
+        return [event if untouched else _with_text(event, clean[:end])]
+
+    def _rest(self, key: _Key) -> list[AgentEvent]:
+        """What has waited: nothing follows it."""
+        if key not in self._held:
+            return []
+        text, event = self._held.pop(key)
+        if key == _ANSWER:
+            self._add_to_end(text)
+        match event:
+            case Text():
+                return [replace(event, text=text, new_block=False)]
+            case ArtifactChunk():
+                return [replace(_chunk(event, text), append=True)]
+            case Thought():
+                return [Thought(text)]
+
+    def _retracted(self, length: int) -> list[AgentEvent]:
+        """The CLI takes back what it has said, of which not all was told, or not as it was."""
+        self._length -= length
+        held, event = self._held.pop(_ANSWER, ("", Text("")))
+        if length < len(held):
+            self._held[_ANSWER] = held[:-length], event
+            return []
+        length -= len(held)
+        while self._marks and self._marks[-1][0] > self._length:
+            end, size = self._marks.pop()
+            length += len(MARK) - min(size, end - self._length)  # a mark goes as a whole
+        told = "".join(self._end)
+        told = told[: max(0, len(told) - length)]
+        begun = len(told) - self._secrets.beginning(told)
+        if begun:  # what now stands at the end was harmless only by what has followed it
+            self._held[_ANSWER] = told[-begun:], Text("")
+            told = told[:-begun]
+        self._keep_end(told)
+        return [Retracted(length + begun)] if length + begun > 0 else []
+
+    def _add_to_end(self, text: str) -> None:
+        self._end.append(text)
+        self._end_length += len(text)
+        if self._end_length > 2 * RETRACTABLE:
+            self._keep_end("".join(self._end)[-RETRACTABLE:])
+
+    def _keep_end(self, text: str) -> None:
+        self._end = [text]
+        self._end_length = len(text)
+
+
+_Key = tuple[str, str | None]
+_Growing = Text | Thought | ArtifactChunk
+_ANSWER: _Key = ("text", None)
+
+
+def _text(event: _Growing) -> str:
+    return _part(event).text if isinstance(event, ArtifactChunk) else event.text
+
+
+def _with_text(event: _Growing, text: str) -> _Growing:
+    if _text(event) == text:
+        return event
+    return _chunk(event, text) if isinstance(event, ArtifactChunk) else replace(event, text=text)
+
+
+def _chunk(event: ArtifactChunk, text: str) -> ArtifactChunk:
+    return replace(event, parts=(replace(_part(event), text=text),))
+
+
+def _part(event: ArtifactChunk) -> TextPart:
+    (part,) = event.parts
+    assert isinstance(part, TextPart)
+    return part
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A value as it is, and as it may be written in JSON, in an address, and in a header."""
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield quote(value, safe="")
+    yield base64.b64encode(value.encode("utf-8", "surrogateescape")).decode().rstrip("=")

@@ -1,0 +1,573 @@
+"""One CLI session: an adapter and its process. Moves bytes between them and keeps the time.
+
+It decides nothing: the adapter says what lines mean, the manager what becomes of the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
+from bridge.adapter.input import AdapterInput
+from bridge.process.agent_process import (
+    TERM_GRACE,
+    AgentProcess,
+    Hooks,
+    LineSplitter,
+    LongLine,
+    kill_marked,
+    to_the_end,
+)
+from bridge.process.spawn import Start
+from bridge.process.spool import Spool, Uncertain
+from bridge.sandbox import denied
+from bridge.sandbox.profile import refusal
+from bridge.session.redaction import NO_SECRETS, Redactor, Secrets
+from bridge.task.events import (
+    ENDINGS,
+    SESSION_LOST,
+    AgentEvent,
+    Answer,
+    Failed,
+    Question,
+    Status,
+    Text,
+    TimedOut,
+    merge_text,
+)
+from bridge.task.message import Message
+
+log = logging.getLogger(__name__)
+
+SETTLE_WITHIN = 1.0  # seconds for a CLI that has ended its turn to write down the conversation
+INTERRUPT_GRACE = 2.0  # seconds for the CLI to end its turn in its own way before SIGTERM
+EXIT_GRACE = 2.0  # seconds for the CLI to exit when its stdout has ended
+WORD_WITHIN = (
+    0.05  # seconds in which the rest of a word is expected, lest a piece of text ends in it
+)
+LONGEST_WORD = 32  # characters; what is longer is none
+_WORD = re.compile(r"\w+\Z")
+Sink = Callable[[list[AgentEvent | TimedOut]], None]
+
+
+class InputUnknown(Exception):
+    """An earlier server ended while it wrote to the CLI, so that the CLI's input is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, 0 for none; the line limit in bytes; `group` as in process.Start. `start`
+    is for the handshake, `turn` for all of the turn."""
+
+    turn: float = 3600.0
+    silence: float = 0.0
+    line: int = 16 * 1024 * 1024
+    term_grace: float = TERM_GRACE
+    group: Mapping[str, str] = field(default_factory=dict)
+    start: float = 0.0
+
+
+class Session:
+    """A live CLI. `run()` one turn at a time; `stop()` ends it for good.
+
+    `spool`: the folder for its streams, where they are files; its name is the session's id.
+    `rules`: what it may do, as in process.Start. `secrets` are taken out of what it says.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        environment: Mapping[str, str],
+        limits: Limits,
+        marker: str,
+        spool: Path | None = None,
+        rules: Mapping[str, Any] | None = None,
+        secrets: Secrets = NO_SECRETS,
+    ) -> None:
+        self.adapter = adapter
+        self.spool = spool
+        self.marker = marker
+        self._redactor = Redactor(secrets)
+        self._environment = environment
+        self._rules = rules  # until it is started: each session has its own
+        self._walls = _walls(rules) if rules else None
+        self._limits = limits
+        self._process: AgentProcess | None = None
+        self._turn: _Turn | None = None
+        self._stopping: asyncio.Task[str] | None = None
+        self._muted: asyncio.TimerHandle | None = None  # stdout has ended, and it may yet exit
+        self._broken = False  # what it says cannot be trusted any more
+        self._held: list[AgentEvent] = []  # until the word is complete in which they end
+        self._release: asyncio.TimerHandle | None = None
+        self._heard = 0  # bytes of its output that the adapter has heard
+        self._delivered = 0  # and those of which all has been delivered
+        self.greeted = False  # the handshake was begun before there was a prompt
+
+    def __repr__(self) -> str:
+        return f"<Session {self.adapter.name} {self._process or 'not started'}>"
+
+    @property
+    def healthy(self) -> bool:
+        """Whether another turn can be run."""
+        running = self._process is not None and self._process.running
+        return running and self._stopping is None and not self._broken
+
+    async def open(self) -> None:
+        """Start the CLI. Raises LaunchError."""
+        launch = self.adapter.launch()
+        start = Start(
+            launch.argv,
+            {**self._environment, **launch.env},
+            self.adapter.start.cwd,
+            launch.stdin is Stdin.LINES,
+            self.marker,
+            self._limits.group,
+            self._rules,
+        )
+        self._rules = None
+        self._process = await AgentProcess.spawn(
+            start, self._hooks(), self._limits.line, self.spool
+        )
+
+    def attach(self, told: Sequence[AdapterInput], position: int) -> None:
+        """Go on with a CLI that an earlier server has started, or with what it had left behind.
+
+        `told` is what the adapter was told until then: it is told so again, among what it heard
+        up to `position`, and is then as it was. What comes after that is heard anew. Raises
+        InputUnknown if it is not known which input the CLI got.
+        """
+        assert self.spool
+        owed = bytearray()
+        position = max([position, *(one.position for one in told)])
+        try:
+            spool = Spool(self.spool, position)
+        except OSError:  # its folder is gone, and it with it
+            kill_marked(self.marker, ())
+            raise
+        self._process = AgentProcess.attach(
+            spool, self.marker, self._hooks(), self._limits.line, position
+        )
+        with open(self.spool / "out", "rb") as out:
+            splitter = LineSplitter(self._limits.line)
+            for one in (*told, None):
+                end = one.position if one else position
+                for line in splitter.feed(out.read(end - out.tell())):
+                    if isinstance(line, bytes):
+                        self._redactor.clean(self.adapter.receive_line(line))
+                owed += self.adapter.data_to_send()
+                if one:
+                    self._tell_again(one)
+                    owed += self.adapter.data_to_send()
+        self._heard = self._delivered = position
+        try:
+            spool.owe(bytes(owed))
+        except Uncertain as error:
+            raise InputUnknown from error
+
+    def _tell_again(self, told: AdapterInput) -> None:
+        match told:
+            case AdapterInput("greet"):
+                self.adapter.greet()
+            case AdapterInput("answer", question=Question() as question, answer=Answer() as answer):
+                self.adapter.answer(question, answer)
+            case AdapterInput("prompt", message=Message() as message):
+                self._redactor.rest()
+                self.adapter.prompt(Prompt.of(message))
+            case AdapterInput("steer", message=Message() as message):
+                self.adapter.steer(Prompt.of(message))
+
+    def _hooks(self) -> Hooks:
+        return Hooks(self._receive_lines, self._receive_exit, self._receive_end)
+
+    @property
+    def position(self) -> int:
+        """Bytes of the CLI's output that have been understood, and delivered."""
+        return self._delivered
+
+    def told(self, kind: str, message: Message | None = None, **members: Any) -> AdapterInput:
+        """What the adapter is told now, after all that it has heard."""
+        self._deliver([])
+        return AdapterInput(kind, self._delivered, message, **members)
+
+    async def run(
+        self,
+        begin: Callable[[], object],
+        sink: Sink,
+        taken: Callable[[], object] = lambda: None,
+    ) -> None:
+        """One turn, which `begin` begins: `sink` gets every batch of events, the last of which
+        ends the turn. `taken` is called when a prompt was given to the CLI that had to wait for
+        the end of the handshake.
+
+        Returns when that has happened, at the latest when the time limits say so. What `sink`
+        raises ends the turn, too, and is raised.
+        """
+        turn = self._turn = _Turn(sink, self._limits, taken)
+        try:
+            begin()
+            if self._process and self._process.exit_code is not None:
+                self._receive_exit(self._process.exit_code)
+            late = await turn.over
+            if late:
+                self._broken = True
+                sink([*self.unsaid(), late])
+            if turn.error:
+                raise turn.error
+        finally:
+            turn.end()
+            if self._turn is turn:
+                self._turn = None
+
+    @property
+    def handshaking(self) -> bool:
+        """Whether a prompt has to wait until the CLI has opened its session."""
+        return self.adapter.handshaking
+
+    def go_on(self, waiting: bool) -> None:
+        """Begin a run() with a turn that was begun by an earlier server."""
+        self._watch_start()
+        self.waiting(waiting)
+
+    def waiting(self, waiting: bool) -> None:
+        """While a question is open, the time is the client's and does not count."""
+        if self._turn:
+            self._turn.pause(waiting)
+
+    def unsaid(self) -> Sequence[AgentEvent]:
+        """What has waited until now lest it becomes a secret: the turn ends here."""
+        self._deliver([])
+        return self._redactor.rest()
+
+    def pause(self, paused: bool) -> None:
+        """Hear nothing more of the CLI for now, or go on."""
+        if self._process:
+            self._process.pause(paused)
+
+    def greet(self) -> bool:
+        """Begin the handshake, as the beginning of a run(). False: the CLI has none."""
+        begun: list[bool] = []
+        self._tell(lambda: begun.append(self.adapter.greet()))
+        self.greeted = any(begun)
+        return self.greeted
+
+    def prompt(self, prompt: Prompt) -> None:
+        self._redactor.rest()  # of a turn that was canceled
+        self._tell(lambda: self.adapter.prompt(prompt))
+        self._watch_start()
+
+    def _watch_start(self) -> None:
+        if self._turn and self.adapter.handshaking:
+            self._turn.start()
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        self._tell(lambda: self.adapter.answer(question, answer))
+
+    def steer(self, prompt: Prompt) -> None:
+        self._tell(lambda: self.adapter.steer(prompt))
+
+    # --- what the process says -----------------------------------------------------------------
+
+    def _receive_lines(self, lines: Sequence[bytes | LongLine]) -> None:
+        events: list[AgentEvent] = []
+        try:
+            for line in lines:
+                if isinstance(line, LongLine):
+                    events.append(_too_long(line, self._limits.line))
+                else:
+                    events.extend(self.adapter.receive_line(line))
+        except Exception as error:
+            events.append(self._adapter_failed(error))
+        self._receive(events)
+        self._flush()
+        if self._turn and self._turn.starting and not self.adapter.handshaking:
+            self._turn.started()
+
+    def _receive(self, events: list[AgentEvent]) -> None:
+        """Deliver the events of some lines, as far as they do not end within a word: clients that
+        put something between the pieces would tear it. A crash loses nothing of what is held: its
+        lines do not count as understood yet."""
+        if self._held and not _goes_on(events):
+            self._deliver([])
+        if self._process:
+            self._heard = self._process.position
+        if not (self._turn and _ends_in_word(events or self._held)):
+            self._deliver(events)
+            return
+        self._held += events
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            self._release = loop.call_later(WORD_WITHIN, self._deliver, ())
+
+    def _receive_end(self) -> None:
+        """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
+        self._broken = True
+        self._muted = asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
+
+    def _mute(self) -> None:
+        if self._process and self._process.exit_code is None:
+            text = f"{self.adapter.title} closed its output before it had answered, and lives on."
+            self._deliver([Failed(text, "output-closed")])
+
+    def _receive_exit(self, code: int) -> None:
+        if self._muted:
+            self._muted.cancel()
+        stderr = self._process.stderr.decode(errors="replace") if self._process else ""
+        limit = self._process.exceeded if self._process else None
+        problem = refusal(code, stderr) if self._walls else None
+        if problem:
+            log.warning("the agent could not be started: %s", problem)
+            text = "The agent could not be started. The server's log says why."
+            self._deliver([Failed(text, "launch")])
+            return
+        try:
+            events = list(self.adapter.receive_exit(ExitStatus(code, stderr, limit)))
+        except Exception as error:
+            events = [self._adapter_failed(error)]
+        self._deliver(events)
+
+    def _deliver(self, events: Iterable[AgentEvent]) -> None:
+        if self._release:
+            self._release.cancel()
+            self._release = None
+        held, self._held = self._held, []
+        self._delivered = self._heard
+        events = self._redactor.clean(merge_text([*held, *events]))
+        for event in events:
+            if isinstance(event, Failed) and event.reason == SESSION_LOST:
+                self._broken = True  # the process was to resume what is not there any more
+        if self._walls and events and isinstance(events[-1], Failed):
+            events[-1] = self._explained(events[-1], self._walls)
+        if self._turn:
+            self._turn.receive(events)
+            self._broken = self._broken or self._turn.error is not None
+        elif events:
+            log.debug("output between turns", extra={"events": len(events)})
+
+    def _explained(self, failed: Failed, walls: Mapping[str, Any]) -> Failed:
+        """A failure that the sandbox brought about says so."""
+        found = denied.explain(failed.text, walls, failed.reason == "exit")
+        if found is None:
+            return failed
+        text, path = found
+        log.warning("the sandbox refused something to an agent", extra={"path": path})
+        return replace(failed, text=f"{text} {failed.text}")
+
+    def _tell(self, tell: Callable[[], object]) -> None:
+        """Let the adapter do something for its CLI; what goes wrong is its turn's failure."""
+        try:
+            tell()
+        except Exception as error:
+            self._deliver([self._adapter_failed(error)])
+        self._flush()
+
+    def _adapter_failed(self, error: Exception) -> AgentEvent:
+        """The one place where an adapter's exception becomes the failure of its turn."""
+        log.exception("adapter failed", extra={"adapter": self.adapter.name})
+        self._broken = True
+        text = f"The adapter could not make sense of what the agent said ({type(error).__name__})."
+        return Failed(text + " The server's log has the details.", "adapter-error")
+
+    def _flush(self) -> None:
+        try:
+            data = self.adapter.data_to_send()
+        except Exception as error:
+            self._deliver([self._adapter_failed(error)])
+            return
+        if data and self._process:
+            self._process.write(data)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def begin_stop(self, interrupt: bool = False) -> None:
+        """Tell the CLI to stop now; stop() waits until it and its descendants are gone.
+
+        `interrupt`: ask in its own dialect first, which is what saves its running shell commands
+        from being orphaned, and give it INTERRUPT_GRACE to end the turn. Many CLIs write down the
+        conversation after they have said so, and could not resume it otherwise.
+        """
+        if self._stopping is None:
+            turn = self._turn if interrupt and self._interrupt() else None
+            self._stopping = asyncio.ensure_future(self._stop(turn))
+
+    async def stop(self) -> None:
+        """End the process and everything it started. A cancellation waits for that, too."""
+        self.begin_stop()
+        assert self._stopping
+        await to_the_end(self._stopping)
+
+    def detach(self) -> None:
+        """Leave the CLI alone; another server may go on with it."""
+        self._broken = True
+        if self._process:
+            self._process.detach()
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+
+    def _interrupt(self) -> bool:
+        asked = False
+        with contextlib.suppress(Exception):
+            asked = self.adapter.interrupt()
+        self._flush()
+        return asked
+
+    async def _stop(self, turn: _Turn | None) -> str:
+        if turn:
+            await asyncio.wait([turn.over], timeout=INTERRUPT_GRACE)
+            if turn.over.done() and self._process:
+                await self._process.settle(SETTLE_WITHIN)
+        rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"
+        log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
+        return rung
+
+
+class _Turn:
+    """The events of one turn on their way to the sink, and the clocks that run meanwhile. `over`:
+    it has ended, or has missed the limit that this says."""
+
+    def __init__(self, sink: Sink, limits: Limits, taken: Callable[[], object]) -> None:
+        self._sink = sink
+        self._taken = taken
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
+        self.error: Exception | None = None  # what the sink raised
+        self.starting = False  # the prompt waits for the end of the handshake
+        self._heard = self._loop.time()
+        self._worked = 0.0  # seconds of work, without those of waiting, until it was resumed
+        self._resumed = self._heard
+        self._waiting = False  # for the client
+        self._clock = self._loop.call_later(self._until_late(), self._look)
+
+    def start(self) -> None:
+        """The handshake has to end before the prompt can be given."""
+        self._clock.cancel()
+        self.starting = True
+        if not self.over.done():
+            self._look()
+
+    def started(self) -> None:
+        """The CLI was given its prompt."""
+        self.starting = False
+        self._heard = self._loop.time()
+        if not self.over.done():
+            self._taken()
+
+    def receive(self, events: Sequence[AgentEvent]) -> None:
+        """Pass on what was said up to the end of the turn; what follows is not this turn's."""
+        self._heard = self._loop.time()
+        if self.over.done() or not events:
+            return
+        happened: list[AgentEvent | TimedOut] = []
+        for event in events:
+            happened.append(event)
+            if isinstance(event, ENDINGS):
+                break
+        try:
+            self._sink(happened)
+        except Exception as error:
+            self.error = error
+        if self.error or isinstance(happened[-1], ENDINGS):
+            self.end()
+
+    def end(self, late: TimedOut | None = None) -> None:
+        self._clock.cancel()
+        if not self.over.done():
+            self.over.set_result(late)
+
+    def pause(self, waiting: bool) -> None:
+        if waiting == self._waiting or self.over.done():
+            return
+        self._clock.cancel()
+        self._waiting, now = waiting, self._loop.time()
+        if waiting:
+            self._worked += now - self._resumed
+        else:
+            self._resumed = self._heard = now
+            self._look()
+
+    def _look(self) -> None:
+        late = self._late()
+        if late:
+            self.end(late)
+        else:
+            self._clock = self._loop.call_later(self._until_late(), self._look)
+
+    def _until_late(self) -> float:
+        """Seconds until a limit can be missed."""
+        now = self._loop.time()
+        left = min((limit - used for limit, used, _ in self._limited(now)), default=3600.0)
+        return min(max(left, 0.0), 3600.0)
+
+    def _late(self) -> TimedOut | None:
+        for limit, used, late in self._limited(self._loop.time()):
+            if used >= limit:
+                return late(limit)
+        return None
+
+    def _limited(self, now: float) -> Iterator[tuple[float, float, Callable[[float], TimedOut]]]:
+        """The limits that there are: seconds, how many of them are over, and what to say then."""
+        worked = self._worked + now - self._resumed
+        if self.starting and self._limits.start:
+            yield self._limits.start, worked, _no_handshake
+        if self._limits.turn:
+            yield self._limits.turn, worked, _too_slow
+        if self._limits.silence:
+            yield self._limits.silence, now - self._heard, _too_silent
+
+
+def _no_handshake(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The agent was started, but did not take the prompt within {limit:g} s and was stopped "
+        "(BRIDGE_START_TIMEOUT_MS sets the limit; `coding-agent-bridge doctor` examines the CLI).",
+        "start",
+    )
+
+
+def _too_slow(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The turn took longer than {limit:g} s and was stopped (AGENT_TIMEOUT_MS sets the limit)."
+    )
+
+
+def _too_silent(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
+        "limit)."
+    )
+
+
+def _ends_in_word(events: Sequence[AgentEvent]) -> bool:
+    last = events[-1] if events else None
+    if not isinstance(last, Text) or last.parent is not None:
+        return False
+    found = _WORD.search(last.text[-LONGEST_WORD - 1 :])
+    return found is not None and len(found[0]) <= LONGEST_WORD
+
+
+def _goes_on(events: Sequence[AgentEvent]) -> bool:
+    """Whether they begin with the rest of a word, or say nothing at all."""
+    first = events[0] if events else None
+    if not isinstance(first, Text):
+        return first is None
+    return first.parent is None and not first.new_block and _WORD.match(first.text[:1]) is not None
+
+
+def _walls(rules: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the rules, what says why something was refused; the rest is only for the start."""
+    known = ("profile", "write", "hide", "uid")
+    return {name: rules[name] for name in known if name in rules}
+
+
+def _too_long(line: LongLine, limit: int) -> AgentEvent:
+    text = f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
+    head = line.head[:2000].decode(errors="replace")
+    return Status(text, {"type": "truncated_line", "bytes": line.length, "head": head})

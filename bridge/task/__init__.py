@@ -1,0 +1,1 @@
+"""Tasks: events, the state machine, and the text that people read. Pure."""

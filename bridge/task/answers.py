@@ -1,0 +1,213 @@
+"""What a client's message means as the answer to an open question.
+
+Understood are, in this order: the id of an option in a data part; the id, the name or the number of
+an option; the common phrases for yes, always and no; and words of the client's own where the
+question allows them. Many answers are a model's, so that emphasis, quotes and a label ("Answer: X")
+around them do not count. What is not understood is asked again, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from bridge.task.events import Answer, Option, OptionKind, Question
+from bridge.task.message import DataPart, Message
+from bridge.task.text import exact
+
+TO_READ = timedelta(milliseconds=700)
+HASTY = (
+    "That answer came right after this question was asked and may have been meant for the question "
+    "before, so nothing was decided. Answer again, or name the question by its questionId."
+)
+SHOWN_ANSWER = 200  # characters of an answer that is asked again
+_YES = ("yes", "yeah", "yep", "y", "ok", "okay", "sure")
+_GO = ("go ahead", "please go ahead", "proceed", "please proceed", "do it", "please do")
+_ONCE = (
+    *(_YES + _GO),
+    *(f"{yes} please" for yes in _YES),
+    *(f"{yes} {go}" for yes in _YES for go in _GO),
+    *(f"{yes} {word}" for yes in _YES for word in ("allow", "allow it", "allow once", "approved")),
+    *("allow", "allow it", "allow once", "approve", "approve it", "approved", "accept", "accepted"),
+    *(
+        "i approve",
+        "i allow it",
+        "i agree",
+        "i accept",
+        "you may",
+        "yes you may",
+        "permission granted",
+    ),
+)
+_ALWAYS = (
+    *("always", "always allow", "always allow it", "allow always", "allow all", "always approve"),
+    *("yes always", "yes always allow", "always please"),
+)
+_NOT = ("don't", "do not", "dont")
+_ACTS = ("do it", "do that", "run it", "run that", "allow it", "allow", "proceed", "go ahead")
+_NO = (
+    *("no", "n", "nope", "deny", "denied", "reject", "rejected", "refuse", "decline", "declined"),
+    *("stop", "cancel", "abort", "no thanks", "no thank you", "no please don't", "please don't"),
+    *("i deny", "i decline", "i refuse", "i do not approve", "i don't approve", "not approved"),
+    *("not allowed", "permission denied", "deny it", "reject it"),
+    *_NOT,
+    *(f"{no} {act}" for no in _NOT for act in _ACTS),
+    *(f"no {no}" for no in _NOT),
+)
+
+# "yes" never means "always": an answer is not widened. A refusal may be.
+WORDS: dict[str, tuple[OptionKind, ...]] = {
+    **dict.fromkeys(_ONCE, ("allow_once",)),
+    **dict.fromkeys(_ALWAYS, ("allow_always",)),
+    **dict.fromkeys(_NO, ("reject_once", "reject_always")),
+    "never": ("reject_always", "reject_once"),
+}
+# "no, use pytest instead", "deny because it is slow": a refusal may carry its reason, an approval
+# may not carry conditions.
+_REFUSAL = re.compile(
+    r"(?:no|deny|denied|reject|rejected|refuse|do not|don't)[*_`\"']*"
+    r"(?:\s*[,.:;!\-–—]\s*|\s+(?=because\b|since\b))(?P<reason>.+)",  # noqa: RUF001
+    re.I | re.S,
+)
+_LABEL = re.compile(
+    r"(?:(?:my|the) )?(?:final )?(?:answer|option|choice|decision|reply)(?: is)?[*_`\"']*"
+    r"\s*(?::|(?=[0-9]))(?P<rest>.+)",
+    re.I | re.S,
+)
+_QUOTES = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")  # noqa: RUF001
+_AROUND = " \t\r\n.!\"'`*_"
+
+
+def read_answer(question: Question, message: Message) -> Answer | None:
+    """The answer in `message`, or None where it cannot be understood."""
+    facts = [part.data for part in message.parts if isinstance(part, DataPart)]
+    facts = [data for data in facts if isinstance(data, dict)]
+    if any(data.get("questionId") not in (None, question.id) for data in facts):
+        return None  # it answers a question that is no longer open
+    text = message.text.strip()
+    ids = [one for data in facts for one in _wanted_ids(data)]
+    chosen = _chosen_by_id(question, ids) if ids else _chosen_by_text(question, text)
+    label = None if chosen or ids else _LABEL.fullmatch(_plain(text))
+    if label:
+        chosen = _chosen_by_text(question, label["rest"].strip())
+    if ids and not chosen:
+        return None  # an id is no guess, and must not be helped with one
+    if chosen or (question.free_text and text):
+        return Answer(question.id, text, tuple(chosen), message)
+    begin = len(text) - len(text.lstrip(_AROUND))
+    refusal = _REFUSAL.fullmatch(text.translate(_QUOTES), begin)
+    option = _of_kind(question, WORDS["no"]) if refusal else None
+    if option and refusal:
+        return Answer(question.id, text[refusal.start("reason") :].strip(), (option,), message)
+    return None
+
+
+def permission(question: Question, by: str) -> Answer | None:
+    """The answer that allows what is asked for, this once; None where there is none such."""
+    return _meant(question, "yes", by)
+
+
+def refusal(question: Question, by: str) -> Answer | None:
+    """The answer that means no; None where a question is not one that takes it. To a permission
+    that has no such option the word itself is, which adapters tell in the CLI's own way."""
+    words = Answer(question.id, "no", by=by) if question.kind == "permission" else None
+    return _meant(question, "no", by) or words
+
+
+def _meant(question: Question, word: str, by: str) -> Answer | None:
+    option = _of_kind(question, WORDS[word])
+    return Answer(question.id, option.name, (option,), by=by) if option else None
+
+
+def is_hasty(message: Message, asked: int, age: timedelta) -> bool:
+    """Whether the message is a bare word that was probably meant for an earlier question: it comes
+    sooner after the publication of this one than a person can have read it. `asked`: how many
+    questions the task has asked; `age`: how long ago this one was published."""
+    names = any(isinstance(part, DataPart) for part in message.parts)
+    return asked > 1 and timedelta(0) <= age < TO_READ and not names and is_word(message.text)
+
+
+def is_word(text: str) -> bool:
+    """Whether `text` is no more than one of the common phrases for yes, always or no."""
+    return _phrase(text) in WORDS
+
+
+def hint(message: Message) -> str:
+    """Why the message was not understood, with what was received."""
+    text = " ".join(message.text.split())
+    if not text:
+        return "The answer had no text, so nothing was decided."
+    return f'"{exact(text, SHOWN_ANSWER)}" is none of the possible answers, so nothing was decided.'
+
+
+def _wanted_ids(data: Mapping[str, Any]) -> list[Any]:
+    one, several = data.get("optionId"), data.get("optionIds")
+    ids = several if isinstance(several, list) else [one]
+    return [each for each in ids if each is not None]
+
+
+def _chosen_by_id(question: Question, ids: Sequence[Any]) -> list[Option]:
+    """The options with these ids; none where one is unknown, or where they are too many."""
+    chosen = [option for option in question.options if option.id in ids]
+    known = [option.id for option in chosen]
+    if any(one not in known for one in ids) or (len(chosen) > 1 and not question.multiple):
+        return []
+    return chosen
+
+
+def _chosen_by_text(question: Question, text: str) -> list[Option]:
+    one = _named(question, text)
+    if one:
+        return [one]
+    if question.multiple:
+        several = [_named(question, piece) for piece in re.split(r"[,;\n]", text)]
+        if all(several):
+            return [option for option in question.options if option in several]
+    if question.kind in ("permission", "plan", "auth"):
+        option = _of_kind(question, WORDS.get(_phrase(text), ()))
+        return [option] if option else []
+    return []
+
+
+def _named(question: Question, text: str) -> Option | None:
+    """The option whose id, name or number the text is; None where two may be meant."""
+    options, text = question.options, text.strip()
+    same_id = [option for option in options if option.id == text]
+    same_name = [option for option in options if option.name == text]
+    alike = [option for option in options if _normal(option.name) == _normal(text)]
+    if same_id or same_name:
+        return (same_id + same_name)[0]
+    return alike[0] if len(alike) == 1 else _numbered(question, _normal(text))
+
+
+def _numbered(question: Question, number: str) -> Option | None:
+    """The option that the question's text shows behind this number."""
+    if not re.fullmatch(r"[0-9]{1,2}", number):
+        return None
+    line = re.search(rf"^[ \t]*{number}[.):][ \t]+(.+)$", question.text, re.M)
+    shown = _normal(line[1]) if line else ""
+    alike = [option for option in question.options if _normal(option.name) == shown]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _of_kind(question: Question, kinds: Iterable[OptionKind]) -> Option | None:
+    for kind in kinds:
+        for option in question.options:
+            if option.kind == kind:
+                return option
+    return None
+
+
+def _plain(text: str) -> str:
+    """`text` without what a model puts around an answer: emphasis, quotes, a full stop."""
+    return text.translate(_QUOTES).strip(_AROUND)
+
+
+def _normal(text: str) -> str:
+    return " ".join(_plain(text).casefold().split())
+
+
+def _phrase(text: str) -> str:
+    return " ".join(_normal(text).replace(",", " ").split())

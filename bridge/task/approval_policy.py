@@ -1,0 +1,194 @@
+"""The operator's rules for permission requests: `[[rules]]` in CONFIG_FILE.
+
+Rules save people questions and agents mistakes. They are not a boundary: a shell has more spellings
+for a command than a pattern can have, and rules only see requests that the agent makes. The
+boundary is the sandbox.
+
+`deny` and `ask` look for a match in every reading of a request. `allow` needs exactly one reading:
+an input that could mean more than the pattern says does not match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal
+
+from bridge.task.shell_command import is_plain, line_of, readings
+
+Decision = Literal["allow", "ask", "deny"]
+
+_COMMANDS = frozenset({"command", "cmd", "script", "commands"})
+_PATHS = frozenset(
+    "file_path filePath filepath path paths notebook_path absolute_path abs_path relative_path "
+    "target_file old_path new_path move_path movePath file files filename".split()
+)
+_FOLDERS = frozenset(
+    "cwd workdir working_directory workingDirectory directory dir dir_path".split()
+)
+_REMARKS = frozenset(
+    "description title reason explanation justification kind type timeout timeout_ms timeoutMs "
+    "run_in_background is_background".split()
+)
+_CONTENTS = frozenset(
+    "content contents text diff unified_diff old_string new_string oldString newString old_str "
+    "new_str oldText newText new_source file_text replace_all replaceAll".split()
+)
+_DEPTH = 6  # of containers in an input; an `allow` never matches a deeper one
+_FILE_NAME = re.compile(r"\S+\.\w{1,10}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A decision for the requests that match each given pattern of `tool`, `command` and `path`.
+    Patterns have `*`, `?` and `[…]`; `*` matches any characters, spaces and slashes included.
+
+    `tool`: the tool's name, or its kind as ACP has it (`edit`, `execute` …). `command`: a shell
+    command. To `allow` one, it must be one plain command without assignments, expansions or unknown
+    members beside it; `deny` and `ask` look at each command of a line, behind assignments and
+    wrappers such as `sudo`, too. `path`: a file, after symbolic links, relative to the workspace or
+    absolute. To `allow`, all paths of a request must match.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # it is read from TOML
+
+    decision: Decision
+    tool: str | None = None
+    command: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an agent asks to do. `paths` are real and absolute; `guesses` are values of unknown
+    members that could be paths. `sure_of_command` and `sure_of_paths`: whether the input holds
+    nothing that could change what the commands or the paths mean. `readings` are those of the
+    commands, where a rule needs them."""
+
+    tools: tuple[str, ...]
+    commands: tuple[str, ...]
+    paths: tuple[str, ...]
+    guesses: tuple[str, ...]
+    sure_of_command: bool
+    sure_of_paths: bool
+    readings: frozenset[str] = frozenset()
+
+
+def decide(
+    rules: Iterable[Rule], subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]
+) -> Decision:
+    """The strictest decision of the rules that match, in any order; "ask" where none matches.
+
+    `subject` is the one of a permission request; `real` makes real paths of absolute ones.
+    """
+    rules = tuple(rules)
+    wish = _wish(subject, cwd, real)
+    if any(rule.command is not None and rule.decision != "allow" for rule in rules):
+        found = (reading for command in wish.commands for reading in readings(command))
+        wish = replace(wish, readings=frozenset(found))
+    said = {rule.decision for rule in rules if _fits(rule, wish, cwd)}
+    return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
+
+
+def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> Wish:
+    named = (subject.get("name"), subject.get("kind"))
+    found = [one for one in _members(subject.get("input")) if one[1] not in (None, False, "")]
+    commands = [value for name, value in found if name in _COMMANDS and isinstance(value, str)]
+    given = [value for name, value in found if name in _PATHS and isinstance(value, str)]
+    folders = [value for name, value in found if name in _FOLDERS]
+    others = [(name, value) for name, value in found if name not in _COMMANDS | _PATHS | _FOLDERS]
+    unknown = [value for name, value in others if name not in _REMARKS]
+    guesses = [value for name, value in others if name not in _REMARKS | _CONTENTS]
+    paths, plain = [], True
+    for path in given:
+        paths.append(_real(cwd, path, real))
+        plain = plain and _is_literal(path)
+    here = (cwd, real(cwd))
+    at_home = all(isinstance(one, str) and _real(cwd, one, real) in here for one in folders)
+    likely = [one for one in (*guesses, *folders) if isinstance(one, str) and _like_a_path(one)]
+    return Wish(
+        tuple(one for one in named if isinstance(one, str)),
+        tuple(commands),
+        tuple(paths),
+        tuple(_real(cwd, one, real) for one in likely),
+        sure_of_command=not unknown and not given and at_home,
+        sure_of_paths=plain and not commands and at_home and not any(map(_like_a_path, guesses)),
+    )
+
+
+def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The values in an input with the names of their members; a list of words is a command."""
+    match value:
+        case list() | dict() if depth >= _DEPTH:
+            yield "", ...
+        case list() if _is_argv(name, value):
+            yield name, line_of(value)
+        case list():
+            for one in value:
+                yield from _members(one, name, depth + 1)
+        case dict():
+            for key, one in value.items():
+                if name == "changes":  # of codex: by path
+                    yield "path", key
+                elif "/" in key:
+                    yield "", key
+                yield from _members(one, key, depth + 1)
+        case _:
+            yield name, value
+
+
+def _is_argv(name: str, value: Sequence[Any]) -> bool:
+    words = all(isinstance(word, str) for word in value)
+    return name in _COMMANDS and name != "commands" and words
+
+
+def _real(cwd: str, path: str, real: Callable[[str], str]) -> str:
+    try:
+        return real(_below(cwd, path))
+    except ValueError:  # no file can have this name
+        return _below(cwd, path)
+
+
+def _is_literal(path: str) -> bool:
+    """Whether a tool can only take it for the name of a file: `~`, `$HOME` and URLs may become
+    another one."""
+    return path.isprintable() and not path.startswith("~") and "$" not in path and ":/" not in path
+
+
+def _like_a_path(value: Any) -> bool:
+    """Whether the value of an unknown member could name a file, or hide one."""
+    if not isinstance(value, str):
+        return value is ...
+    separated = "/" in value or "\\" in value or value.startswith(("~", "."))
+    return separated or bool(_FILE_NAME.fullmatch(value))
+
+
+def _fits(rule: Rule, wish: Wish, cwd: str) -> bool:
+    allows = rule.decision == "allow"
+    if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
+        return False
+    if rule.command is not None and not _command_fits(rule.command, wish, allows):
+        return False
+    return rule.path is None or _path_fits(rule.path, wish, cwd, allows)
+
+
+def _path_fits(pattern: str, wish: Wish, cwd: str, allows: bool) -> bool:
+    pattern = _below(re.sub(r"([*?[])", r"[\1]", cwd), pattern)
+    if allows:
+        fit = [fnmatchcase(path, pattern) for path in wish.paths]
+        return wish.sure_of_paths and bool(fit) and all(fit)
+    return any(fnmatchcase(path, pattern) for path in (*wish.paths, *wish.guesses))
+
+
+def _command_fits(pattern: str, wish: Wish, allows: bool) -> bool:
+    if allows:
+        plain = all(is_plain(command, pattern) for command in wish.commands)
+        fit = [fnmatchcase(" ".join(command.split()), pattern) for command in wish.commands]
+        return wish.sure_of_command and bool(fit) and plain and all(fit)
+    return any(fnmatchcase(reading, pattern) for reading in wish.readings)
+
+
+def _below(cwd: str, path: str) -> str:
+    return path if path.startswith("/") else f"{cwd}/{path}"

@@ -1,0 +1,321 @@
+"""What can happen to a task: said by the agent (AgentEvent) or done to it (ControlEvent).
+
+Events are the only currency between an adapter and the task. They are frozen, so that a batch
+may be passed on and kept. Do not subclass them: dispatch is by exact type (task.TRANSITIONS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from bridge.task.message import Message, Part
+
+OptionKind = Literal["allow_once", "allow_always", "reject_once", "reject_always", "choice"]
+SESSION_LOST = "session-lost"
+"""Reason of a Failed: the CLI does not have the conversation any more that it was to resume."""
+PlanStatus = Literal["pending", "in_progress", "completed"]
+QuestionKind = Literal["permission", "choice", "plan", "text", "auth"]
+
+
+# --- what an agent can say ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The CLI took up the turn. `session_id` is its own, with which it can be resumed."""
+
+    session_id: str | None = None
+    model: str | None = None
+    version: str | None = None
+    mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer. `new_block` starts a part of its own; `parent` is the tool call of
+    the sub-agent that said it, whose words are not the answer."""
+
+    text: str
+    new_block: bool = False
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """The last `length` characters of the answer do not count: the model's stream broke and is
+    said anew."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A word on progress, for people; `data` says the same to programs."""
+
+    text: str
+    data: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    input: Any
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file that a tool changed; `diff` is a unified diff, empty where the CLI gave none."""
+
+    path: str
+    kind: Literal["create", "update", "delete"]
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    id: str
+    output: Any
+    is_error: bool = False
+    name: str | None = None
+    parent: str | None = None
+    changes: tuple[FileChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    text: str
+    status: PlanStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The agent's to-do list, whole each time."""
+
+    entries: tuple[PlanEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactChunk:
+    """Something the agent hands over besides its answer."""
+
+    id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    description: str | None = None
+    append: bool = False
+    last_chunk: bool = True
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    id: str
+    name: str
+    kind: OptionKind = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The agent waits for the client: a permission, a choice, a plan to approve, a login.
+
+    `subject` is what it is about (tool, input …) for programs; `free_text` says whether words
+    of the client's own are an answer; `multiple` whether several options may be chosen.
+    """
+
+    id: str
+    kind: QuestionKind
+    text: str
+    options: tuple[Option, ...] = ()
+    subject: Mapping[str, Any] | None = None
+    free_text: bool = False
+    multiple: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionWithdrawn:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the turn cost. Tokens are counts; `extra` are further members, shown as they are."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    cost_usd: float | None = None
+    extra: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The turn ended well. `summary`: the last words of the answer, where they are not its last
+    block; `text`: more words, for the final status. `details` are for programs."""
+
+    text: str | None = None
+    summary: str | None = None
+    details: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The turn ended badly. `text` tells a person what to do, `reason` is a word for programs."""
+
+    text: str
+    reason: str = "agent-error"
+    details: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The agent refuses the task."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A direct A2A Message instead of a task; only as the first thing said in a turn."""
+
+    parts: tuple[Part, ...]
+
+
+# --- what a client or the operating system can do ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The client's answer to one question: the options it chose, or its own words. `by`: id of the
+    principal who gave it; `rule` for a rule of the operator, `timeout` where nobody answered in
+    time, `limit` where too many questions were open."""
+
+    question_id: str
+    text: str
+    options: tuple[Option, ...] = ()
+    message: Message | None = None
+    by: str = ""
+
+    @property
+    def option(self) -> Option | None:
+        return self.options[0] if self.options else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The CLI was given the prompt, so that the task is working, even if nothing is said yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The task waits for a session: `ahead` tasks have their turn before it, and `answers` sessions
+    wait for a person, which take no slot."""
+
+    ahead: int
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """The client's message joined the turn that is running."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class NotUnderstood:
+    """The client's message did not answer the open question, which is asked again."""
+
+    message: Message
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    text: str = "Canceled by the client."
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A limit of the bridge ended the turn; `reason` says which one."""
+
+    text: str
+    reason: str = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The bridge ended the turn: it is shutting down, or it was started anew."""
+
+    text: str
+    reason: str = "shutdown"
+
+
+AgentEvent = (
+    Started
+    | Text
+    | Retracted
+    | Thought
+    | Status
+    | ToolCall
+    | ToolResult
+    | Plan
+    | ArtifactChunk
+    | Question
+    | QuestionWithdrawn
+    | Usage
+    | Done
+    | Failed
+    | Rejected
+    | Reply
+)
+ControlEvent = (
+    Answered | NotUnderstood | Prompted | Queued | Steered | Canceled | TimedOut | Interrupted
+)
+Event = AgentEvent | ControlEvent
+
+ENDINGS = (Done, Failed, Rejected, Reply, Canceled, TimedOut, Interrupted)
+
+
+def merge_text(events: Iterable[AgentEvent]) -> list[AgentEvent]:
+    """Join neighbouring pieces of the same block: fewer updates, the same bytes."""
+    events = list(events)
+    if len(events) < 2:
+        return events
+    merged: list[AgentEvent] = []
+    run: list[str] = []  # the texts to add to merged[-1]
+    for event in events:
+        last = merged[-1] if merged else None
+        match event:
+            case Text() if isinstance(last, Text):
+                if event.parent == last.parent and not event.new_block:
+                    run.append(event.text)
+                    continue
+            case Thought() if isinstance(last, Thought):
+                run.append(event.text)
+                continue
+        _close_run(merged, run)
+        merged.append(event)
+    _close_run(merged, run)
+    return merged
+
+
+def _close_run(merged: list[AgentEvent], run: list[str]) -> None:
+    if run:
+        last = merged[-1]
+        assert isinstance(last, Text | Thought)
+        merged[-1] = replace(last, text=last.text + "".join(run))
+        run.clear()

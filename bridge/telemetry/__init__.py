@@ -1,0 +1,1 @@
+"""The audit log, the watchdog, and the garbage collector."""

@@ -1,0 +1,126 @@
+"""Who asked for what, what agents asked, who answered, and what was run: a line of JSON for each,
+appended to a file that only the server's user can read. Nothing in it is ever changed.
+
+The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`; the others are
+those of `what`, as docs/security.md lists them. Prompts are there as their SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bridge.errors import ConfigurationError
+from bridge.task.events import ENDINGS, Answered, Event, Question, ToolCall
+from bridge.task.message import Message
+from bridge.task.state import Task
+from bridge.task.text import capped
+
+log = logging.getLogger(__name__)
+
+
+class Audit:
+    """`path`: None for no audit log. `clean` is what every line goes through first. Raises
+    ConfigurationError if the file cannot be written; what goes wrong later is in the server's
+    log, and in `problem`."""
+
+    def __init__(self, path: Path | None = None, clean: Callable[[str], str] = str) -> None:
+        self._problem: str | None = None
+        self._clean = clean
+        self._file: int | None = None
+        self._cut_short = False  # its last line is not whole: the next one begins anew
+        if path:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            try:
+                self._file = os.open(path, flags, 0o600)
+            except OSError as error:
+                text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
+                raise ConfigurationError(text) from None
+
+    def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
+        """`principal`: who did it; the agent's own deeds are its task's owner's."""
+        if self._file is None:
+            return
+        whose = {"task": task.id, "context": task.context_id, "principal": principal}
+        self._write(what, whose | facts)
+
+    def refused(self, address: str, reason: str, **facts: Any) -> None:
+        """A client that was not authenticated. `more`: how many like it were not written down."""
+        whose = {"task": None, "context": None, "principal": None}
+        self._write("refused", {**whose, "address": address, "reason": reason, **facts})
+
+    def message(
+        self, what: str, task: Task, principal: str, message: Message, **facts: Any
+    ) -> None:
+        """A message of a client: a task begun, a turn steered."""
+        text = message.text.encode("utf-8", "surrogatepass")
+        facts |= {"message": message.id, "bytes": len(text)}
+        self.note(what, task, principal, **facts, sha256=hashlib.sha256(text).hexdigest())
+
+    def events(self, task: Task, events: Iterable[Event]) -> None:
+        """What has happened in a task."""
+        if self._file is None:
+            return
+        for event in events:
+            match event:
+                case ToolCall():
+                    self.note("tool", task, task.owner, tool=event.name, input=_cut(event.input))
+                case Question():
+                    facts = {"question": event.id, "text": _cut(event.text)}
+                    self.note("asked", task, task.owner, **facts, subject=_cut(event.subject))
+                case Answered(answer):
+                    chosen = [option.id for option in answer.options]
+                    facts = {"question": answer.question_id, "options": chosen}
+                    self.note("answered", task, answer.by, **facts, text=_cut(answer.text))
+                case _ if isinstance(event, ENDINGS):
+                    self.note("ended", task, task.owner, state=task.state.value)
+
+    @property
+    def problem(self) -> str | None:
+        """Why what happens is not written down now."""
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:
+            return "the audit log was deleted; restart the server to begin a new one"
+        return self._problem
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, what: str, facts: dict[str, Any]) -> None:
+        if self._file is not None:
+            line = {"time": datetime.now(UTC).isoformat(), "what": what, **facts}
+            self._append(self._clean(orjson.dumps(line, default=str).decode()))
+
+    def _append(self, line: str) -> None:
+        assert self._file is not None
+        data = line.encode("utf-8", "replace") + b"\n"
+        if self._cut_short:
+            data = b"\n" + data
+        try:
+            written = os.write(self._file, data)
+            if written == len(data):
+                self._problem = None
+                self._cut_short = False
+                return
+            self._cut_short = written > 0 or self._cut_short
+            problem = "a line was cut"
+        except OSError as error:
+            problem = error.strerror or "unknown"
+        if self._problem is None:
+            log.error("the audit log cannot be written", extra={"reason": problem})
+        self._problem = f"the audit log cannot be written: {problem}"
+
+
+def _cut(value: Any) -> Any:
+    return capped(value)[0]
+
+
+NO_AUDIT = Audit()

@@ -1,0 +1,371 @@
+"""Connections that are bounded in number, in time and in how fast they come: aiohttp takes all that
+come, and waits for slow clients for ever.
+
+A client gets so long to send the headers of a request (`header`, also from the moment that it
+connects), for each pause in a body (the same), for a whole body (`body`, and more for a large one),
+and for taking what it was sent (`stall`). All connections are looked at about once a second, so
+that a request costs no timer. Time in which this process itself did not run counts for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.log import server_logger
+
+from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.transports.origin import SAFE, TOO_LONG, Refusal
+from bridge.transports.rate_limit import (
+    ACCEPTED_AT_ONCE,
+    AT_ONCE,
+    SHARED,
+    Door,
+    Peers,
+    peer_of,
+)
+
+log = logging.getLogger(__name__)
+for loud in (log, server_logger):  # what clients cause who speak no HTTP
+    loud.addFilter(RateLimitedLogs())
+
+KEEPALIVE = 75.0  # seconds that a connection may rest between two requests
+LOOK_EVERY = 1.0  # seconds
+SLOWEST_BODY = 64 * 1024  # bytes that one more second is given for
+SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if there are so many
+LONGEST_TARGET = 8192  # bytes of a request's first line
+LONGEST_FIELD = 8190  # bytes of one header; another number, since the parser's error says no more
+SEND_BUFFER = 256 * 1024  # bytes that the kernel keeps for a reader; it would take megabytes
+REFUSED_AT_ONCE = 100  # connections that are told why they are refused; others are just cut
+REFUSED_FOR = 1.0  # seconds that they get to read it
+MALFORMED = 10  # connections that one with a request counts as that is no HTTP
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`connections` in all and `per_peer` address (of IPv6, per /64); new ones `per_second`,
+    0 for any number. The others are seconds."""
+
+    connections: int = 1000
+    per_peer: int = 64
+    header: float = 10.0
+    body: float = 60.0
+    stall: float = 30.0
+    per_second: int = 0
+
+
+_TOO_SLOW = Refusal(
+    408, "DEADLINE_EXCEEDED", "REQUEST_TIMEOUT", "The request did not come in time."
+)
+_NO_ROOM = Refusal(503, "UNAVAILABLE", "TOO_MANY_CONNECTIONS", "Too many connections.")
+_NO_HTTP = Refusal(400, "INVALID_ARGUMENT", "MALFORMED_REQUEST", "The request is not proper HTTP.")
+_LONG_TARGET = Refusal(414, "INVALID_ARGUMENT", "URI_TOO_LONG", "The address is too long.")
+REFUSALS = (_TOO_SLOW, _NO_ROOM, _NO_HTTP, _LONG_TARGET)
+"""What any request may be answered here."""
+
+
+def _raw(refusal: Refusal, *headers: str) -> bytes:
+    """An answer for a connection that has no request to be answered."""
+    lines = [
+        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(refusal.body)}",
+        "Connection: close",
+        *headers,
+        *(f"{name}: {value}" for name, value in SAFE.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + refusal.body
+
+
+_SAY_TOO_SLOW = _raw(_TOO_SLOW)
+_SAY_NO_ROOM = _raw(_NO_ROOM, "Retry-After: 1")
+
+
+def _refusal(error: HttpProcessingError) -> Refusal:
+    """What is wrong with a request that the parser refuses (RFC 9110 §15.5.15, RFC 6585 §5)."""
+    if isinstance(error, LineTooLong):
+        return _LONG_TARGET if LONGEST_TARGET in error.args else TOO_LONG
+    return TOO_LONG if "Too many headers" in error.message else _NO_HTTP
+
+
+class Runner(web.AppRunner):
+    """Runs `app` on connections that keep to `limits`."""
+
+    def __init__(
+        self, app: web.Application, limits: Limits, *, shutdown_timeout: float = 60.0
+    ) -> None:
+        super().__init__(app, access_log=None, shutdown_timeout=shutdown_timeout)
+        self._limits = limits
+        burst = max(limits.per_peer, 2 * limits.per_second)
+        self._peers = Peers(limits.per_second, burst, max(limits.connections, 10 * burst))
+
+    def site(self, listening: socket.socket) -> web.SockSite:
+        """What serves those who connect to a socket. The socket is the site's from then on."""
+        door = Door(listening, self._peers.admits)
+        return web.SockSite(self, door, backlog=ACCEPTED_AT_ONCE)
+
+    async def _make_server(self) -> web.Server:
+        """Of AppRunner, for the one purpose of making connections of our own class."""
+        made = await super()._make_server()
+        return _Server(made, self._limits, self._peers)
+
+    async def cleanup(self) -> None:
+        if isinstance(self.server, _Server):
+            self.server.stop()
+        await super().cleanup()
+
+
+class _Server(web.Server):
+    """Makes the connections of `made`, knows them all, and ends those that are overdue."""
+
+    def __init__(self, made: web.Server, limits: Limits, rates: Peers) -> None:
+        self.loop = asyncio.get_running_loop()
+        super().__init__(made.request_handler, request_factory=self._begin, loop=self.loop)
+        self.limits = limits
+        self.rates = rates
+        self.open: dict[Connection, None] = {}
+        self.waiting: dict[Connection, None] = {}  # those without a request, the longest first
+        self.refused: dict[Connection, float] = {}
+        self.peers: Counter[str | int] = Counter()
+        self._make_request_of_app = made.request_factory
+        shortest = min(limits.header, limits.body, limits.stall)
+        self._every = min(LOOK_EVERY, shortest / 4)
+        self._timer = self.loop.call_later(self._every, self._look)
+        self._paused = 0.0  # seconds, in all
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        for connection in list(self.refused):
+            connection.abort()
+
+    def _begin(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
+        """The headers of a request are complete."""
+        protocol.begun(payload, writer)
+        return self._make_request_of_app(message, payload, protocol, writer, task)
+
+    def now(self) -> float:
+        """Seconds in which clients could be heard: what came while the loop was kept from running
+        (by a stopped process, a machine without a core to spare) is read after it is due."""
+        return self.loop.time() - self._paused
+
+    def _look(self) -> None:
+        late = self.loop.time() - self._timer.when()
+        if late > self._every:
+            self._paused += late
+        now = self.now()
+        for connection in list(self.open):
+            connection.look(now)
+        for connection, since in list(self.refused.items()):
+            if now - since > REFUSED_FOR:
+                connection.abort()
+        self._timer = self.loop.call_later(self._every, self._look)
+
+    def has_room(self, peer: str | int) -> bool:
+        """Whether there is room for one more from `peer`, if need be in place of the connection
+        that has had no request for the longest time."""
+        if peer not in SHARED and self.peers[peer] >= self.limits.per_peer:
+            return False
+        if len(self.open) < self.limits.connections:
+            return True
+        idle = next(iter(self.waiting), None)
+        if idle is None:
+            return False
+        idle.abort()
+        self.forget(idle)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.waiting.pop(connection, None)
+        self.refused.pop(connection, None)
+        if connection in self.open:
+            del self.open[connection]
+            self.peers[connection.peer] -= 1
+            if not self.peers[connection.peer]:
+                del self.peers[connection.peer]
+
+
+class Connection(web.RequestHandler):
+    """A connection of aiohttp that knows since when its client owes it something."""
+
+    __slots__ = (
+        "_body_from",
+        "_body_since",
+        "_header_since",
+        "_heard",
+        "_payload",
+        "_received",
+        "_sent_before",
+        "_server",
+        "_taken",
+        "_tcp",
+        "_writer",
+        "peer",
+    )
+
+    def __init__(self, server: _Server) -> None:
+        options: dict[str, Any] = {
+            "keepalive_timeout": KEEPALIVE,
+            "access_log": None,
+            "auto_decompress": False,  # compressed bodies are refused, so nobody need unpack them
+            "max_line_size": LONGEST_TARGET,
+            "max_field_size": LONGEST_FIELD,
+        }
+        super().__init__(server, loop=server.loop, **options)
+        self._server = server
+        self._tcp: asyncio.Transport | None = None  # also while it is being closed
+        self.peer: str | int = ""
+        self._header_since: float | None = None  # None: no byte of another request has come
+        self._payload: Any = None  # the body of the request that is being served
+        self._body_since = self._heard = 0.0
+        self._body_from = self._received = 0
+        self._writer: Any = None
+        self._sent_before = 0  # bytes, by earlier writers
+        self._taken: tuple[float, int] | None = None  # when the client had taken how many bytes
+
+    # --- what asyncio and aiohttp tell ---------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._tcp = transport
+        server, now = self._server, self._server.now()
+        self.peer = peer_of(transport.get_extra_info("peername"))
+        if not server.has_room(self.peer):
+            self._refuse(transport, now)
+            return
+        server.open[self] = server.waiting[self] = None
+        server.peers[self.peer] += 1
+        self._header_since = now
+        own = transport.get_extra_info("socket")
+        if own is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self._server.refused:
+            return
+        if data:  # aiohttp itself calls this with nothing
+            self._heard = self._server.now()
+            self._received += len(data)
+            if self._header_since is None and (self._payload is None or self._payload.is_eof()):
+                self._header_since = self._heard
+        super().data_received(data)
+
+    def begun(self, payload: Any, writer: Any) -> None:
+        """A request is complete but for its body, which is `payload`; `writer` will answer it."""
+        self._server.waiting.pop(self, None)
+        self._header_since = None
+        self._payload = payload
+        self._body_since = self._heard
+        self._body_from = self._received
+        if self._writer is not None:
+            self._sent_before += self._writer.output_size
+        self._writer = writer
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._payload = None
+            if self._header_since is not None:  # the next request waited for this one
+                self._header_since = self._server.now()
+            if self in self._server.open:
+                self._server.waiting[self] = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._tcp = None
+        self._server.forget(self)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP gets an answer that repeats none of it, and no traceback in the log."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self._server.rates.charge(self.peer, MALFORMED)
+        log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun already")
+        response = _refusal(exc).response()
+        response.force_close()
+        return response
+
+    # --- what follows --------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """End the connection if its client is overdue with anything."""
+        tcp, limits = self._tcp, self._server.limits
+        if tcp is None:
+            return
+        if self._reads_too_slowly(tcp, now):
+            self._log("reads too slowly")
+            self.abort()
+        elif tcp.is_closing():
+            pass
+        elif self._payload is None:
+            if self._header_since is not None and now - self._header_since > limits.header:
+                self._time_out(tcp, "sends no request")
+        elif not self._payload.is_eof():
+            size = self._received - self._body_from
+            took = now - self._body_since
+            if now - self._heard > limits.header or took > limits.body + size / SLOWEST_BODY:
+                self._time_out(tcp, "sends its body too slowly")
+
+    def abort(self) -> None:
+        """End it now. What the kernel still has for the client is thrown away: else it would keep
+        that for as long as the client does not take it."""
+        if self._tcp is not None:
+            own = self._tcp.get_extra_info("socket")
+            if own is not None:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+            self._tcp.abort()
+
+    def _reads_too_slowly(self, tcp: asyncio.Transport, now: float) -> bool:
+        left = tcp.get_write_buffer_size()
+        if not left:
+            self._taken = None
+            return False
+        written = self._sent_before + (self._writer.output_size if self._writer else 0)
+        taken = written - left
+        if self._taken is None or taken - self._taken[1] >= SLOWEST_READER:
+            self._taken = (now, taken)
+        return now - self._taken[0] > self._server.limits.stall
+
+    def _time_out(self, tcp: asyncio.Transport, why: str) -> None:
+        self._log(why)
+        answering = self._payload is not None and self._writer.output_size
+        if answering or tcp.get_write_buffer_size():
+            self.abort()
+        else:
+            tcp.write(_SAY_TOO_SLOW)
+            tcp.close()
+
+    def _refuse(self, tcp: asyncio.Transport, now: float) -> None:
+        """Say that there is no room. What the client sends meanwhile is read, since a socket that
+        is closed over unread bytes throws away the answer, too."""
+        if len(self._server.refused) >= REFUSED_AT_ONCE:
+            self.abort()
+            return
+        self._server.refused[self] = now
+        tcp.write(_SAY_NO_ROOM)
+        tcp.write_eof()
+
+    def _log(self, why: str) -> None:
+        log.debug("connection cut", extra={"peer": self.peer, "why": why})

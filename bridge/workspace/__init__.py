@@ -1,0 +1,1 @@
+"""Directories of agents, attachments, and project configuration."""
