@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from bridge.settings import Settings
+from bridge.server.settings import Settings
 from tests.client_driver import READS_AS_A_PERSON, TOKEN, WITHIN, driving
 from tests.client_matrix import (
     BY_NAME,
