@@ -99,7 +99,8 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
             await manager.close(drain=0)
         await runner.cleanup()
         await push.close()
-    assert not set(children()) - set(before)
+    left = set(children()) - set(before)
+    assert not left, left
 
 
 def _open_to_all(loaded: Loaded) -> Loaded:

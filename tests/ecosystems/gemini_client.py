@@ -4,11 +4,14 @@ and is told what the agent says."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pexpect
+import psutil
 from driver import SNIPPET, TOKEN, URL, obey
 
 CHECKOUT = Path(__file__).parents[2]
@@ -19,6 +22,8 @@ from tests.real_clis import KEY, of_gemini  # noqa: E402
 
 GEMINI = CHECKOUT / "tests/clis/node_modules/.bin/gemini"
 WITHIN = 50.0  # seconds; the test waits longer
+ENDS_WITHIN = 5.0
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 END_KEY = "\x1b[F"  # Enter that follows a character within 30 ms is a new line of the prompt
 ENTER = "\r"
 ESC = "\x1b"
@@ -97,10 +102,17 @@ class Conversation:
         await self._cli.expect_exact(text, async_=True)
 
     def close(self) -> None:
+        """End the CLI and the programs that it has started."""
+        started = psutil.Process().children(recursive=True)
         self._cli.close(force=True)
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(started, timeout=ENDS_WITHIN)
 
 
 async def main() -> None:
+    ctypes.CDLL(None).prctl(SUBREAPER, 1)  # orphans of the CLI stay below this program
     async with Delegates() as model:
         conversation = Conversation(model)
         try:
