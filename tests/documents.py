@@ -1,5 +1,5 @@
-"""The parts of the documents that follow from the code; `python -m tests.documents` rewrites
-them."""
+"""The parts of the documents that are generated from the code; `python -m tests.documents`
+writes them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests import blast_radius, client_matrix, matrix
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
+AGENTS = CHECKOUT / "docs/agents.md"
+SETTINGS = CHECKOUT / "docs/settings.md"
 CLIENTS = CHECKOUT / "docs/clients.md"
 SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
@@ -23,7 +25,7 @@ HEAD = """\
 
 
 def settings_table() -> str:
-    """README's table: a row for each setting."""
+    """The table of docs/settings.md: a row for each setting."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in FIELDS.items():
         default = f"`{shown(field.default)}`" if shown(field.default) else ""
@@ -51,10 +53,14 @@ def shown(default: object) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def with_tables(readme: str) -> str:
-    """`readme` with today's tables between the marks."""
-    tables = {"settings": settings_table(), "matrix": matrix.table(matrix.promised())}
-    return _with(readme, tables)
+def with_settings(settings: str) -> str:
+    """`settings` with today's table of settings."""
+    return _with(settings, {"settings": settings_table()})
+
+
+def with_matrix(agents: str) -> str:
+    """`agents` with today's matrix of CLIs."""
+    return _with(agents, {"matrix": matrix.table(matrix.promised())})
 
 
 def with_blast_radius(security: str) -> str:
@@ -67,17 +73,18 @@ def with_clients(clients: str) -> str:
     return _with(clients, {"matrix": client_matrix.table()})
 
 
-def _with(readme: str, tables: Mapping[str, str]) -> str:
+def _with(page: str, tables: Mapping[str, str]) -> str:
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        before, _, rest = readme.partition(begin)
+        before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)
-        readme = f"{before}{begin}{table}{end}{after}"
-    return readme
+        page = f"{before}{begin}{table}{end}{after}"
+    return page
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text("utf-8")), "utf-8")
+    SETTINGS.write_text(with_settings(SETTINGS.read_text("utf-8")), "utf-8")
+    AGENTS.write_text(with_matrix(AGENTS.read_text("utf-8")), "utf-8")
     ENV_EXAMPLE.write_text(env_example(), "utf-8")
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")

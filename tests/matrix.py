@@ -1,35 +1,36 @@
-"""What every real CLI is tried in (tests/test_matrix.py), and the table that says so in README.md:
-`python -m tests.documents` writes it there, and a run of the tests prints what came of it."""
+"""The scenarios of every real CLI (tests/test_matrix.py) and their table in docs/agents.md, which
+`python -m tests.documents` writes. A run of the tests prints the table of its results."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 
 from tests.real_clis import CLIS, Cli
 
 SCENARIOS = {
-    "stream": "a text arrives as a stream",
-    "tool": "a command is run, told of and its output told",
-    "allow": "a permission is asked for and given",
-    "deny": "a permission is asked for and denied",
-    "cancel asked": "a cancel while a permission is open",
-    "cancel running": "a cancel while a command runs, with no process left",
-    "after a cancel": "a conversation is loaded and goes on after a cancel, also of its first turn",
+    "stream": "text arrives as a stream",
+    "tool": "a command runs, and updates show the command and its output",
+    "allow": "the agent asks for a permission and the client allows it",
+    "deny": "the agent asks for a permission and the client denies it",
+    "cancel asked": "a cancel while a question is open",
+    "cancel running": "a cancel while a command runs, and no process remains",
+    "after a cancel": "a conversation resumes after a cancel, even after one of its first turn",
     "two turns": "two turns in one session and one process",
-    "resume": "a conversation goes on in a new process of a new server",
-    "model error": "an error of the model fails the task and says why",
-    "no binary": "a CLI that is missing is named at the start",
+    "resume": "a conversation resumes in a new process of a new server",
+    "model error": "an error of the model fails the task with its reason",
+    "no binary": "the server names a missing CLI at its start",
 }
 CANNOT: dict[tuple[str, str], str] = {}
-"""What a CLI cannot do by its nature, with the reason; by name and scenario."""
+"""The scenarios that a CLI cannot pass by its nature, with the reason; by name and scenario."""
 NOTES: dict[tuple[str, str], str] = {
-    ("gemini", "resume"): "the task waits for the next minute where the conversation began in this "
-    "one, of which the CLI cannot find its own file",
-    ("codex", "cancel running"): "the command is one that was allowed to leave the sandbox",
-    ("codex-acp", "cancel running"): "as with `codex`",
-    ("aider", "tool"): "its model is not asked again after a command",
+    ("gemini", "resume"): "a task waits for the next minute if its conversation began in the "
+    "current one, because the CLI cannot find its own file of the same minute",
+    ("codex", "cancel running"): "the command has permission to leave the CLI's own sandbox",
+    ("codex-acp", "cancel running"): "as for `codex`",
+    ("aider", "tool"): "it does not call its model again after a command",
 }
-"""What else there is to know of a cell."""
+"""Remarks on a cell."""
 
 
 def cells(scenario: str) -> Iterable[Cli]:
@@ -47,12 +48,16 @@ def table(outcomes: Mapping[tuple[str, str], str]) -> str:
         found = [outcomes.get((cli.name, scenario), "?") for scenario in SCENARIOS]
         lines.append(f"| `{cli.name}` {cli.version} | {' | '.join(found)} |")
     meanings = [f"{name}: {meaning}" for name, meaning in SCENARIOS.items()]
-    notes = [f"* `{name}`, {cell}: {why}." for (name, cell), why in (CANNOT | NOTES).items()]
-    return "\n".join([*lines, "", f"{'; '.join(meanings)}.", "", *notes]) + "\n"
+    notes = [
+        textwrap.fill(f"* `{name}`, {cell}: {why}.", 100, subsequent_indent="  ")
+        for (name, cell), why in (CANNOT | NOTES).items()
+    ]
+    legend = textwrap.fill(f"{'; '.join(meanings)}.", 100)
+    return "\n".join([*lines, "", legend, "", *notes]) + "\n"
 
 
 def promised() -> dict[tuple[str, str], str]:
-    """What the tests must show."""
+    """The outcomes that the tests must show."""
     return {
         (cli.name, scenario): "no" if (cli.name, scenario) in CANNOT else "yes"
         for cli in CLIS

@@ -22,9 +22,14 @@ CHECKOUT = documents.CHECKOUT
 REWRITE = "run: python -m tests.documents"
 
 
-def test_the_tables_of_the_readme_are_those_of_the_code() -> None:
-    readme = documents.README.read_text("utf-8")
-    assert documents.with_tables(readme) == readme, REWRITE
+def test_the_table_of_settings_is_the_one_of_the_code() -> None:
+    page = documents.SETTINGS.read_text("utf-8")
+    assert documents.with_settings(page) == page, REWRITE
+
+
+def test_the_matrix_of_clis_is_the_one_of_the_tests() -> None:
+    page = documents.AGENTS.read_text("utf-8")
+    assert documents.with_matrix(page) == page, REWRITE
 
 
 def test_every_setting_is_in_env_example() -> None:

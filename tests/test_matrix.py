@@ -1,5 +1,5 @@
-"""Every real CLI in the same scenarios, through the real server, on a scripted model. What comes of
-it is the table at the end of a run, and the one in README.md (tests/matrix.py)."""
+"""Every real CLI in the same scenarios, through the real server, on a scripted model. A run
+prints the table of its results; docs/agents.md has the expected one (tests/matrix.py)."""
 
 from __future__ import annotations
 

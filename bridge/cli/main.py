@@ -27,7 +27,7 @@ examples:
   coding-agent-bridge card verify http://127.0.0.1:41242 --keys trusted.json
   coding-agent-bridge record talk.jsonl -- claude -p …   record a CLI, to replay it later
 
-All settings are environment variables; README.md and .env.example list them.
+All settings are environment variables; docs/settings.md and .env.example list them.
 """
 
 

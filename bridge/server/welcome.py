@@ -32,7 +32,8 @@ where a client reaches it.</li>
 </ul>
 <h2>An example</h2>
 <p>Where the server needs a token, <code>TOKEN</code> is the one that its operator gave you.
-README.md of the project explains the answer and shows how to answer a question of the agent.</p>
+docs/protocol.md of the project explains the answer, and docs/curl.md shows how to answer a question
+of the agent.</p>
 <pre>{example}</pre>
 </body>
 </html>
