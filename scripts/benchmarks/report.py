@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,13 +12,14 @@ from scripts.benchmarks.machine import ADDITIONS
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
 OURS = ("memory", "durable")
 TARGETS = (*OURS, "sdk", "alone")
+WIDTH = 100  # characters of a line outside of the table
 HEAD = (
     *("measure", "unit", "target", "memory", "met", "durable", "met", "SDK", "times as good"),
     "aiohttp alone",
 )
 
 Result = Mapping[str, Any]
-"""What scripts/bench --json writes: see docs/performance.md."""
+"""The content of the file that scripts/bench --json writes: see docs/performance.md."""
 
 
 class Row(NamedTuple):
@@ -132,7 +134,7 @@ def _several(sizes: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def table(result: Result) -> list[tuple[str, ...]]:
-    """The lines of the table, the head first. Rows that nobody has figures for are left out."""
+    """The lines of the table, the head first. Rows without any figure are left out."""
     cells = (_line(row, result["runs"]) for row in rows(result["sizes"]["bridge"]))
     return [HEAD, *(line for line in cells if line)]
 
@@ -211,12 +213,12 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    """What stands between the marks of docs/performance.md."""
+    """The text between the marks of docs/performance.md."""
     head, *lines = table(result)
     ruler = ["---", "---", *["---:"] * (len(head) - 2)]
     shown = [f"| {' | '.join(line)} |" for line in (head, ruler, *lines)]
-    notes = [f"* {note}" for note in _notes(result)]
-    return "\n".join([_machine(result), "", *shown, "", *notes, ""])
+    notes = [textwrap.fill(f"* {note}", WIDTH, subsequent_indent="  ") for note in _notes(result)]
+    return "\n".join([textwrap.fill(_machine(result), WIDTH), "", *shown, "", *notes, ""])
 
 
 def with_tables(page: str, result: Result) -> str:
@@ -240,7 +242,7 @@ def _machine(result: Result) -> str:
 
 
 def _notes(result: Result) -> list[str]:
-    """What was given up, and what the SDK's server was asked for less of."""
+    """The measures without a result, and the smaller sizes of the SDK's server."""
     problems = dict.fromkeys(
         f"{target}, `{note['measure']}`: {note['why']}"
         for run in result["runs"]
