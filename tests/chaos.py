@@ -618,7 +618,7 @@ async def stderr_floods(world: World) -> int:
     return 3
 
 
-@scenario("F7", "stdin: closed, never read, a question whose answer nobody reads; stdout closed")
+@scenario("F7", "stdin: closed, never read, a question whose answer is never read; stdout closed")
 async def stdin_trouble(world: World) -> int:
     await world.start()
     world.run([["close", 0], ["text", 50]], "completed", "failed")
@@ -718,7 +718,7 @@ async def _asked(run: Run) -> None:
     await until(lambda: run.answers)
 
 
-@scenario("F9", "kill -9, then the CLI ends while there is no server; its children live on")
+@scenario("F9", "kill -9, then the CLI ends without a server; its children live on")
 async def dies_unwatched(world: World) -> int:
     await world.start()
     chance = world.random
@@ -984,7 +984,7 @@ async def no_descriptors(world: World) -> int:
     return 2
 
 
-@scenario("F18", "a stranger has the pid of a CLI that ended while there was no server")
+@scenario("F18", "a stranger has the pid of a CLI that ended without a server")
 async def pid_reuse(world: World) -> int:
     await world.start()
     run = world.run([["text", 200, 1, 20], ["kill"]], "failed")
@@ -1152,7 +1152,7 @@ async def run_all(
 def table(outcome: Outcome) -> str:
     """As Markdown. The bound: of all runs like these, with 95 % confidence fewer go wrong."""
     lines = [
-        "| fault | what was done | runs | faults | violations | at most (95 %) |",
+        "| fault | description | runs | faults | violations | at most (95 %) |",
         "|---|---|---:|---:|---:|---:|",
     ]
     for name, row in sorted(outcome.rows.items(), key=_by_number):
