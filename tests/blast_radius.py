@@ -42,7 +42,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         # The same, and only root could do it without.
         **dict.fromkeys(
             (
-                *("give-a-file-away", "make-a-device", "open-by-handle", "become-somebody-else"),
+                *("give-a-file-away", "make-a-device", "open-by-handle", "become-another-user"),
                 *("write-system-files", "write-kernel-settings", "type-into-another-terminal"),
                 *("open-a-raw-socket", "open-a-packet-socket", "listen-on-a-privileged-port"),
                 *("change-the-root", "load-a-module", "rename-the-host", "raise-its-limits"),

@@ -437,7 +437,7 @@ def signal_by_pidfd(at: Targets) -> None:
 
 
 @attempt
-def signal_everybody(at: Targets) -> str:
+def signal_all_processes(at: Targets) -> str:
     """Whom kill(-1) would reach besides its own session."""
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -709,7 +709,7 @@ def gain_privileges_by_setuid(at: Targets) -> None:
 
 
 @attempt
-def become_somebody_else(at: Targets) -> None:
+def become_another_user(at: Targets) -> None:
     os.setuid(os.getuid() + 1)
 
 
