@@ -1,8 +1,9 @@
-"""What A2A 1.0.1 and 0.3 require of a server, and the tests that prove it. Run as a program
-(`python -m tests.requirements`), it writes docs/conformance.md."""
+"""The requirements of A2A 1.0.1 and 0.3 for a server, and the tests that prove them. Run as a
+program (`python -m tests.requirements`), it writes docs/conformance.md."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ LEVELS: tuple[Level, ...] = ("MUST", "SHOULD", "MAY")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A sentence about the server, in our words. `id` begins with its area. `tests`: what fails
-    if it is not so, as `tests/test_x.py::test_name`. `deferred`: why there is none."""
+    """A sentence about the server, in the words of this project. `id` begins with its area.
+    `tests`: the tests that fail if the sentence is false, as `tests/test_x.py::test_name`.
+    `deferred`: the reason for a requirement without tests."""
 
     id: str
     version: Version
@@ -100,7 +102,8 @@ SENDING = (
         "1.0",
         "§3.2.2, §3.3.3",
         "MUST",
-        "With `returnImmediately` the answer is the task as it has just begun, which goes on.",
+        "With `returnImmediately` the answer is the task in its first state, and the "
+        "task continues.",
         (
             *_in("server", "test_a_non_blocking_send_answers_at_once"),
             *_in("rest", "test_a_send_that_does_not_wait_returns_the_task_at_once"),
@@ -122,7 +125,7 @@ SENDING = (
         "1.0",
         "§3.2.2",
         "MUST",
-        "Whether the client wants to wait makes no difference to a stream.",
+        "A stream does not depend on the client's wish to wait.",
         _in("conformance", "test_a_stream_is_one_whether_its_client_waits_or_not"),
     ),
     Requirement(
@@ -130,7 +133,7 @@ SENDING = (
         "both",
         "§3.5.2; 0.3 §7.1",
         "MUST",
-        "A client that hangs up during a send ends nothing but its own wait.",
+        "A client that disconnects during a send ends only its own wait.",
         _in("server", "test_a_client_that_goes_away_does_not_end_its_task"),
     ),
     Requirement(
@@ -150,9 +153,10 @@ SENDING = (
         "both",
         "§3.3.1; 0.3 §7.1",
         "MAY",
-        "A message with the id and the content of an earlier one joins the task of that one while "
-        "the task is open and, for a client that shows that it retries, after its end. Another "
-        "content is a new message. Ids shorter than 16 characters are not remembered.",
+        "A message with the id and the content of an earlier one joins the task of that"
+        " one while the task is open and, for a client that shows that it retries, "
+        "after its end. Other content makes a new message. Ids shorter than 16 "
+        "characters are not remembered.",
         _in(
             "sent_again",
             "test_the_same_message_joins_its_task_as_long_as_that_is_open",
@@ -168,9 +172,9 @@ SENDING = (
         "both",
         "§3.2.2; 0.3 §7.1.1",
         "SHOULD",
-        "What is answered suits the output modes that the client accepts.",
-        deferred="A coding agent says what it has to say as text and JSON; the wish is read and "
-        "not acted on.",
+        "The answer suits the output modes that the client accepts.",
+        deferred="A coding agent answers in text and JSON; the server reads the wish and does "
+        "not act on it.",
     ),
 )
 
@@ -180,7 +184,7 @@ IDENTITY = (
         "both",
         "§3.4.2; 0.3 §6.1",
         "MUST",
-        "The server makes the ids of tasks, each of them once.",
+        "The server creates the ids of tasks, each of them once.",
         _in("conformance", "test_the_server_makes_the_ids_of_tasks"),
     ),
     Requirement(
@@ -188,7 +192,7 @@ IDENTITY = (
         "both",
         "§3.4.2; 0.3 §8.2",
         "MUST",
-        "A message to a task that is not known is refused with TaskNotFound and begins none.",
+        "A message to an unknown task is refused with TaskNotFound and begins none.",
         (
             *_in("conformance", "test_the_server_makes_the_ids_of_tasks"),
             *_in("server", "test_unknown_tasks_are_not_found"),
@@ -200,7 +204,7 @@ IDENTITY = (
         "both",
         "§3.4.1; 0.3 §6.1",
         "MUST",
-        "A task without a context gets a new one, whose id the answer tells.",
+        "A task without a context gets a new one, and the answer has its id.",
         (
             *_in("conformance", "test_the_server_makes_the_ids_of_tasks"),
             *_in("contexts", "test_without_a_context_id_each_task_has_its_own"),
@@ -211,7 +215,7 @@ IDENTITY = (
         "1.0",
         "§3.4.1",
         "MUST",
-        "A context id of the client's making is kept as it is, or refused; it is never replaced.",
+        "A context id from the client is kept unchanged, or refused; it is never replaced.",
         (
             *_in("conformance", "test_a_context_id_of_the_client_is_kept_or_refused"),
             *_in(
@@ -226,8 +230,8 @@ IDENTITY = (
         "1.0",
         "§3.4.3",
         "MUST",
-        "A message that names only its task belongs to the context of that task; one that "
-        "names another context as well is refused.",
+        "A message that names only its task belongs to the context of that task; a "
+        "message that names another context as well is refused.",
         (
             *_in("conformance", "test_an_answer_that_names_only_its_task_is_of_the_tasks_context"),
             *_in("server", "test_a_context_that_is_not_the_tasks_is_refused"),
@@ -252,8 +256,8 @@ IDENTITY = (
         "both",
         "§3.1.1, §3.4.3; 0.3 §7.1",
         "MUST",
-        "A task that has ended takes no message, nor does anything about it change; what follows "
-        "is another task of its context.",
+        "An ended task takes no message and never changes; later work is another task "
+        "of its context.",
         (
             *_in(
                 "conformance",
@@ -269,8 +273,8 @@ IDENTITY = (
         "both",
         "§3.3.3; 0.3 §7.1",
         "MAY",
-        "A message to a task that works, or to its context, waits for its turn, or is refused "
-        "where the operator wants that.",
+        "A message to a working task, or to its context, waits for its turn, or is "
+        "refused if the operator configures that.",
         (
             *_in("conformance", "test_a_message_to_a_working_task_is_for_the_next_turn"),
             *_in(
@@ -286,8 +290,7 @@ IDENTITY = (
         "both",
         "§3.2.5, §4.1.4; 0.3 §6.4",
         "SHOULD",
-        "A message stands in the history as it was sent, with its metadata, extensions and "
-        "references.",
+        "The history has a message unchanged, with its metadata, extensions and references.",
         (
             *_in("conformance", "test_a_message_is_kept_as_it_was_sent"),
             *_in("server", "test_parts_and_metadata_of_a_message_reach_the_agent"),
@@ -299,7 +302,7 @@ IDENTITY = (
         "both",
         "§4.1.4; 0.3 §6.4",
         "MUST",
-        "Messages of the agent name their context, and their task where there is one.",
+        "Messages of the agent name their context, and their task if there is one.",
         (
             *_in("server", "test_history_holds_the_messages_of_both_sides_in_order"),
             *_in("codec", "test_messages_of_the_agent_name_their_task_and_context"),
@@ -310,7 +313,7 @@ IDENTITY = (
         "both",
         "§3.7; 0.3 §6.1",
         "SHOULD",
-        "Results are artifacts; messages are progress, questions and last words.",
+        "Results are artifacts; messages are progress, questions and final texts.",
         (
             *_in("server", "test_a_blocking_send_answers_with_the_finished_task"),
             *_in("task", "test_the_answer_is_one_artifact_that_grows"),
@@ -341,8 +344,8 @@ WAITING = (
         "both",
         "§3.4.3; 0.3 §6.3",
         "SHOULD",
-        "A task that needs input says in its status message which; the next message to it is the "
-        "answer.",
+        "The status message of a task that needs input has the question; the next "
+        "message to the task is the answer.",
         _in(
             "server",
             "test_a_blocking_send_answers_when_the_agent_asks",
@@ -354,7 +357,7 @@ WAITING = (
         "both",
         "§7.6.1; 0.3 §4.5",
         "MUST",
-        "A task that needs a login is auth-required, and its status message says what for.",
+        "A task that needs a login is auth-required, and its status message has the purpose.",
         (
             *_in("server", "test_a_login_is_asked_for_as_auth_required"),
             *_in("task", "test_a_login_is_waited_for_in_a_state_of_its_own"),
@@ -365,8 +368,8 @@ WAITING = (
         "1.0",
         "§7.6.3",
         "MUST",
-        "To wait is not to be allowed: only what the client answers decides, and what is not "
-        "understood is asked again.",
+        "Only the client's answer decides a permission. The question is repeated if the"
+        " answer cannot be matched.",
         (
             *_in("contexts", "test_an_answer_that_is_not_understood_is_asked_for_again"),
             *_in(
@@ -383,7 +386,7 @@ WAITING = (
         "1.0",
         "§7.6.1",
         "SHOULD",
-        "Streams stay open while a login is waited for, and messages are taken.",
+        "Streams stay open while a task waits for a login, and messages are accepted.",
         _in("streams", "test_the_stream_stays_open_while_a_login_is_waited_for"),
     ),
 )
@@ -394,7 +397,7 @@ GETTING = (
         "both",
         "§3.1.3; 0.3 §7.3",
         "MUST",
-        "A task can be got as it stands: status, artifacts and history.",
+        "A get returns the current task: status, artifacts and history.",
         (
             *_in("server", "test_a_blocking_send_answers_with_the_finished_task"),
             *_in("rest", "test_a_message_is_sent_and_its_task_got_and_found_in_the_list"),
@@ -405,7 +408,7 @@ GETTING = (
         "both",
         "§3.1.3, §3.1.5, §3.1.6; 0.3 §8.2",
         "MUST",
-        "Nothing can be asked of a task that is not known: TaskNotFound.",
+        "Every operation on an unknown task is refused: TaskNotFound.",
         (
             *_in("server", "test_unknown_tasks_are_not_found"),
             *_in("equivalence", "test_an_unknown_task_is_not_found"),
@@ -417,7 +420,7 @@ GETTING = (
         "both",
         "§3.2.4; 0.3 §7.3.1",
         "MAY",
-        "Without `historyLength` the whole history is there.",
+        "Without `historyLength` the whole history is returned.",
         (
             *_in("server", "test_history_is_cut_to_the_newest_messages"),
             *_in("equivalence", "test_history_is_cut_in_the_same_way"),
@@ -428,9 +431,9 @@ GETTING = (
         "both",
         "§3.2.4; 0.3 §7.3.1",
         "MUST",
-        "With one, there are at most so many messages, the newest, in the order of the "
-        "talk, and for zero no member at all: of a get, a send, a list and the Task that "
-        "begins a stream.",
+        "With `historyLength`, an answer has at most that many messages, the newest, in"
+        " their order, and for zero no such member: of a get, a send, a list and the "
+        "Task that begins a stream.",
         (
             *_in("server", "test_history_is_cut_to_the_newest_messages"),
             *_in("conformance", "test_the_task_that_begins_a_stream_has_so_much_history"),
@@ -444,7 +447,7 @@ GETTING = (
         "both",
         "§3.2.4; 0.3 §8.1",
         "MUST",
-        "A length that is negative, or no whole number, is invalid.",
+        "A negative or fractional length is invalid.",
         (
             *_in("server", "test_a_history_length_that_is_none_is_refused"),
             *_in("equivalence", "test_a_wrong_history_length_is_refused_for_the_same_reason"),
@@ -455,8 +458,7 @@ GETTING = (
         "both",
         "§3.1.5; 0.3 §7.4",
         "MUST",
-        "A cancel ends the task, whatever it is doing or waiting for, and is answered with it as "
-        "it is then.",
+        "A cancel ends the task in any state, and the answer is the canceled task.",
         (
             *_in(
                 "server",
@@ -472,7 +474,7 @@ GETTING = (
         "both",
         "§3.1.5; 0.3 §8.2",
         "MUST",
-        "A task that has ended, by a cancel too, cannot be canceled: TaskNotCancelable.",
+        "An ended task, also a canceled one, cannot be canceled: TaskNotCancelable.",
         (
             *_in("server", "test_cancel_answers_with_the_canceled_task"),
             *_in("equivalence", "test_a_canceled_task_looks_the_same"),
@@ -483,7 +485,7 @@ GETTING = (
         "both",
         "§3.1.5; 0.3 §7.4",
         "SHOULD",
-        "What the agent had started for a canceled task ends with it.",
+        "The processes of a canceled task end with it.",
         (
             *_in("server", "test_cancel_answers_with_the_canceled_task"),
             *_in("contexts", "test_a_working_task_is_canceled_with_all_its_processes"),
@@ -506,8 +508,8 @@ LISTING = (
         "1.0",
         "§3.1.4, §5.7",
         "MUST",
-        "Tasks, next page token, page size and total size are in every answer; the token is empty "
-        "on the last page.",
+        "Tasks, next page token, page size and total size are in every answer; the "
+        "token is empty on the last page.",
         _in(
             "list",
             "test_a_list_has_all_its_members_even_if_it_is_empty",
@@ -519,7 +521,7 @@ LISTING = (
         "1.0",
         "§3.1.4",
         "MUST",
-        "Pages that follow each other's tokens are the list: nothing twice, nothing missing.",
+        "The pages of successive tokens are the complete list, without repetitions and gaps.",
         (
             *_in(
                 "list",
@@ -535,7 +537,7 @@ LISTING = (
         "1.0",
         "§3.1.4",
         "MUST",
-        "The total counts what the filters leave, on all pages.",
+        "The total counts the filtered tasks of all pages.",
         _in("list", "test_the_total_counts_all_pages_of_what_matches"),
     ),
     Requirement(
@@ -543,8 +545,8 @@ LISTING = (
         "1.0",
         "§3.1.4, §6.5",
         "MUST",
-        "A page has 1 to 100 tasks, 50 unless told otherwise; other sizes, and tokens "
-        "that the server did not give, are invalid.",
+        "A page has 1 to 100 tasks, 50 by default; other sizes, and tokens that the "
+        "server did not create, are invalid.",
         (
             *_in("codec", "test_all_tasks_are_listed_unless_a_filter_is_given"),
             *_in(
@@ -560,8 +562,8 @@ LISTING = (
         "1.0",
         "§3.1.4",
         "MUST",
-        "A context, a state and the time of the last status are filters, alone and together; a "
-        "state that does not exist is invalid.",
+        "A context, a state and the time of the last status are filters, alone and "
+        "together; an unknown state is invalid.",
         (
             *_in(
                 "list",
@@ -579,7 +581,7 @@ LISTING = (
         "1.0",
         "§3.1.4",
         "MUST",
-        "Listed tasks have no member `artifacts` unless artifacts were asked for.",
+        "Listed tasks have no member `artifacts` unless the client requests artifacts.",
         (
             *_in("list", "test_artifacts_are_left_out_unless_they_are_asked_for"),
             *_in("codec", "test_a_page_has_artifacts_only_where_they_are_asked_for"),
@@ -616,7 +618,7 @@ STREAMS = (
         "both",
         "§3.1.2; 0.3 §7.2",
         "MUST",
-        "Where the agent replies directly, that Message is the only item.",
+        "If the agent replies directly, that Message is the only item.",
         (
             *_in("streams", "test_a_direct_reply_is_the_whole_stream"),
             *_in(
@@ -630,8 +632,8 @@ STREAMS = (
         "1.0",
         "§3.1.2",
         "MUST",
-        "Any other stream begins with the Task, goes on with updates, and ends after the last "
-        "state.",
+        "Any other stream begins with the Task, continues with updates, and ends after "
+        "the last state.",
         (
             *_in(
                 "streams",
@@ -662,7 +664,7 @@ STREAMS = (
         "both",
         "§11.7; 0.3 §7.2.2",
         "SHOULD",
-        "The stream of a send ends when the agent asks; the answer may be streamed in turn.",
+        "The stream of a send ends at a question; the answer may be streamed in turn.",
         _in(
             "streams",
             "test_the_stream_of_a_send_ends_at_a_question",
@@ -674,8 +676,8 @@ STREAMS = (
         "1.0",
         "§3.1.6",
         "MUST",
-        "A subscription begins with the Task as it stands, goes on without a gap and with "
-        "nothing twice, and lasts until the task has ended, over questions too.",
+        "A subscription begins with the current Task, continues without gaps and "
+        "repetitions, and lasts until the end of the task, across questions.",
         (
             *_in(
                 "streams",
@@ -692,7 +694,7 @@ STREAMS = (
         "both",
         "§3.1.6; 0.3 §7.9",
         "MUST",
-        "A task that has ended cannot be subscribed to: UnsupportedOperation.",
+        "A client cannot subscribe to an ended task: UnsupportedOperation.",
         (
             *_in("server", "test_a_finished_task_takes_no_message_and_no_subscriber"),
             *_in("rest", "test_a_task_that_has_ended_takes_nothing_more"),
@@ -703,7 +705,7 @@ STREAMS = (
         "0.3",
         "0.3 §7.9",
         "MUST",
-        "A client that lost its stream can have what comes from now on.",
+        "A client that lost its stream can receive all updates from now on.",
         _in(
             "streams",
             "test_a_subscriber_that_goes_away_ends_nothing",
@@ -715,8 +717,8 @@ STREAMS = (
         "1.0",
         "§3.5.2",
         "MUST",
-        "All streams of a task tell the same in the same order; closing one, or not "
-        "reading it, matters neither to the others nor to the task.",
+        "All streams of a task have the same items in the same order; a stream that is "
+        "closed or not read affects neither the others nor the task.",
         _in(
             "streams",
             "test_all_subscribers_see_the_same_updates_in_the_same_order",
@@ -729,9 +731,9 @@ STREAMS = (
         "both",
         "§4.2.1, §4.2.2; 0.3 §7.2.2, §7.2.3",
         "MUST",
-        "Updates name their task and context. The first piece of an artifact makes it, "
-        "later ones are appended, the last one says so; together they are the artifact of "
-        "the task.",
+        "Updates name their task and context. The first piece of an artifact creates "
+        "it, later ones are appended, the last one is marked; together they are the "
+        "artifact of the task.",
         (
             *_in("streams", "test_chunks_of_an_artifact_add_up_to_it"),
             *_in("server", "test_ids_of_a_task_are_in_each_of_its_updates"),
@@ -747,8 +749,8 @@ STREAMS = (
         "both",
         "§9.4.2, §11.7; 0.3 §7",
         "MUST",
-        "What is wrong before the first item is an error like any other and no stream; a client "
-        "of 0.3 that accepts nothing but streams gets it as one.",
+        "An error before the first item is an ordinary error without a stream; a client"
+        " of 0.3 that accepts only streams gets it as a stream.",
         (
             *_in(
                 "streams",
@@ -763,7 +765,7 @@ STREAMS = (
         "both",
         "§3.5.2; 0.3 §3.3.1",
         "MAY",
-        "A silent stream has comments in it, so that clients can tell it from a dead one.",
+        "A silent stream contains comments, so that clients can distinguish it from a dead one.",
         _in(
             "streams",
             "test_heartbeats_come_while_nothing_else_does",
@@ -778,8 +780,8 @@ PUSH = (
         "both",
         "§3.1.7, §3.1.9, §4.3.1; 0.3 §7.5",
         "MUST",
-        "A task may have several configs; the server makes ids where clients do not, and "
-        "the same id replaces.",
+        "A task may have several configs; the server creates missing ids, and a "
+        "repeated id replaces its config.",
         (
             *_in(
                 "push_over_http",
@@ -796,8 +798,8 @@ PUSH = (
         "0.3",
         "0.3 §6.10, §7.6, §7.7, §7.8",
         "MUST",
-        "Configs are nested, listed as an array, got without naming one, and deleting is "
-        "answered with null.",
+        "Configs are nested, listed as an array and available without an id; a delete "
+        "is answered with null.",
         _in(
             "push_over_http",
             "test_a_config_looks_in_each_version_as_it_should",
@@ -811,8 +813,8 @@ PUSH = (
         "1.0",
         "§3.1.8, §3.1.10",
         "MUST",
-        "Unknown configs and those of unknown tasks are not found; but deleting twice is "
-        "as good as once, and stops what is under way.",
+        "Unknown configs, and configs of unknown tasks, are not found. A second delete "
+        "succeeds. A delete stops pending deliveries.",
         (
             *_in(
                 "push_over_http",
@@ -828,7 +830,7 @@ PUSH = (
         "both",
         "§3.2.2; 0.3 §7.1.1",
         "MUST",
-        "A config may come with a message; if it is wrong, nothing is begun.",
+        "A message may contain a config; an invalid one begins no task.",
         _in(
             "push_over_http",
             "test_a_send_that_waits_may_ask_for_notifications",
@@ -841,8 +843,8 @@ PUSH = (
         "1.0",
         "§3.1.7",
         "MUST",
-        "A config lasts until it is deleted or the task is forgotten; with BRIDGE_STATE_DIR, what "
-        "is owed to it outlasts a crash.",
+        "A config lasts until it is deleted or the task is evicted; with "
+        "BRIDGE_STATE_DIR, pending notifications survive a crash.",
         _in(
             "push",
             "test_what_waits_is_delivered_after_a_restart_and_then_the_task_is_forgotten",
@@ -854,7 +856,7 @@ PUSH = (
         "1.0",
         "§4.3.3",
         "MUST",
-        "A notification is an item as a stream has it, of A2A's own media type.",
+        "A notification is an item with the shape of a stream item, of A2A's own media type.",
         _in(
             "push_over_http",
             "test_the_receiver_is_told_what_the_stream_tells_in_the_same_order",
@@ -866,7 +868,7 @@ PUSH = (
         "0.3",
         "0.3 §9.5",
         "SHOULD",
-        "A notification is the whole Task, whatever version other clients of it speak.",
+        "A notification is the whole Task, independent of the versions of other clients.",
         _in(
             "push_over_http",
             "test_in_the_old_version_the_whole_task_is_told_each_time",
@@ -878,7 +880,7 @@ PUSH = (
         "both",
         "§4.3.3, §13.2; 0.3 §6.9",
         "MUST",
-        "Notifications carry the credentials that the config has, and its token.",
+        "Notifications carry the credentials and the token of their config.",
         (
             *_in("push_over_http", "test_the_receiver_gets_its_credentials_and_its_token"),
             *_in("push", "test_the_headers_say_who_sends_what_in_the_version_of_the_config"),
@@ -889,8 +891,8 @@ PUSH = (
         "1.0",
         "§3.5.3, §4.3.3",
         "MUST",
-        "Every update is attempted at least once for every config, in order, and "
-        "questions and cancels are among them.",
+        "Every update, questions and cancels included, is attempted at least once for "
+        "every config, in order.",
         (
             *_in(
                 "push_over_http",
@@ -909,8 +911,8 @@ PUSH = (
         "1.0",
         "§4.3.3",
         "SHOULD",
-        "A delivery has a time limit, and delays nobody else; what may change by itself "
-        "is tried again, after longer and longer pauses.",
+        "A delivery has a time limit and delays no other one; temporary failures are "
+        "retried after growing pauses.",
         (
             *_in(
                 "push",
@@ -926,8 +928,8 @@ PUSH = (
         "both",
         "§13.2; 0.3 §6.8",
         "SHOULD",
-        "Nothing is sent into private networks unless the operator allows it, by whatever "
-        "name or redirect.",
+        "Notifications never reach private networks, by any name or redirect, unless "
+        "the operator allows it.",
         (
             *_in("push_over_http", "test_private_addresses_are_refused_before_anything_begins"),
             *_in(
@@ -943,7 +945,7 @@ PUSH = (
         "both",
         "§13.2; 0.3 §6.9",
         "SHOULD",
-        "Credentials and tokens are shown to nobody again and lie encrypted on the disk.",
+        "Credentials and tokens are never shown again, and are encrypted on the disk.",
         (
             *_in("push_over_http", "test_secrets_are_shown_in_no_answer"),
             *_in("push", "test_secrets_are_encrypted_wherever_they_are_written"),
@@ -955,7 +957,7 @@ PUSH = (
         "§3.1.9",
         "MAY",
         "Lists of configs may come in pages.",
-        deferred="A task has so few configs that they are one page, with an empty token.",
+        deferred="The few configs of a task are one page, with an empty token.",
     ),
 )
 
@@ -976,7 +978,7 @@ VERSIONS = (
         "1.0",
         "§3.6.2",
         "MUST",
-        "A request is understood as major and minor version say; the patch does not matter.",
+        "A request is read in its major and minor version; the patch does not matter.",
         (
             *_in(
                 "server",
@@ -991,7 +993,7 @@ VERSIONS = (
         "1.0",
         "§3.6.2, §3.3.2",
         "MUST",
-        "Any other version is refused with VersionNotSupported, which names those that are spoken.",
+        "Any other version is refused with VersionNotSupported, which names the supported ones.",
         (
             *_in("server", "test_an_unknown_version_is_told_which_are_known"),
             *_in("rest", "test_another_version_or_none_is_not_supported"),
@@ -1002,7 +1004,7 @@ VERSIONS = (
         "1.0",
         "§3.6.1",
         "MAY",
-        "The version may stand in the query; a header counts more.",
+        "The version may be in the query; a header takes precedence.",
         (
             *_in("server", "test_the_version_is_what_the_client_says_it_is"),
             *_in("rest", "test_the_version_may_stand_in_the_query"),
@@ -1013,8 +1015,7 @@ VERSIONS = (
         "both",
         "§3.2.6, §4.6, §14.2.2; 0.3 §5.5.2.1",
         "SHOULD",
-        "Extensions that are not known are ignored; those that are on are named in the "
-        "answer's header.",
+        "Unknown extensions are ignored; the header of the answer names the active ones.",
         _in(
             "options",
             "test_the_extension_is_confirmed_under_the_name_that_asked",
@@ -1026,8 +1027,8 @@ VERSIONS = (
         "1.0",
         "§3.3.4, §4.6.1",
         "MUST",
-        "A request without an extension that the card requires is refused. Ours is required "
-        "only with BRIDGE_REQUIRE_EXTENSION.",
+        "A request without an extension that the card requires is refused. The bridge "
+        "requires its own extension only with BRIDGE_REQUIRE_EXTENSION.",
         (
             *_in(
                 "bad_params",
@@ -1046,7 +1047,7 @@ CARDS = (
         "both",
         "§8.2, §14.3; 0.3 §5.3",
         "MUST",
-        "The card is at its well-known address, and at the one of before 0.3.",
+        "The card is at its well-known address, and at the address from before 0.3.",
         _in("server", "test_the_card_is_served_in_the_shape_that_is_set"),
     ),
     Requirement(
@@ -1054,7 +1055,7 @@ CARDS = (
         "1.0",
         "§4.4.1, §4.4.5",
         "MUST",
-        "The card has all members that it must have, and so have its skills and interfaces.",
+        "The card, its skills and its interfaces have all required members.",
         (
             *_in("cards", "test_each_shape_has_what_its_version_requires_and_nothing_else"),
             *_in("codec", "test_what_is_answered_looks_as_it_was_reviewed"),
@@ -1065,8 +1066,7 @@ CARDS = (
         "0.3",
         "0.3 §5.5, §5.6.1",
         "MUST",
-        "The card has all members that it must have, the preferred transport of its address "
-        "included.",
+        "The card has all required members, the preferred transport of its address included.",
         (
             *_in("cards", "test_each_shape_has_what_its_version_requires_and_nothing_else"),
             *_in("server", "test_the_card_is_served_in_the_shape_that_is_set"),
@@ -1077,8 +1077,8 @@ CARDS = (
         "1.0",
         "§8.3.1, §5.2",
         "MUST",
-        "Each interface speaks its binding and version at its address; they are in the order of "
-        "preference, 1.0 before 0.3.",
+        "Each interface has its binding and version at its address; they are in the "
+        "order of preference, 1.0 before 0.3.",
         (
             *_in("cards", "test_the_interfaces_are_where_they_are_said_to_be"),
             *_in("rest", "test_the_address_on_the_card_is_where_the_binding_answers"),
@@ -1090,7 +1090,7 @@ CARDS = (
         "0.3",
         "0.3 §5.6.2, §5.6.4",
         "MUST",
-        "No address is said to speak two transports, and the main one is among the interfaces.",
+        "No address declares two transports, and the main one is among the interfaces.",
         _in("cards", "test_the_interfaces_are_where_they_are_said_to_be"),
     ),
     Requirement(
@@ -1098,8 +1098,8 @@ CARDS = (
         "both",
         "§8.3.1; 0.3 §5.6.1",
         "SHOULD",
-        "Addresses are those by which clients reach the server: the operator's, else the one that "
-        "the client used.",
+        "The addresses are reachable for clients: the operator's address, or the one "
+        "that the client used.",
         (
             *_in("server", "test_the_card_has_the_address_that_the_operator_gave"),
             *_in("cards", "test_without_one_they_are_those_that_the_client_used"),
@@ -1110,7 +1110,7 @@ CARDS = (
         "both",
         "§8.1; 0.3 §5.1",
         "MUST",
-        "Every agent of a server has a card of its own, which leads to it.",
+        "Every agent of a server has its own card, which leads to it.",
         _in(
             "agents",
             "test_each_agent_has_a_card_of_its_own",
@@ -1122,7 +1122,7 @@ CARDS = (
         "both",
         "§3.3.4; 0.3 §5.5.2",
         "MUST",
-        "What the card declares can be used: streaming, push notifications and, with a "
+        "Every declared capability works: streaming, push notifications and, with a "
         "token, the extended card.",
         (
             *_in(
@@ -1139,7 +1139,7 @@ CARDS = (
         "1.0",
         "§3.3.4, §3.1.11",
         "MUST",
-        "An extended card that is not declared is an operation that is not supported.",
+        "An undeclared extended card is an unsupported operation.",
         (
             *_in(
                 "cards",
@@ -1155,7 +1155,7 @@ CARDS = (
         "0.3",
         "0.3 §8.2",
         "SHOULD",
-        "An extended card that is not there has an error of its own, -32007.",
+        "A missing extended card has its own error, -32007.",
         _in("cards", "test_there_is_no_extended_card_without_a_token"),
     ),
     Requirement(
@@ -1163,7 +1163,7 @@ CARDS = (
         "both",
         "§3.1.11, §13.3; 0.3 §7.10",
         "MUST",
-        "The extended card is only for clients that have authenticated themselves.",
+        "Only authenticated clients get the extended card.",
         (
             *_in("rest", "test_the_extended_card_is_for_bearers_of_the_token"),
             *_in("cards", "test_the_extended_card_is_the_card_with_the_details_of_what_runs"),
@@ -1176,7 +1176,7 @@ CARDS = (
         "both",
         "§4.5, §7.3; 0.3 §5.5.3",
         "MUST",
-        "The card names the scheme by which clients authenticate themselves, if they have to.",
+        "The card names the authentication scheme, if one is required.",
         _in(
             "cards",
             "test_a_token_is_declared_in_both_versions_words",
@@ -1188,8 +1188,7 @@ CARDS = (
         "1.0",
         "§8.6.1",
         "SHOULD",
-        "The card says how long it may be kept and which one it is; a copy that is still good is "
-        "not sent again.",
+        "The card has a lifetime and a tag; a valid copy is not sent again.",
         _in(
             "cards",
             "test_a_card_says_how_long_it_is_good_and_what_it_is",
@@ -1202,7 +1201,7 @@ CARDS = (
         "both",
         "§13.3; 0.3 §5.4",
         "SHOULD",
-        "No card says anything of secrets or of the host.",
+        "No card contains secrets or facts about the host.",
         _in("cards", "test_no_card_says_anything_of_the_host"),
     ),
     Requirement(
@@ -1210,9 +1209,9 @@ CARDS = (
         "1.0",
         "§8.4",
         "MAY",
-        "A card of 1.0 may be signed: a detached JWS over its canonical form without signatures. "
-        "What a key signed it verifies, also after a typed client has written it again; anything "
-        "else it does not.",
+        "A card of 1.0 may be signed: a detached JWS over its canonical form without "
+        "signatures. A key verifies its own signature, also after a typed client has "
+        "written the card again; any other card fails.",
         (
             *_in("conformance", "test_the_card_that_is_served_can_be_verified"),
             *_in(
@@ -1245,7 +1244,7 @@ SHAPES = (
         "both",
         "§4.1, A.2.1; 0.3 §6",
         "MUST",
-        "0.3 tells objects apart by `kind`, 1.0 by the names of members.",
+        "0.3 distinguishes objects by `kind`, 1.0 by the names of members.",
         _in(
             "codec",
             "test_the_new_version_has_no_discriminators_and_the_old_one_has",
@@ -1257,7 +1256,8 @@ SHAPES = (
         "1.0",
         "§5.6, §4.1.3, §4.1.5",
         "MUST",
-        "States and roles are written by their names in the proto; their numbers are read, too.",
+        "States and roles are written by their names in the proto; their numbers are "
+        "accepted, too.",
         _in(
             "codec",
             "test_every_state_has_its_name_in_both_versions",
@@ -1282,7 +1282,7 @@ SHAPES = (
         "both",
         "§5.6.1; 0.3 §6.2",
         "MUST",
-        "Times are of UTC, end in Z, and have milliseconds; whatever fraction is read.",
+        "Times are in UTC, end in Z, and have milliseconds; any fraction is accepted.",
         (
             *_in("conformance", "test_times_are_of_utc_with_milliseconds"),
             *_in("codec", "test_timestamps_are_utc_with_milliseconds"),
@@ -1306,8 +1306,7 @@ SHAPES = (
         "0.3",
         "0.3 §6.5, §6.6",
         "MUST",
-        "A part is of a kind and has its content; a file has either bytes or a URI, data is an "
-        "object.",
+        "A part has a kind and its content; a file has either bytes or a URI, data is an object.",
         _in(
             "codec",
             "test_parts_of_the_old_version",
@@ -1319,8 +1318,8 @@ SHAPES = (
         "both",
         "§5.7; 0.3 §6.4",
         "MUST",
-        "Messages and artifacts have an id and at least one part, coming and going; what lacks a "
-        "required member is invalid.",
+        "Messages and artifacts have an id and at least one part, in both directions; "
+        "an object without a required member is invalid.",
         (
             *_in(
                 "codec",
@@ -1344,7 +1343,7 @@ SHAPES = (
         "both",
         "§5.7; 0.3 §6",
         "SHOULD",
-        "Members that are not known are ignored.",
+        "Unknown members are ignored.",
         (
             *_in("codec", "test_unknown_members_are_ignored"),
             *_in("equivalence", "test_members_that_nobody_knows_are_ignored"),
@@ -1355,8 +1354,8 @@ SHAPES = (
         "both",
         "§5.5, §5.6; 0.3 §6",
         "MAY",
-        "What ProtoJSON allows is read in 1.0 (snake case, null for a default, both "
-        "alphabets of base64), and in 0.3 what clients send that were made by older "
+        "1.0 accepts the variants of ProtoJSON (snake case, null for a default, both "
+        "alphabets of base64), and 0.3 accepts the variants of clients from older "
         "pages.",
         (
             *_in(
@@ -1377,8 +1376,8 @@ JSON_RPC = (
         "both",
         "§9.1, §9.3; 0.3 §6.11",
         "MUST",
-        "Requests and answers are JSON-RPC 2.0: an answer has the id of its request, or "
-        "null where the request has no valid one, and either a result or an error.",
+        "Requests and answers are JSON-RPC 2.0: an answer has the id of its request, or"
+        " null if the request has no valid one, and either a result or an error.",
         (
             *_in(
                 "server",
@@ -1412,8 +1411,8 @@ JSON_RPC = (
         "both",
         "§9.5; 0.3 §8.1",
         "MUST",
-        "What is no JSON, no request, no method or has no proper params, is told so by "
-        "the code of JSON-RPC for it, with status 200.",
+        "Invalid JSON, invalid requests, unknown methods and invalid params get the "
+        "JSON-RPC code for their error, with status 200.",
         (
             *_in(
                 "server",
@@ -1434,7 +1433,7 @@ JSON_RPC = (
         "both",
         "§9.1; 0.3 §3.2.1",
         "MUST",
-        "Bodies are JSON and declared as such; what is not is refused unread.",
+        "Bodies must be declared as JSON; others are refused unread.",
         _in(
             "server",
             "test_another_content_type_is_refused_unread",
@@ -1446,7 +1445,7 @@ JSON_RPC = (
         "both",
         "§9.3; 0.3 §6.11.1",
         "MUST",
-        "Params may be left out where nothing has to be said.",
+        "Params may be absent if all of them are optional.",
         (
             *_in("list", "test_a_list_needs_no_params"),
             *_in("cards", "test_the_extended_card_is_the_card_with_the_details_of_what_runs"),
@@ -1457,8 +1456,8 @@ JSON_RPC = (
         "1.0",
         "§9.4",
         "MUST",
-        "Results of sends are wrapped by the name of what they are; a task that is got or "
-        "canceled is not.",
+        "Results of sends are wrapped by the name of their type; tasks of a get or a "
+        "cancel are not.",
         _in("codec", "test_what_is_answered_looks_as_it_was_reviewed"),
     ),
 )
@@ -1469,7 +1468,7 @@ HTTP = (
         "1.0",
         "§5.3, §11.3",
         "MUST",
-        "Every operation has its verb and path; subscribing has two verbs.",
+        "Every operation has its verb and path; a subscription has two verbs.",
         _in(
             "rest",
             "test_a_message_is_sent_and_its_task_got_and_found_in_the_list",
@@ -1485,7 +1484,7 @@ HTTP = (
         "1.0",
         "§8.3.2, §11.3",
         "MAY",
-        "Paths may begin with a tenant. As no interface declares one, any is ignored.",
+        "Paths may begin with a tenant. As no interface declares one, any tenant is ignored.",
         (
             *_in("rest", "test_a_message_is_sent_and_its_task_got_and_found_in_the_list"),
             *_in("equivalence", "test_members_that_nobody_knows_are_ignored"),
@@ -1496,7 +1495,8 @@ HTTP = (
         "1.0",
         "§11.5",
         "MUST",
-        "What is in no body is in the query, in camel case; snake case is read, too.",
+        "Parameters outside of bodies are in the query, in camel case; snake case is "
+        "accepted, too.",
         _in(
             "rest",
             "test_query_names_are_camel_case_or_snake_case",
@@ -1508,8 +1508,8 @@ HTTP = (
         "1.0",
         "§11.1, §11.4, §14.1",
         "MUST",
-        "Bodies are A2A's own media type or plain JSON: the answer's is the one that the client "
-        "accepts or else sends, in errors too.",
+        "Bodies are A2A's own media type or plain JSON: the answer, also an error, has "
+        "the type that the client accepts or else sends.",
         _in(
             "rest",
             "test_the_answer_has_the_media_type_that_the_client_knows",
@@ -1523,7 +1523,7 @@ HTTP = (
         "1.0",
         "§5.4, §11.6",
         "MUST",
-        "Errors have the HTTP status and the name that the specification gives them, as a "
+        "Errors have the HTTP status and the name of the specification, as a "
         "google.rpc.Status with an ErrorInfo.",
         _in(
             "rest",
@@ -1538,7 +1538,7 @@ HTTP = (
         "1.0",
         "§5.1",
         "MUST",
-        "Both bindings do the same, answer the same, and refuse the same for the same reason.",
+        "Both bindings have the same effects, answers and errors.",
         _in(
             "equivalence",
             "test_a_send_has_the_same_task",
@@ -1555,9 +1555,9 @@ HTTP = (
         "0.3",
         "0.3 §3.1, §3.2.3",
         "MAY",
-        "0.3 has an HTTP binding of its own.",
-        deferred="0.3 is spoken over JSON-RPC, which is enough for an agent of 0.3: what clients "
-        "send over HTTP is neither what its specification says nor alike among them.",
+        "0.3 has its own HTTP binding.",
+        deferred="JSON-RPC suffices for an agent of 0.3. Clients over HTTP follow neither its "
+        "specification nor each other.",
     ),
     Requirement(
         "http-grpc",
@@ -1565,7 +1565,7 @@ HTTP = (
         "§10; 0.3 §3.2.2",
         "MAY",
         "There is a gRPC binding.",
-        deferred="The other two bindings are enough for an agent, and every official client speaks "
+        deferred="The other two bindings suffice for an agent, and every official client speaks "
         "one of them; the card declares no gRPC.",
     ),
 )
@@ -1576,7 +1576,7 @@ ERRORS = (
         "both",
         "§5.4; 0.3 §8.2",
         "MUST",
-        "Every error that the server has, has the code of the specification.",
+        "Every error of the server has the code of the specification.",
         (
             *_in(
                 "codec",
@@ -1603,7 +1603,7 @@ ERRORS = (
         "1.0",
         "§9.5, §6.5",
         "SHOULD",
-        "What is invalid is named, all of it, field by field.",
+        "The error names all invalid fields.",
         (
             *_in("codec", "test_all_wrong_fields_are_violations_in_the_answer"),
             *_in(
@@ -1617,7 +1617,7 @@ ERRORS = (
         "both",
         "§3.3.2, §13.4; 0.3 §8.1",
         "SHOULD",
-        "No error tells of the server's inside.",
+        "No error shows internals of the server.",
         (
             *_in("codec", "test_an_unexpected_error_says_nothing_about_itself"),
             *_in("bad_input", "test_a_body_that_makes_no_sense_is_answered"),
@@ -1629,7 +1629,7 @@ ERRORS = (
         "both",
         "§3.3.2, §4.1.3; 0.3 §6.3",
         "SHOULD",
-        "An agent that breaks off or talks nonsense fails its task, and no other.",
+        "An agent that breaks off or writes invalid output fails its own task only.",
         _in(
             "bad_input",
             "test_a_cli_that_misbehaves_fails_its_task_and_nothing_else",
@@ -1644,8 +1644,8 @@ SAFETY = (
         "both",
         "§7.4; 0.3 §4.4",
         "MUST",
-        "Where the card names a scheme, every request is authenticated, over every "
-        "binding; who is not, gets 401 and is told the scheme. The card itself is public.",
+        "If the card names a scheme, every request is authenticated, over every "
+        "binding; other requests get 401 with the scheme. The card itself is public.",
         (
             *_in(
                 "server",
@@ -1661,8 +1661,8 @@ SAFETY = (
         "1.0",
         "§7.5, §13.1",
         "MUST",
-        "Tasks can be reached only by those who may: bearers of the token, all of whom are one "
-        "caller, and only by way of the agent that has them.",
+        "Only bearers of the token, all of them one caller, can reach tasks, and only "
+        "through the agent of the task.",
         (
             *_in("server", "test_without_the_token_nothing_is_answered"),
             *_in("agents", "test_the_tasks_of_one_agent_are_unknown_to_the_other"),
@@ -1673,7 +1673,7 @@ SAFETY = (
         "1.0",
         "§3.3.2, §13.1",
         "MUST",
-        "Nobody can find out whether a task exists that is not theirs.",
+        "A caller cannot find out whether a task of another owner exists.",
         (
             *_in(
                 "conformance",
@@ -1687,9 +1687,9 @@ SAFETY = (
         "both",
         "§7.1; 0.3 §4.1",
         "MUST",
-        "What goes over networks is encrypted. The server speaks plain HTTP, to its own machine "
-        "alone unless there is a token; a proxy in front has the certificate, and the card has "
-        "its address.",
+        "Network traffic is encrypted. The server speaks plain HTTP, to its own machine"
+        " only unless there is a token; a proxy in front has the certificate, and the "
+        "card has its address.",
         (
             *_in("command_line", "test_without_a_token_only_this_machine_may_be_served"),
             *_in("server", "test_the_card_has_the_address_that_the_operator_gave"),
@@ -1700,8 +1700,7 @@ SAFETY = (
         "1.0",
         "§13.4",
         "SHOULD",
-        "Input is checked before anything is begun; bodies, nesting, queues and memory are "
-        "bounded.",
+        "Input is checked before any work begins; bodies, nesting, queues and memory are bounded.",
         (
             *_in("server", "test_a_body_over_the_limit_is_413"),
             *_in("rest", "test_a_body_that_is_too_large_is_refused"),
@@ -1718,9 +1717,9 @@ SAFETY = (
         "1.0",
         "§13.4",
         "SHOULD",
-        "Requests that come too fast are turned away.",
-        deferred="The proxy that has the certificate knows the clients; behind it, agents run at "
-        "most so many at a time, and the rest waits.",
+        "Requests above a rate are refused.",
+        deferred="The proxy that has the certificate knows the clients. Behind it, the number of"
+        " working agents is limited, and further tasks wait.",
     ),
 )
 
@@ -1744,46 +1743,47 @@ REQUIREMENTS: tuple[Requirement, ...] = (
 INTRO = """\
 # Conformance
 
-What A2A requires of a server, in our words, and the tests that fail if it is not so:
-{counts}.
-Sections are of the specification of 1.0.1 unless they say 0.3. Of the levels, a row has the
-strongest that it touches.
+This page lists the requirements of A2A for a server, in the words of this project, and the tests
+that fail if one is violated: {counts}.
+Sections refer to the specification of 1.0.1 unless they say 0.3. A row has the strongest level that
+it touches.
 
-The tests drive the real server over real sockets with an agent that does as it is told; those of
-`codec`, `task`, `question`, `list` and `signature` also ask its pure parts. Apart from this table,
-`tests/test_official_sdks.py` plays whole conversations between the official SDKs and Claude Code.
+The tests drive the real server over real sockets with a scripted agent. The tests of `codec`,
+`task`, `question`, `list` and `signature` also call pure modules directly. In addition,
+`tests/test_official_sdks.py` plays complete conversations between the official SDKs and Claude
+Code.
 
-This page is made from `tests/requirements.py` (`python -m tests.requirements`).
-`tests/test_requirements.py` sees to it that each test exists, and that every MUST has one.
+`python -m tests.requirements` writes this page from `tests/requirements.py`.
+`tests/test_requirements.py` checks that each test exists, and that every MUST has one.
 """
 
 DIFFERENCES = """\
-## Where we differ on purpose
+## Intended differences
 
-* A JSON-RPC request without an id is a notification and has no answer (status 204), also where its
-  execution fails. The official servers answer it with the id null. One that cannot be executed (an
-  unknown method, invalid params, an unsupported version) is treated as an invalid request and
-  answered with an error and the id null, which the official suite for 0.3 requires.
-* JSON that is correct and beyond a limit of the server (64 levels, 250,000 members, integers of 64
-  bits, an id of 256 characters, no member twice in an object) is an invalid request (-32600). The
-  id of the answer is null where the limit kept the server from decoding the body.
+* A JSON-RPC request without an id is a notification and has no answer (status 204), even if its
+  execution fails. The official servers answer it with the id null. A notification that cannot be
+  executed (an unknown method, invalid params, an unsupported version) counts as an invalid request:
+  its answer is an error with the id null, which the official suite for 0.3 requires.
+* Correct JSON beyond a limit of the server (64 levels, 250,000 members, integers of 64 bits, an id
+  of 256 characters, no duplicate member in an object) is an invalid request (-32600). The id of the
+  answer is null if the limit prevents the decoding of the body.
 * An error over HTTP+JSON is plain JSON for a client that neither accepts nor sends A2A's own type.
-* Credentials and tokens of a push notification config are left out when it is shown.
-* The card is by default one for both versions: of 1.0, with the members that clients of 0.3 need.
-  `BRIDGE_CARD=1.0` and `0.3` make it pure.
-* A body that is not declared as JSON is 415 over HTTP+JSON, as HTTP has it, with the error
-  ContentTypeNotSupported. A part that the agent cannot read is 400, but for
-  data, which is left out as long as something is left of the message.
+* Answers omit the credentials and tokens of a push notification config.
+* The default card fits both versions: it has the shape of 1.0, with the members that clients of 0.3
+  need. `BRIDGE_CARD=1.0` and `0.3` restrict it to one version.
+* A body that is not declared as JSON gets 415 over HTTP+JSON, as in HTTP, with the error
+  ContentTypeNotSupported. A part that the agent cannot read gets 400. Data parts are an exception:
+  the bridge omits them as long as a part of the message remains.
 * A message that names only a context answers the task there, if that waits for an answer; Google
   ADK sends no task id.
-* A message of 0.3 that names a task that has ended, and its context, begins the next task of that
-  context. Gemini CLI keeps the id of a task that was cut short. In 1.0 it is refused.
+* A message of 0.3 that names an ended task and its context begins the next task of that context,
+  because Gemini CLI keeps the id of an interrupted task. In 1.0 it is refused.
 * An agent that breaks off fails its task; InvalidAgentResponse is not used.
 """
 
 
 SUITES = (CHECKOUT / "tests/suites.md").read_text("utf-8")
-"""What was found in the official suites."""
+"""The findings in the official suites."""
 
 
 def document() -> str:
@@ -1801,12 +1801,16 @@ def _counts() -> str:
 
 
 def _deferred() -> str:
-    rows = [f"* `{one.id}` ({one.level}): {one.deferred}" for one in REQUIREMENTS if one.deferred]
-    return "\n".join(["## What is deferred\n", *rows]) + "\n"
+    rows = [
+        textwrap.fill(f"* `{one.id}` ({one.level}): {one.deferred}", 100, subsequent_indent="  ")
+        for one in REQUIREMENTS
+        if one.deferred
+    ]
+    return "\n".join(["## Deferred requirements\n", *rows]) + "\n"
 
 
 def _table(rows: list[Requirement]) -> Iterator[str]:
-    yield "| requirement | section | level | what | proved by |"
+    yield "| requirement | section | level | text | tests |"
     yield "|---|---|---|---|---|"
     for one in rows:
         proof = "<br>".join(map(_link, one.tests)) or "deferred"
