@@ -1,6 +1,6 @@
 """The demonstration: start the bridge, delegate a task, watch it, answer its questions.
 
-Everything after `start` is what any A2A client does, written with the standard library alone.
+The code after `start` is an ordinary A2A client that uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 Json = dict[str, Any]
 REQUEST = "Add a --shout flag to greet.py"
-LIMIT = 80.0  # seconds for all of it; then the server is killed, which ends every wait here
+LIMIT = 80.0  # seconds for the whole run; then the server is killed, which ends every wait here
 
 
 def main() -> int:
@@ -41,8 +41,8 @@ def main() -> int:
 
 @contextlib.contextmanager
 def start() -> Iterator[tuple[str, str]]:
-    """A server on a free port, with an empty folder as its workspace: its JSON-RPC address, and the
-    operator's token."""
+    """Start a server on a free port, with an empty folder as its workspace. Yields its JSON-RPC
+    address and the operator's token."""
     with tempfile.TemporaryDirectory() as workspace, tempfile.TemporaryDirectory() as state:
         command = [sys.executable, "-m", "bridge", "--adapter", "replay", "--port", "0"]
         server = subprocess.Popen(
@@ -76,7 +76,8 @@ def start() -> Iterator[tuple[str, str]]:
 def send(
     url: str, token: str, text: str, task_id: str | None, question: str | None
 ) -> Iterator[Json]:
-    """Send a message; the items of its stream. With `task_id` it answers that task's question."""
+    """Send a message, and yield the items of its stream. With `task_id` the message answers the
+    question of that task."""
     message: Json = {
         "messageId": os.urandom(8).hex(),
         "role": "ROLE_USER",
@@ -84,7 +85,7 @@ def send(
     }
     if task_id:
         message["taskId"] = task_id
-    if question:  # a program answers faster than a person reads, so it says which question
+    if question:  # a program answers faster than a person reads, so it names the question
         message["parts"].append({"data": {"questionId": question}})
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}
     body = json.dumps({**call, "params": {"message": message}}).encode()
@@ -100,8 +101,8 @@ def send(
 
 
 def watch(items: Iterator[Json]) -> tuple[str, str, str | None]:
-    """Print a stream as a person would like to read it. Returns the last state, the task, and the
-    question that is open."""
+    """Print a stream for people. Returns the last state, the task's id, and the id of the open
+    question."""
     state = task_id = ""
     question = None
     talking = False
@@ -125,7 +126,7 @@ def watch(items: Iterator[Json]) -> tuple[str, str, str | None]:
 
 
 def show_status(state: str, update: Json) -> Json:
-    """Print an update; what its message says to programs."""
+    """Print an update. Returns the object for programs in its message."""
     message = update["status"].get("message") or {}
     text = "".join(part.get("text", "") for part in message.get("parts", []))
     data: Json = message.get("metadata", {}).get("bridge", {})
@@ -139,7 +140,7 @@ def show_status(state: str, update: Json) -> Json:
             show("change", change["diff"])
         if not data.get("changes"):
             show("", str(data["output"]))
-    elif state == "TASK_STATE_COMPLETED":  # its message is the last block of the answer again
+    elif state == "TASK_STATE_COMPLETED":  # its message repeats the last block of the answer
         show_result(update.get("metadata", {}))
         show("state", state)
     else:

@@ -1,4 +1,4 @@
-"""Figures of the code that docs/design.md publishes: `scripts/check --figures` prints them."""
+"""Sizes of the code: `scripts/check --figures` prints them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRODUCT = sorted([*CHECKOUT.glob("bridge/**/*.py"), *CHECKOUT.glob("adapters/*.p
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 LONG_FUNCTION, MANY_POSITIONAL = 46, 6
 PACKS = {"pack", "pack_into", "_SYSCALL", "syscall", "prctl", "mount", "capset"}
-"""Calls with positional arguments by nature: struct packing and system calls."""
+"""Functions that need positional arguments: struct packing and system calls."""
 IGNORED = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -1,1 +1,1 @@
-"""What the bridge costs, measured from outside: `scripts/bench`, docs/performance.md."""
+"""Measures the cost of the bridge from outside: `scripts/bench`, docs/performance.md."""

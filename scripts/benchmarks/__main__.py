@@ -47,8 +47,8 @@ QUICK = Sizes(
 
 
 def for_sdk(sizes: Sizes) -> Sizes:
-    """What the SDK's server can do in a time that somebody waits for: its cost for an event grows
-    with the task and with the subscribers."""
+    """Sizes that the SDK's server handles in an acceptable time: its cost of an event grows with
+    the task and with the subscribers."""
     return replace(
         sizes,
         growth=tuple(events for events in sizes.growth if events <= 100_000),
@@ -63,7 +63,7 @@ def for_sdk(sizes: Sizes) -> Sizes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0, or 1 if the bridge lost something or did not do in time what was asked."""
+    """Exit status: 0, or 1 if the bridge lost an event or exceeded the time of a measure."""
     options = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up
     sizes = QUICK if options.quick else FULL
@@ -87,8 +87,8 @@ def _ours(notes: dict[str, list[Any]]) -> list[Any]:
 def measure_all(
     folder: Path, only: Sequence[str], servers: Sequence[str], runs: int, sizes: Sizes
 ) -> dict[str, Any]:
-    """The figures of all runs. The servers take turns in each measure, so that whatever else the
-    machine does meets all of them."""
+    """The figures of all runs. The servers take turns in each measure, so that other load of the
+    machine affects all of them."""
     agent = make_agent(folder)
     sizes = replace(sizes, live=machine.raise_open_files(sizes.live))
     sizes_of = {name: for_sdk(sizes) if name == "sdk" else sizes for name in servers}
@@ -112,7 +112,7 @@ def measure_all(
 
 
 def _measure(name: str, target: Target, sizes: Sizes, run: dict[str, Any]) -> None:
-    """Add the target's figures to `run`, and why there are no more of them."""
+    """Add the target's figures to `run`, with the reason for missing ones."""
     figures = run["figures"].setdefault(target.name, {})
     notes = run["notes"].setdefault(target.name, [])
     run["machine"].setdefault(target.name, {})[name] = machine.spin()
@@ -130,7 +130,7 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(names: str) -> list[str]:
         for name in names.split(","):
             if name not in known:
-                raise argparse.ArgumentTypeError(f"no {name}; there are {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"unknown name {name}; known: {', '.join(known)}")
         return names.split(",")
 
     return parse
@@ -145,19 +145,21 @@ def _parser() -> argparse.ArgumentParser:
         type=_names(list(MEASURES)),
         default=list(MEASURES),
         metavar="NAME,…",
-        help=f"of {', '.join(MEASURES)}",
+        help=f"measures to run, from: {', '.join(MEASURES)}",
     )
     parser.add_argument(
         "--server",
         type=_names(servers),
         default=list(servers),
         metavar="NAME,…",
-        help=f"of {', '.join(servers)}",
+        help=f"servers to measure, from: {', '.join(servers)}",
     )
-    parser.add_argument("--runs", type=int, help=f"of each measure [{RUNS}; 1 with --quick]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="put the tables between the marks of this"
+        "--runs", type=int, help=f"number of runs of each measure [{RUNS}; 1 with --quick]"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the tables between the marks of FILE"
     )
     return parser
 

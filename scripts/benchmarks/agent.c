@@ -1,11 +1,11 @@
-/* The agent of the benchmarks, in C so that it costs next to nothing: `agent [--start-ms N]`.
+/* The agent of the benchmarks, in C because its cost must be low: `agent [--start-ms N]`.
  *
  * Speaks docs/jsonl-protocol.md. The text of a prompt is a list of knobs, "n=100 bytes=64":
- * n texts of so many bytes, each with its number and the time it was made at; gap_us between two
- * bursts of `burst` texts (0: as fast as it can); wait_ms before the first, with a status at once,
- * and hold_ms after the last. lose, twice, swap: the number of a text to do that to, for the test of the client's check.
- * Input in the middle of a turn (a cancel, or the end of the server) ends the program.
- * agent.py is the same in Python.
+ * n texts of that many bytes, each with its number and its time of writing; gap_us between two
+ * bursts of `burst` texts (0: no pause); wait_ms before the first, with a status at once, and
+ * hold_ms after the last. lose, twice, swap: the number of a text to lose, repeat or swap, for the
+ * test of the client's check. Input in the middle of a turn (a cancel, or the end of the server)
+ * ends the program. agent.py is the same in Python.
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
     static char line[1 << 16];
     if (argc > 2 && strcmp(argv[1], "--start-ms") == 0)
         usleep((useconds_t)atol(argv[2]) * 1000);
-    setvbuf(stdin, NULL, _IONBF, 0); /* what poll() sees is all there is */
+    setvbuf(stdin, NULL, _IONBF, 0); /* poll() sees all input */
     while (fgets(line, sizeof line, stdin))
         if (strstr(line, "\"type\":\"prompt\""))
             turn(line);

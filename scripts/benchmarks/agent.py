@@ -1,5 +1,5 @@
-"""The agent of the benchmarks where there is no C compiler: agent.c, which says what it does, in
-Python. Runs under `python -I -S`, so that it starts as quickly as Python can."""
+"""agent.c in Python, for machines without a C compiler; agent.c documents the behaviour. Runs under
+`python -I -S`, the fastest start of Python."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def turn(prompt: bytes) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--start-ms"]:
         time.sleep(int(sys.argv[2]) / 1000)
-    with open(0, "rb", buffering=0) as lines:  # unbuffered: what select() sees is all there is
+    with open(0, "rb", buffering=0) as lines:  # unbuffered: select() sees all input
         for line in lines:
             if b'"type":"prompt"' in line:
                 turn(line)

@@ -1,6 +1,5 @@
 """aiohttp alone, for a floor: one handler that starts the agent and copies its lines to the client,
-and two that answer with fixed bytes. It speaks no A2A, asks nobody for a token, confines nothing,
-and remembers nothing."""
+and two that answer with fixed bytes. It has no A2A, no authentication, no sandbox and no store."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ async def copy(prompt: bytes, response: web.StreamResponse) -> None:
 
 
 def main() -> None:
-    if sys.version_info < (3, 12):  # which has it anyway, instead of a thread for each agent
+    if sys.version_info < (3, 12):  # later versions need no thread for each agent
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     app = web.Application()

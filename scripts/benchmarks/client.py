@@ -1,5 +1,5 @@
-"""The load client: one thread, one epoll, raw sockets. It keeps what it receives and when, and
-looks into it only afterwards (transcript.py), so that it is not what is measured."""
+"""The load client: one thread, one epoll, raw sockets. It records all input with its time, and
+checks it only afterwards (transcript.py), so that its own work does not affect the figures."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from scripts.benchmarks.transcript import BEGINS, Transcript
 
-PIECE = 64 * 1024  # larger ones would have the allocator ask the kernel each time
+PIECE = 64 * 1024  # for larger ones, the allocator would call the kernel each time
 C = TypeVar("C", bound="Connection")
 LAST_CHUNK = b"0\r\n\r\n"
-UNANSWERED = 64  # requests that a crowd of streams has open without an answer, at most
+UNANSWERED = 64  # most requests without an answer in a crowd of streams
 
 
 class TooSlow(Exception):
-    """It did not happen in the time that it was given."""
+    """The time limit of a wait has passed."""
 
 
 class Connection:
@@ -32,12 +32,12 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self) -> None:
-        """Take what is there."""
+        """Receive all available bytes."""
         raise NotImplementedError
 
 
 class Stream(Connection):
-    """A request whose answer is a stream."""
+    """A request with a stream as its answer."""
 
     def __init__(self, loop: Loop, request: bytes, receive_buffer: int = 0) -> None:
         super().__init__(loop.address, receive_buffer)
@@ -68,7 +68,7 @@ class Stream(Connection):
             self._loop.ended += 1
 
     def has(self, part: bytes) -> bool:
-        """Whether that was among what came last."""
+        """Whether the latest input contains `part`."""
         return part in b"".join(data for _, data in self.received[-2:])
 
     def transcript(self) -> Transcript:
@@ -76,13 +76,13 @@ class Stream(Connection):
 
 
 class Caller(Connection):
-    """A keep-alive connection that asks the same again as soon as it has its answer."""
+    """A keep-alive connection that repeats its request as soon as it has the answer."""
 
     def __init__(self, address: tuple[str, int], request: bytes) -> None:
         super().__init__(address)
         self._request = request
         self._answer = b""
-        self._length = 0  # of an answer; they are all alike
+        self._length = 0  # of an answer; all have the same length
         self.milliseconds: list[float] = []
         self._ask()
 
@@ -110,7 +110,7 @@ def _length(answer: bytes) -> int:
 
 
 class Loop:
-    """Connections to one address that are read from together, and how far they all are."""
+    """Connections to one address that are read together, and the progress of all of them."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -143,9 +143,9 @@ class Loop:
         connection.socket.close()
 
     def run(self, until: Callable[[], bool], seconds: float, what: str) -> None:
-        """Receive until then. Raises TooSlow after so many seconds."""
+        """Receive until the condition holds. Raises TooSlow after that many seconds."""
         deadline = time.monotonic() + seconds
-        gc.disable()  # a collection would be part of somebody's latency
+        gc.disable()  # a collection would add to a measured latency
         try:
             while not until():
                 if time.monotonic() > deadline:
@@ -160,15 +160,15 @@ class Loop:
         self.run(lambda: time.monotonic() >= end, seconds + 10, "time")
 
     def run_to_end(self, streams: int, seconds: float, what: str) -> None:
-        """Receive until so many streams have ended."""
+        """Receive until that many streams have ended."""
         self.run(lambda: self.ended == streams, seconds, what)
 
     def run_to(self, stream: Stream, part: bytes, seconds: float, what: str) -> None:
-        """Receive until the stream has said that."""
+        """Receive until the stream contains `part`."""
         self.run(lambda: stream.has(part), seconds, what)
 
     def crowd(self, requests: Iterable[bytes], seconds: float, what: str) -> list[Stream]:
-        """Open a stream for each, only so many at a time, and receive until all have texts."""
+        """Open a stream per request, UNANSWERED at a time; receive until all have texts."""
         waiting, streams = list(requests), list[Stream]()
         answered, streaming, count = self.answered, self.streaming, len(waiting)
 

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine of the figures."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def facts(folder: Path, agent: Agent) -> dict[str, Any]:
 
 
 def raise_open_files(live: int) -> int:
-    """Let this process and the servers have as many files open as they may. How many streams of
-    `live` that is enough for."""
+    """Raise the limit of open files of this process and the servers. Returns the number of streams,
+    at most `live`, that this limit allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return live if most < 0 else min(live, (most - 500) // FILES_PER_STREAM)
 
 
 def spin() -> float:
-    """Milliseconds that ADDITIONS take in Python: how fast this machine is just now, which may
-    share its processors with others that it does not see."""
+    """Milliseconds for ADDITIONS in Python: the current speed of this machine, which may share its
+    processors with other guests."""
     began = time.perf_counter()
     total = 0
     for number in range(ADDITIONS):

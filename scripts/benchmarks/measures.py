@@ -1,6 +1,6 @@
-"""What is measured. A measure is given a kind of server and sizes, starts servers of that kind, and
-yields (name of a figure, figure). Whatever it streams is looked through for texts that are lost,
-come twice or out of order; that is an error, unless the measure is about it."""
+"""The measures. A measure takes a kind of server and sizes, starts servers of that kind, and yields
+(name of a figure, figure). It checks every stream for lost, duplicate and misordered texts; these
+are errors, unless the measure counts them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Figures = Iterator[tuple[str, float]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything. `cap`: seconds after which a measure gives up on a stream."""
+    """The sizes of all measures. `cap`: time limit of a stream in seconds."""
 
     growth: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     pace_seconds: int = 5
@@ -50,14 +50,14 @@ class Sizes:
 
 
 class Faulty(Exception):
-    """Texts were lost, came twice or out of order."""
+    """Texts were lost, duplicate or out of order."""
 
 
 # --- streams --------------------------------------------------------------------------------------
 
 
 def heard(stream: Stream, events: int) -> Transcript:
-    """What it delivered. Raises Faulty if that is not every text once and in order."""
+    """The delivered texts. Raises Faulty unless every text came once and in order."""
     transcript = stream.transcript()
     found = transcript.faults(events)
     if any(found) or not transcript.ended:
@@ -66,7 +66,7 @@ def heard(stream: Stream, events: int) -> Transcript:
 
 
 def one_stream(server: Server, cap: float, **knobs: int) -> Transcript:
-    """Send one message to a new context, and hear its stream to the end."""
+    """Send one message to a new context, and read its stream to the end."""
     with Loop(server.address) as loop:
         stream = loop.stream(server.send_request(**knobs))
         loop.run_to_end(1, cap, f"{knobs['n']:,} texts")
@@ -78,7 +78,7 @@ def warm_up(server: Server) -> None:
 
 
 def _per_second(count: int) -> dict[str, int]:
-    """The agent's knobs for so many texts a second, written two at a time."""
+    """The agent's knobs for `count` texts per second, written two at a time."""
     return {"gap_us": 2_000_000 // count, "burst": 2}
 
 
@@ -113,8 +113,8 @@ def _rate(server: Server, events: int, cap: float) -> float:
 
 
 def first(target: Target, sizes: Sizes) -> Figures:
-    """Of `jsonl`, whose first line may be an answer without a task, and of `generic`, whose task
-    can be shown at once. Both get the same line to read."""
+    """For `jsonl`, where the first line may be an answer without a task, and for `generic`, where
+    the task is visible at once. Both read the same line."""
     frame, text = _firsts(target, sizes.first)
     start = statistics.median(target.agent.start_ms() for _ in range(sizes.first))
     yield "first.frame", frame
@@ -149,7 +149,7 @@ def _first(server: Server) -> tuple[float, float]:
 
 
 def warm(target: Target, sizes: Sizes) -> Figures:
-    """A CLI that takes 500 ms to start, with none and with one that is started beforehand."""
+    """A CLI that takes 500 ms to start, without and with one prewarmed session."""
     if target.store and "bridge_warm_sessions" not in Settings.model_fields:
         return
     for count in (0, 1) if target.store else (0,):
@@ -177,7 +177,7 @@ def many(target: Target, sizes: Sizes) -> Figures:
 
 
 def _paced(target: Target, name: str, streams: int, per_second: int, sizes: Sizes) -> Figures:
-    """Figures of the time in which all of them run: the CLIs' starts are not in it."""
+    """Figures of the time in which all of them run, without the starts of the CLIs."""
     texts = int(per_second * (sizes.pace_seconds + 0.015 * streams))
     what = f"{streams} streams"
     with target.serving() as server, Loop(server.address) as loop:
@@ -186,7 +186,7 @@ def _paced(target: Target, name: str, streams: int, per_second: int, sizes: Size
         requests = [server.send_request(**knobs) for _ in range(streams)]
         opened = loop.crowd(requests, sizes.cap, what)
         cpu, counted = server.cpu_seconds(), time.monotonic_ns()
-        loop.run_for(0.3)  # what has come while that looked at a thousand processes
+        loop.run_for(0.3)  # input that arrived during the search of a thousand processes
         began = time.monotonic_ns()
         loop.run_to_end(streams, texts / per_second + sizes.cap, what)
         cpu = server.cpu_seconds() - cpu
@@ -219,7 +219,7 @@ def memory(target: Target, sizes: Sizes) -> Figures:
 
 
 def _hold(server: Server, loop: Loop, count: int, cap: float) -> float:
-    """So many more streams that have said something and now say nothing. Seconds it took."""
+    """Add `count` streams with one text each, which then stay silent. Returns seconds."""
     began = time.monotonic()
     requests = [server.send_request(n=1, hold_ms=600_000) for _ in range(count)]
     loop.crowd(requests, cap, f"{count} live streams")
@@ -236,7 +236,7 @@ def live(target: Target, sizes: Sizes) -> Figures:
 
 
 def retained(target: Target, sizes: Sizes) -> Figures:
-    """The slope over the tasks after the first, which also pays for what is used again."""
+    """The slope over the tasks after the first, which also allocates reused memory."""
     size, points = 4096, []
     with target.serving() as server:
         warm_up(server)
@@ -264,7 +264,7 @@ def calls(target: Target, sizes: Sizes) -> Figures:
 
 
 def _calls(server: Server, request: bytes, seconds: float) -> tuple[int, float]:
-    """Answers to 16 connections that ask again at once, and the server's CPU seconds."""
+    """Answers to 16 busy connections, and the server's CPU seconds."""
     with Loop(server.address) as loop:
         callers = [loop.call(request) for _ in range(16)]
         cpu = server.cpu_seconds()
@@ -274,7 +274,7 @@ def _calls(server: Server, request: bytes, seconds: float) -> tuple[int, float]:
 
 
 def beside(target: Target, sizes: Sizes) -> Figures:
-    """The card, asked for by one connection beside a busy stream."""
+    """Requests for the card on one connection, beside a busy stream."""
     texts = int(sizes.beside_rate * (sizes.calls_seconds + 0.5))
     with target.serving() as server, Loop(server.address) as loop:
         warm_up(server)
@@ -289,7 +289,7 @@ def beside(target: Target, sizes: Sizes) -> Figures:
 
 
 def get(target: Target, sizes: Sizes) -> Figures:
-    """GetTask of a large task, while it works and when it is finished."""
+    """GetTask of a large task, while it works and after its end."""
     for events in sizes.get:
         with target.serving() as server, Loop(server.address) as loop:
             warm_up(server)
@@ -325,7 +325,7 @@ def fan(target: Target, sizes: Sizes) -> Figures:
 
 
 def _subscribed(server: Server, count: int, cap: float, **knobs: int) -> list[Transcript]:
-    """A task that begins when all its subscribers are there: what each heard, the sender first."""
+    """A task that begins after all its subscribers: the input of each, the sender first."""
     with Loop(server.address) as loop:
         sender = loop.stream(server.send_request(wait_ms=500 + 10 * count, **knobs))
         loop.run_to(sender, b"data:", 30, "an event")
@@ -336,7 +336,7 @@ def _subscribed(server: Server, count: int, cap: float, **knobs: int) -> list[Tr
 
 
 def late(target: Target, sizes: Sizes) -> Figures:
-    """Subscribers that join while the texts come: what each has in the end."""
+    """Subscribers that join a running task: the texts of each at the end."""
     with target.serving() as server, Loop(server.address) as loop:
         warm_up(server)
         request = server.send_request(n=sizes.late_events, **_per_second(sizes.late_rate))
@@ -371,7 +371,7 @@ def slow(target: Target, sizes: Sizes) -> Figures:
 
 
 class Beside(NamedTuple):
-    """What it is like to be beside a reader: how much the server grew, latency of a neighbour."""
+    """The effects of a reader: growth of the server, and latency of a neighbour."""
 
     growth: int
     p99: float
@@ -383,7 +383,7 @@ def _large(server: Server, sizes: Sizes) -> bytes:
 
 
 def _beside(server: Server, loop: Loop, large: Stream, sizes: Sizes) -> Beside:
-    """Until all is written and the neighbour has heard all of its own; `large` may still read."""
+    """Until all is written and the neighbour has its complete stream; `large` may still read."""
     before = peak = processes.rss_bytes(server.pid)
     count = 100 * (sizes.slow_seconds - 1)
     neighbour = loop.stream(server.send_request(n=count, gap_us=10_000))
@@ -397,8 +397,8 @@ def _beside(server: Server, loop: Loop, large: Stream, sizes: Sizes) -> Beside:
 
 
 def _read_on(server: Server, loop: Loop, stream: Stream, sizes: Sizes) -> tuple[Faults, int]:
-    """Let it read what it left unread, and ask for what it missed after that: what is wrong with
-    all of it, and how often it had to ask."""
+    """Read the unread rest of the stream, and resume it after a cut. Returns the faults in all of
+    it, and the number of resumptions."""
     body, resumed = b"", 0
     loop.add(stream)
     while True:
@@ -416,7 +416,7 @@ def _read_on(server: Server, loop: Loop, stream: Stream, sizes: Sizes) -> tuple[
 
 
 def cancel(target: Target, sizes: Sizes) -> Figures:
-    """From the request until no process of the task is left, not even a zombie."""
+    """Time from the request until no process of the task is left, not even a zombie."""
     took = []
     with target.serving() as server, Loop(server.address) as loop:
         warm_up(server)
@@ -441,7 +441,7 @@ def _cancel(server: Server, loop: Loop) -> float:
 
 
 ALONE = ("rate", "pace", "many", "first", "memory", "live", "calls", "beside")
-"""What aiohttp alone can be measured by: there are no tasks beyond their streams."""
+"""The measures for aiohttp alone, which has no tasks beyond their streams."""
 Measure = Callable[[Target, Sizes], Figures]
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure

@@ -1,4 +1,4 @@
-"""Processes from outside: what /proc says."""
+"""Processes from outside, by /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads, those included that have ended. 0 of a process that has."""
+    """Of all threads, ended ones included. 0 for an ended process."""
     try:
         fields = _stat(pid)
     except OSError:
@@ -21,7 +21,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def rss_bytes(pid: int) -> int:
-    """0 of a process that has ended."""
+    """0 for an ended process."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except OSError:
@@ -30,8 +30,8 @@ def rss_bytes(pid: int) -> int:
 
 
 def pss_bytes(pid: int) -> int:
-    """Its memory, with its share of what it has in common with others: of a fork, that is nearly
-    everything. 0 of a process that has ended, or that may not be looked into."""
+    """Its memory, with its share of pages in common with others (nearly all pages of a fork). 0 for
+    an ended or inaccessible process."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -40,12 +40,12 @@ def pss_bytes(pid: int) -> int:
 
 
 def with_in_command_line(mark: str) -> set[int]:
-    """Processes that were started with `mark` somewhere in their arguments."""
+    """Processes with `mark` in their arguments."""
     return {pid for pid in _pids() if mark.encode() in _command_line(pid)}
 
 
 def helpers(pid: int, mark: str) -> set[int]:
-    """What the process has started that is not an agent: agents have `mark` in their arguments."""
+    """Descendants of the process, without the agents, which have `mark` in their arguments."""
     parents = {child: _parent(child) for child in _pids()}
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
@@ -82,7 +82,7 @@ def _stat(pid: int) -> list[str]:
 def _parent(pid: int) -> int:
     try:
         return int(_stat(pid)[1])
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended in the meantime
         return 0
 
 

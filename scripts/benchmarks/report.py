@@ -155,7 +155,7 @@ def _line(row: Row, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None
 
 
 def _figures(runs: Sequence[Mapping[str, Any]], target: str, figure: str) -> dict[int, float]:
-    """By the number of the run."""
+    """The figure of each run, by the number of the run."""
     return {
         number: run["figures"][target][figure]
         for number, run in enumerate(runs)
@@ -185,7 +185,7 @@ def _targets(row: Row) -> str:
 
 
 def _ratio(row: Row, ours: Mapping[int, float], sdk: Mapping[int, float]) -> str:
-    """How many times as good as the SDK in the same run: the median of that."""
+    """The factor to the SDK in the same run: the median of all runs."""
     ratios = [
         (ours[run] / sdk[run]) if row.more_is_better else (sdk[run] / ours[run])
         for run in ours.keys() & sdk.keys()
@@ -195,7 +195,7 @@ def _ratio(row: Row, ours: Mapping[int, float], sdk: Mapping[int, float]) -> str
 
 
 def number(value: float) -> str:
-    """With three significant digits."""
+    """The number with three significant digits."""
     if value == int(value) or abs(value) >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else str(int(value))
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -205,7 +205,7 @@ def number(value: float) -> str:
 
 
 def text(result: Result) -> str:
-    """For a terminal."""
+    """The result for a terminal."""
     lines = [tuple(cell.replace("**", "") for cell in line) for line in table(result)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]

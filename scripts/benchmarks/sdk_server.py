@@ -1,5 +1,5 @@
-"""The server to compare with: the official Python SDK with as little around it as it asks for,
-running the same agent. It keeps tasks in memory, asks nobody for a token and confines nothing.
+"""The server for the comparison: the official Python SDK with the minimum that it requires, running
+the same agent. It keeps tasks in memory, requires no token and confines nothing.
 Runs under .venvs/bench-sdk (requirements.txt)."""
 
 import asyncio
@@ -78,7 +78,7 @@ class CliExecutor(AgentExecutor):
 def card(url: str) -> AgentCard:
     return AgentCard(
         name="Benchmark",
-        description="Runs a coding-agent CLI and streams what it says.",
+        description="Runs a coding-agent CLI and streams its output.",
         version="1.0.0",
         supported_interfaces=[
             AgentInterface(protocol_binding="JSONRPC", protocol_version="1.0", url=url)

@@ -1,4 +1,4 @@
-"""The servers that are measured, each started anew for each measure, and the agent they run."""
+"""The measured servers, which each measure starts again, and the agent that they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHERS = {
     "sdk": (str(SDK_PYTHON), str(HERE / "sdk_server.py")),
     "alone": (sys.executable, str(HERE / "alone.py")),
 }
-"""What the bridge is compared with: the official SDK, and aiohttp alone."""
+"""The servers for the comparison: the official SDK, and aiohttp alone."""
 RPC, CARD = "/a2a/jsonrpc", "/.well-known/agent-card.json"
 STARTS_WITHIN = 30.0
 STOPS_WITHIN = 30.0
@@ -45,21 +45,21 @@ BRIDGE_SETTINGS = {
     "BRIDGE_MAX_CONNECTIONS_PER_SECOND": "1000",
     "BRIDGE_DRAIN_MS": "0",
 }
-"""Of both servers of ours, beside BRIDGE_STORE, BRIDGE_TOKEN (a random one), paths and the agent.
-All that is not here is as it is by default: Host and Origin are looked at, /monitor is there, an
-audit log is written."""
+"""Settings of both bridges, besides BRIDGE_STORE, BRIDGE_TOKEN (a random one), paths and the agent.
+All other settings have their defaults: checks of Host and Origin, /monitor and the audit log are
+on."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """The program that all servers run. Its path is what its processes are known by."""
+    """The program that all servers run. Its path identifies its processes."""
 
     command: tuple[str, ...]
     language: str
     mark: str
 
     def start_ms(self) -> float:
-        """From starting it until its first line, without any server."""
+        """Time from its start until its first line, without any server."""
         began = time.monotonic()
         process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin and process.stdout
@@ -73,7 +73,7 @@ class Agent:
 
 
 def make_agent(folder: Path) -> Agent:
-    """In C where there is a compiler, else in Python."""
+    """The agent in C if there is a compiler, else in Python."""
     compiler = shutil.which("cc")
     if compiler:
         binary = folder / "benchmark-agent"
@@ -84,7 +84,7 @@ def make_agent(folder: Path) -> Agent:
 
 
 class Server:
-    """A running server, as a client sees it, and as the kernel does."""
+    """A running server, from the view of a client and of the kernel."""
 
     def __init__(self, pid: int, port: int, token: str, agent: Agent) -> None:
         self.pid = pid
@@ -100,14 +100,14 @@ class Server:
     # --- requests ------------------------------------------------------------------------------
 
     def request(self, path: str, body: bytes = b"", **more: str) -> bytes:
-        """As bytes: POST with a body, GET without."""
+        """A request as bytes: POST with a body, GET without."""
         headers = {**self.headers, **more, "Content-Length": str(len(body))}
         lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
     def send_request(self, **knobs: int) -> bytes:
-        """A message to a new context, which the agent takes its knobs from."""
+        """A message to a new context; its text has the knobs for the agent."""
         parts = [{"text": prompt(**knobs)}]
         message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": parts}
         return self.request(RPC, call("SendStreamingMessage", {"message": message}))
@@ -120,7 +120,7 @@ class Server:
         return self.request(RPC, call("GetTask", {"id": task_id}))
 
     def ask(self, method: str, params: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
-        """Milliseconds until all of the answer was there, and its result."""
+        """Milliseconds until the complete answer, and its result."""
         connection = http.client.HTTPConnection(*self.address, timeout=60)
         connection.connect()
         began = time.monotonic()
@@ -139,15 +139,15 @@ class Server:
         return processes.rss_bytes(self.pid)
 
     def helpers_bytes(self) -> int:
-        """What the other processes take that are the server's: those that start its agents, or
-        wait for their end."""
+        """Memory of the server's other processes, which start its agents or wait for their
+        end."""
         return sum(processes.pss_bytes(pid) for pid in self._helpers())
 
     def agents(self) -> set[int]:
         return processes.with_in_command_line(self.agent.mark)
 
     def family(self) -> set[int]:
-        """All that stems from the server."""
+        """All processes that descend from the server."""
         return {*self.agents(), *self._helpers()}
 
     def _helpers(self) -> set[int]:
@@ -155,8 +155,8 @@ class Server:
 
 
 def prompt(**knobs: int) -> str:
-    """A line of the jsonl protocol with these knobs: what the agent reads from adapters that hand
-    it the text of the message alone. What `jsonl` makes of it has the knobs in it all the same."""
+    """A line of the jsonl protocol with these knobs, for adapters that pass on only the text of the
+    message. The line that `jsonl` builds around it contains the knobs, too."""
     text = " ".join(f"{name}={value}" for name, value in knobs.items())
     return json.dumps({"type": "prompt", "text": text}, separators=(",", ":"))
 
@@ -166,13 +166,13 @@ def call(method: str, params: Mapping[str, Any]) -> bytes:
 
 
 def has_sdk() -> bool:
-    """Whether scripts/install --bench has come to its end."""
+    """Whether scripts/install --bench has finished."""
     return (SDK / ".stamp").exists()
 
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of server: the bridge with one of its stores, or what OTHERS calls `name`."""
+    """A kind of server: the bridge with one of its stores, or a server of OTHERS by `name`."""
 
     name: str
     agent: Agent
@@ -182,11 +182,11 @@ class Target:
 
     @contextmanager
     def serving(self, *agent_arguments: str, **settings: str) -> Iterator[Server]:
-        """A new server with an empty state. Afterwards neither it nor an agent of its is left.
+        """A new server with an empty state. Afterwards neither it nor any of its agents runs.
 
-        Its folder is put away until the end. ext4 looks for inodes among all that were just
-        deleted, so that to remove those of 2,000 sessions would slow down whoever is measured next,
-        as does each name beside the next one's state: it is a rule of the sandbox."""
+        Its folder stays in another place until the end. ext4 searches for inodes among all that
+        were just deleted, so the removal of 2,000 sessions would slow down the next server. So
+        would each name beside the state of the next server, because it is a rule of the sandbox."""
         run = self.folder / uuid.uuid4().hex[:8]
         (run / "workspace").mkdir(parents=True)
         token = secrets.token_urlsafe(24)
@@ -232,12 +232,12 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes], agent: Agent) -> None:
-    """By force: an orderly end of 2,000 tasks takes longer than what is measured."""
+    """Kill it: an orderly end of 2,000 tasks takes longer than the measure."""
     helpers = processes.helpers(process.pid, agent.mark)
     process.kill()
     process.wait()
     processes.kill(helpers)
     deadline = time.monotonic() + STOPS_WITHIN
     while (left := processes.with_in_command_line(agent.mark)) and time.monotonic() < deadline:
-        processes.kill(left)  # they may be zombies for seconds, which whoever has them now reaps
+        processes.kill(left)  # they may be zombies for seconds, until their new parent reaps them
         time.sleep(0.002)

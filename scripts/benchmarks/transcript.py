@@ -1,4 +1,4 @@
-"""What a stream delivered: its numbered texts, when they came, and what was wrong with them."""
+"""The content of a stream: its numbered texts, their times, and their faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Mark(NamedTuple):
-    """A text: its number, and the monotonic nanoseconds when it was written and received."""
+    """A text: its number, and the monotonic nanoseconds of its writing and its receipt."""
 
     number: int
     written: int
@@ -36,7 +36,7 @@ class Faults(NamedTuple):
 
 
 class Transcript:
-    """The answer to one request, from what its socket gave: (monotonic ns, bytes) each time."""
+    """The answer to one request, from the input of its socket: pairs (monotonic ns, bytes)."""
 
     def __init__(self, received: Sequence[tuple[int, bytes]]) -> None:
         self._times = [time for time, _ in received]
@@ -63,7 +63,7 @@ class Transcript:
         return b"".join(pieces), ended
 
     def received_at(self, end: int) -> int:
-        """When the body was there up to `end`."""
+        """The time when the body was complete up to `end`."""
         piece = bisect_left(self._starts, end) - 1
         raw_end = self._raw_starts[piece] + end - self._starts[piece]
         return self._times[bisect_left(self._ends, raw_end)]
@@ -75,7 +75,7 @@ class Transcript:
         ]
 
     def span(self) -> tuple[int, int]:
-        """When the first text was written, and when the last one was received."""
+        """The times when the first text was written, and when the last one was received."""
         texts = blanked(self.body)
         first = MARK.search(texts)
         if not first:
@@ -83,20 +83,20 @@ class Transcript:
         return int(first[2]), self.received_at(texts.rfind(BEGINS) + 1)
 
     def faults(self, events: int) -> Faults:
-        """What is wrong, if the texts were to be 0, 1, … in this order, `events` of them."""
+        """The deviations from the texts 0, 1, … in this order, `events` of them."""
         return faults(self.body, events)
 
     def first_frame_at(self) -> int:
         return self.received_at(self.body.index(b"data:") + 5)
 
     def task_id(self) -> str:
-        """Of the task that the stream begins with."""
+        """The id of the stream's first task."""
         line = next(line for line in self.body.splitlines() if line.startswith(b"data:"))
         result: dict[str, Any] = json.loads(line[5:])["result"]
         return str(result["task"]["id"])
 
     def whole_frames(self) -> bytes:
-        """The body without a last event that is cut off."""
+        """The body without an incomplete last event."""
         end = max(self.body.rfind(blank) + len(blank) for blank in (b"\n\n", b"\r\n\r\n"))
         return self.body[:end]
 
@@ -106,13 +106,13 @@ class Transcript:
 
 
 def blanked(body: bytes) -> bytes:
-    """`body` with blanks for status updates, of which the last one repeats texts."""
+    """`body` with blanks for status updates, because the last one repeats texts."""
     return STATUS.sub(lambda found: b" " * len(found[0]), body)
 
 
 def faults(body: bytes, events: int) -> Faults:
     digits = b"".join(NUMBER.findall(blanked(body)))
-    if digits == expected(events):  # the usual case, a thousand times as fast as looking closely
+    if digits == expected(events):  # the usual case, a thousand times as fast as the check below
         return Faults(0, 0, 0)
     numbers = [int(digits[at : at + 8]) for at in range(0, len(digits), 8)]
     lost = len(set(range(events)).difference(numbers))
