@@ -1,0 +1,172 @@
+"""The documents, docstrings, comments and strings are in plain English: subject, verb, object, and
+a noun before each relative clause. PATTERNS match the usual violations."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+DOCUMENTS = [
+    *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
+    *sorted((CHECKOUT / "docs").glob("*.md")),
+]
+PRODUCT = sorted(
+    path
+    for folder in ("bridge", "adapters", "scripts")
+    for path in (CHECKOUT / folder).rglob("*.py")
+)
+SCRIPTS = [
+    path
+    for path in sorted((CHECKOUT / "scripts").rglob("*"))
+    if path.is_file() and path.suffix in ("", ".c")
+]
+
+PATTERNS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(anew|lest|mend(s|ed|ing)?|nobody|somebody|anybody|everybody|whoever|whosoever)\b",
+        r"\bof ours\b|\b(to|can|cannot) be had\b|\btold (of|so)\b|\bgo(es)? on with\b|\bput down\b",
+        r"\b(is|are|was|were) no (?!longer\b)[a-z]+\b",
+        r"\bwhat(ever)? (is|are|was|were|has|have|had|it|they|there|can|may|must|needs?|comes?"
+        r"|came|goes|happen(s|ed)|waits?|follows|ends|runs|becomes|asks?|reads?|makes?|holds?"
+        r"|sends?|an?|the|you)\b",
+        r"(^|[.,;:(]\s+|\b(of|for|to|by|from|with|than|as|and|or|but|is|are|at|in|on|about|says"
+        r"|tells)\s+)(who|whom|whose)\b",
+    )
+]
+ALLOWED: set[tuple[str, str]] = set()
+"""(document, matching words): violations that stay, such as quotations."""
+MOST_ALLOWED = 10
+
+# The most violations of a room, or of a document that another text generates. A number may fall and
+# never rise; a place without a number has none.
+MOST = {
+    **{"a2a": 18, "adapter": 61, "adapters": 151, "auth": 38, "bridge": 5, "cli": 46, "files": 10},
+    **{"process": 111, "push": 49, "runtime": 72, "sandbox": 74, "server": 121, "session": 69},
+    **{"store": 79, "task": 37, "telemetry": 18, "transports": 68, "workspace": 16},
+    **{"clients.md": 4, "settings.md": 21},
+}
+MOST_LONG = {"clients.md": 44}
+"""The most lines of a document above WIDTH; the same rule applies."""
+WIDTH = 100  # characters of a line in a document, except in tables and code
+
+Text = tuple[int, str]
+"""A piece of prose on one line, and the number of the line where it begins."""
+
+
+def blocks(path: Path) -> Iterator[Text]:
+    """The paragraphs, lists and table cells of a document, or the lines of a script."""
+    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
+    stripped = ((number, line.strip(" #*>/-")) for number, line in lines)
+    for is_prose, group in groupby(stripped, key=lambda one: bool(one[1]) and one[1][0] != "|"):
+        pieces = list(group)
+        if is_prose:
+            yield pieces[0][0], " ".join(line for _, line in pieces)
+        else:
+            yield from (
+                (number, cell.strip()) for number, line in pieces for cell in line.split("|")
+            )
+
+
+def prose(path: Path) -> Iterator[Text]:
+    """The docstrings, comments and other strings of a module."""
+    source = path.read_text("utf-8")
+    inside: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            inside.update(ast.walk(node))
+            yield (
+                node.lineno,
+                "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "X"
+                    for part in node.values
+                ),
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
+            yield from ((node.lineno, part) for part in re.split(r"\n\s*\n", node.value))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [one for one in tokens if one.type == tokenize.COMMENT]
+    for _, group in groupby(enumerate(comments), key=lambda one: one[1].start[0] - one[0]):
+        together = [comment for _, comment in group]  # on consecutive lines
+        yield together[0].start[0], " ".join(one.string.strip("# ") for one in together)
+
+
+def violations(path: Path) -> list[str]:
+    name = str(path.relative_to(CHECKOUT))
+    texts = prose(path) if path.suffix == ".py" else blocks(path)
+    return [
+        f"{name}:{line}: {found[0]}"
+        for line, text in texts
+        for pattern in PATTERNS
+        for found in pattern.finditer(" ".join(text.split()))
+        if (name, found[0]) not in ALLOWED
+    ]
+
+
+def place(path: Path) -> str:
+    """The room of a module, or the name of a document."""
+    top, *rest = path.relative_to(CHECKOUT).parts
+    return path.name if path in DOCUMENTS else rest[0] if top == "bridge" and rest[1:] else top
+
+
+PLACES = sorted({place(path) for path in (*DOCUMENTS, *PRODUCT, *SCRIPTS)})
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_language_is_plain(name: str) -> None:
+    paths = [path for path in (*DOCUMENTS, *PRODUCT, *SCRIPTS) if place(path) == name]
+    found = [one for path in paths for one in violations(path)]
+    assert len(found) <= MOST.get(name, 0), "\n".join(found)
+
+
+def test_few_violations_are_allowed_in_documents() -> None:
+    assert len(ALLOWED) <= MOST_ALLOWED
+    for name, words in ALLOWED:
+        assert words in (CHECKOUT / name).read_text("utf-8"), f"{name} no longer has {words!r}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It starts anew.",
+        "A boundary that cannot be had.",
+        "{path} sets {name}, which is no setting.",
+        "What comes later is not heard.",
+        "A client is told, and who waits is told later.",
+        "Who makes more is cut off.",
+    ],
+)
+def test_a_violation_is_found(text: str) -> None:
+    assert any(pattern.search(text) for pattern in PATTERNS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is no longer running.",
+        "A client that waits gets the update later.",
+        "The output, what else the CLI prints.",
+        "Connections above the limit are closed.",
+    ],
+)
+def test_plain_language_passes(text: str) -> None:
+    assert not any(pattern.search(text) for pattern in PATTERNS)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_lines_of_documents_are_short(path: Path) -> None:
+    is_code = False
+    found = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        is_code ^= line.lstrip().startswith("```")
+        if len(line) > WIDTH and not is_code and not line.lstrip().startswith("|"):
+            found.append(f"{path.name}:{number}")
+    assert len(found) <= MOST_LONG.get(path.name, 0), found
