@@ -37,10 +37,19 @@ def test_every_setting_is_in_env_example() -> None:
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    for document in (documents.README, *(CHECKOUT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text("utf-8")):
+    for document in (*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)]+)\)", document.read_text("utf-8")):
             if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name}: {target}"
+                path, _, anchor = target.partition("#")
+                page = document.parent / path if path else document
+                assert page.exists(), f"{document.name}: {target}"
+                assert not anchor or anchor in anchors(page), f"{document.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
 def test_every_script_that_the_readme_names_can_be_run() -> None:
