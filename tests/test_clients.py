@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tomllib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,12 +19,14 @@ import pytest
 import pytest_asyncio
 
 from bridge.server.settings import Settings
+from bridge.task.approval_policy import Rule
 from tests.client_driver import READS_AS_A_PERSON, TOKEN, WITHIN, driving
 from tests.client_matrix import (
     BY_NAME,
     CHECKOUT,
     CLIENTS,
     COLUMNS,
+    DOCUMENT,
     DRIVERS,
     FAILURE,
     PROMPTS,
@@ -43,6 +46,7 @@ VARYING = {
     "PORT": re.compile(r"(?<=//127\.0\.0\.1:)\d+"),
 }
 """What differs from run to run, by the word that stands for it in an expected text."""
+REPLAY: Any = {"agent_adapter": "replay", "agent_binary": None, "agent_args": ()}
 FASTA2A = CHECKOUT / ".venvs/fasta2a/bin/python"
 pytestmark = [
     pytest.mark.real,
@@ -145,11 +149,10 @@ async def test_a_recorded_task_of_claude_code_is_readable(
     client: A2AClient, tmp_path: Path
 ) -> None:
     """It asks twice before it edits and before it runs a command."""
-    replay: Any = {"agent_adapter": "replay", "agent_binary": None, "agent_args": ()}
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     async with (
-        serving(workspace, bridge_token=TOKEN, **replay) as server,
+        serving(workspace, bridge_token=TOKEN, **REPLAY) as server,
         driving(client, server.url, tmp_path) as driver,
     ):
         asked = await driver.say("Add a --shout flag to greet.py")
@@ -163,6 +166,21 @@ async def test_a_recorded_task_of_claude_code_is_readable(
     assert "prints `HELLO, ADA!`" in done
     if "no JSON" not in client.no:
         assert "{" not in (asked + again + done).replace('f"Hello, {name}', "")
+
+
+@each([client for client in CLIENTS if "[[rules]]" in client.no.get("answered", "")])
+async def test_rules_answer_for_clients_that_cannot(client: A2AClient, tmp_path: Path) -> None:
+    """The rules are those of docs/clients.md."""
+    page = DOCUMENT.read_text("utf-8").partition("## Clients that cannot answer")[2]
+    table = tomllib.loads(page.partition("```toml\n")[2].partition("```")[0])
+    rules = tuple(Rule(**rule) for rule in table["rules"])
+    async with (
+        serving(tmp_path, bridge_token=TOKEN, rules=rules, **REPLAY) as server,
+        driving(client, server.url, tmp_path) as driver,
+    ):
+        shown = await driver.say("Add a --shout flag to greet.py")
+    assert "prints `HELLO, ADA!`" in shown
+    assert "input-required" not in shown
 
 
 @each([client for client in CLIENTS if not client.reads_both])
