@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ CHECKOUT = Path(__file__).parent.parent
 DOCUMENT = CHECKOUT / "docs/clients.md"
 DRIVERS = CHECKOUT / "tests/ecosystems"
 
+WIDTH = 100  # of lines in documents
 COLUMNS = {
     "answer once": "the last block of an answer is shown, and only once",
     "question": "a question is shown, with how to answer it",
@@ -288,8 +290,9 @@ def table() -> str:
         lines.append(f"| {client.title} {client.version} | {client.wire} | {cells} |")
     meanings = [f"{name}: {meaning}" for name, meaning in COLUMNS.items()]
     notes = [
-        f"* {client.title}, {column}: {why}."
+        textwrap.fill(f"* {client.title}, {column}: {why}.", WIDTH, subsequent_indent="  ")
         for client in CLIENTS
         for column, why in client.no.items()
     ]
-    return "\n".join([*lines, "", f"{'; '.join(meanings)}.", "", *notes]) + "\n"
+    legend = textwrap.fill(f"{'; '.join(meanings)}.", WIDTH)
+    return "\n".join([*lines, "", legend, "", *notes]) + "\n"
