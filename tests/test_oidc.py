@@ -539,7 +539,25 @@ async def test_keys_that_verify_nothing(
     provider.keys = UNUSABLE[name]
     async with serving(tmp_path, **trusting(provider)) as server:
         assert await ask(server, provider.token()) == 503
-    assert "no keys from the issuer of tokens" in caplog.text
+    assert "cannot fetch the keys of the OpenID issuer" in caplog.text
+
+
+async def test_a_bad_key_does_not_disable_the_others(provider: Provider, tmp_path: Path) -> None:
+    odd: list[Any] = [1, {"kty": "AKP", "kid": "x"}, jwk("ec-384", x="AAAA"), jwk("rsa", n=[1])]
+    secret = {"kty": "oct", "k": "A" * 43, "kid": "rsa"}
+    private = {**KEYS["ec"].as_dict(private=True), "kid": "ec"}
+    provider.keys = {"keys": [*odd, secret, private, jwk("ec-521", key_ops=["sign"])]}
+    async with serving(tmp_path, **trusting(provider)) as server:
+        assert await ask(server, provider.token(key="ec")) == 200
+        for kid in ("rsa", "ec-384", "ec-521"):
+            assert await ask(server, provider.token(key=kid)) == 401
+
+
+async def test_a_key_id_of_two_keys_is_ambiguous(provider: Provider, tmp_path: Path) -> None:
+    provider.keys = {"keys": [jwk("ec"), jwk("next", kid="ec"), jwk("rsa", kid="ec")]}
+    async with serving(tmp_path, **trusting(provider)) as server:
+        assert await ask(server, provider.token(key="ec")) == 401
+        assert await ask(server, provider.token(header={"kid": "ec"})) == 200
 
 
 # --- a provider that does not do as it should --------------------------------------------------
@@ -596,7 +614,7 @@ async def test_a_provider_that_is_broken_is_told_of_and_taken_when_it_works(
     async with serving(tmp_path, **trusting(provider)) as server:
         assert await ask(server, provider.token()) == 503
         assert await ask(server, "no-token") == 401
-        told = [one for one in caplog.records if "no keys from the issuer" in one.msg]
+        told = [one for one in caplog.records if "cannot fetch the keys" in one.msg]
         assert told and all(REASONS[name] in vars(one)["reason"] for one in told)
         provider.answers = None
         assert await ask(server, provider.token()) == 200
@@ -672,7 +690,7 @@ async def test_the_server_starts_without_its_provider_and_says_so(
                 assert int(response.headers["Retry-After"]) > 0
             async with http.get(f"{server.url}/tasks") as response:
                 assert response.status == 401
-    assert "no keys from the issuer of tokens" in server.log
+    assert "cannot fetch the keys of the OpenID issuer" in server.log
     assert "Traceback" not in server.log
 
 

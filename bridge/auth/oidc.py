@@ -1,21 +1,20 @@
-"""Bearers of tokens that an OpenID provider has signed for this server (JWT, RFC 7519 and 9068).
+"""Tokens that an OpenID provider has signed for this server (JWT, RFC 7519 and 9068).
 
-Only the operator says whom to trust: the issuer, and where its keys are. Nothing in a token does:
-it names a key by its id, and each key has algorithms of its own kind, all of them asymmetric.
+The operator configures the trusted issuer and the place of its keys; a token cannot change them. It
+names a key by its id, and the key determines the algorithms, which are all asymmetric.
 
-Keys are fetched in the background. A request waits for them only if it brings a key id that is not
-known, and not for long; there is one fetch at a time, and none soon after another.
+Keys are fetched in the background: one fetch at a time, and RETRY seconds or more between two. A
+request waits for a fetch only if its key id is unknown, and for WAIT seconds at most.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import logging
 import os
-import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,9 @@ from bridge.errors import ConfigurationError, Unavailable
 try:
     from joserfc import jws
     from joserfc.errors import JoseError
-    from joserfc.jwk import ECKey, RSAKey
+    from joserfc.jwk import JWKRegistry, Key
     from joserfc.jwt import JWTClaimsRegistry
+    from joserfc.util import base64_to_int
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
         f"BRIDGE_OIDC_ISSUER needs {missing.name}: pip install 'coding-agent-bridge[oidc]'"
@@ -41,39 +41,32 @@ except ModuleNotFoundError as missing:
 
 log = logging.getLogger(__name__)
 
-LEEWAY = 60  # seconds that clocks may differ
+LEEWAY = 60  # seconds: tolerated clock difference
 FETCH_WITHIN = 5.0  # seconds
-WAIT = 2.0  # seconds that a request waits for a fetch
-REFRESH = 600.0  # seconds after which keys are fetched anew, if tokens come
-RETRY = 30.0  # seconds at least between two fetches
-KEEP = 24 * 3600.0  # seconds that keys count for which cannot be fetched anew
+WAIT = 2.0  # seconds: maximum time that a request waits for a fetch
+REFRESH = 600.0  # seconds: age of the keys at which the next token starts a fetch
+RETRY = 30.0  # seconds: minimum time between two fetches
+KEEP = 24 * 3600.0  # seconds: maximum age of keys that verify tokens
 MAX_BYTES = 256 * 1024  # of a document of the issuer
 MAX_KEYS = 100
 MAX_TOKEN = 16 * 1024  # characters
 MAX_CLAIM = 255  # characters of a subject (OpenID Connect Core §2)
 MAX_DIRECTORIES = 100  # of a token
-MOST_TOKENS = 10_000  # that are remembered as verified
+MOST_TOKENS = 10_000  # verified tokens in the cache
 RSA_BITS = range(2048, 8193)
-_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-ALGORITHMS: Mapping[tuple[Any, Any], tuple[str, ...]] = {
-    ("RSA", None): _RSA,
-    ("EC", "P-256"): ("ES256",),
-    ("EC", "P-384"): ("ES384",),
-    ("EC", "P-521"): ("ES512",),
-}
-"""What a key may have signed with, by its type and curve. Secrets are no keys here."""
+ALGORITHMS = "RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512".split()
 TYPES = frozenset({"", "jwt", "application/jwt", "at+jwt", "application/at+jwt"})
-"""Of the header `typ`: other tokens of the issuer, of a logout for example, give nobody access."""
-_EVERY = frozenset(name for names in ALGORITHMS.values() for name in names)
-_JWT = re.compile(r"[A-Za-z0-9_-]{2,}\.[A-Za-z0-9_-]{2,}\.[A-Za-z0-9_-]{2,}")
-_PREFIX = "bridge:"  # that a scope may have, so as not to be taken for another service's
+"""Accepted values of the header `typ`. Other tokens of the issuer, such as logout tokens, give no
+access."""
+_PUBLIC = ("kty", "crv", "n", "e", "x", "y", "kid", "alg", "use", "key_ops")
+_PREFIX = "bridge:"  # optional prefix of a scope, against collisions with scopes of other services
 
 
 @dataclass(frozen=True, slots=True)
 class OidcConfig:
-    """What the operator trusts. `jwks`: where the keys are, a URL or a file; None: where the issuer
-    says so. `claim`: what a bearer is known by. `scopes`: those that a token can give.
-    `workspaces`: the claim with the directories that a bearer may work in; None for no limit."""
+    """The trusted provider. `jwks`: URL or file of its keys; None: the URL of its discovery
+    document. `claim`: the claim that identifies a principal. `scopes`: the scopes that a token can
+    grant. `workspaces`: the claim with the allowed directories; None: unlimited."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -84,58 +77,56 @@ class OidcConfig:
 
 
 class Issuer:
-    """Says who bears a token. To be made inside a running loop: the first fetch begins at once, so
-    that the log says early what is wrong."""
+    """Maps tokens to principals. The constructor needs a running event loop: it starts the first
+    fetch, so that the log reports problems early."""
 
-    def __init__(self, trust: OidcConfig) -> None:
-        self._trust = trust
-        self._keys = _Keys(trust)
+    def __init__(self, config: OidcConfig) -> None:
+        self._config = config
+        self._keys = _Keys(config)
         self._claims = JWTClaimsRegistry(
             leeway=LEEWAY,
-            iss={"essential": True, "value": trust.issuer},
-            aud={"essential": True, "values": list(trust.audiences)},
+            iss={"essential": True, "value": config.issuer},
+            aud={"essential": True, "values": list(config.audiences)},
             exp={"essential": True},
         )
-        self._verified: dict[bytes, tuple[Principal, float]] = {}  # until when, by digest
-        self._of = self._keys.fetched  # the fetch that those were verified with
+        self._verified: dict[bytes, tuple[Principal, float]] = {}  # with expiry, by digest
+        self._verified_with = self._keys.fetched  # the fetch whose keys verified these tokens
         self._keys.fetch()
 
     def find(self, token: str) -> Principal | Awaitable[Principal | None] | None:
-        """Who bears it; None for a token that is not good. To be awaited where its key has to be
-        fetched. Raises Unavailable if there are no keys, so that nothing can be said of it."""
-        if len(token) > MAX_TOKEN or not _JWT.fullmatch(token):
+        """The principal of a token, None for an invalid token, or an awaitable of either if the
+        keys must be fetched first. Raises Unavailable if there are no keys."""
+        if len(token) > MAX_TOKEN:
             return None
-        self._keys.refresh()
-        if self._of != self._keys.fetched:  # a key may have been withdrawn
+        if time.monotonic() - self._keys.fetched > REFRESH:
+            self._keys.fetch()
+        if self._verified_with != self._keys.fetched:  # the issuer may have revoked a key
             self._verified.clear()
-            self._of = self._keys.fetched
-        name = digest(token)
-        principal, until = self._verified.get(name, (None, 0.0))
-        if principal and time.time() < until:
+            self._verified_with = self._keys.fetched
+        principal, expires = self._verified.get(digest(token), (None, 0.0))
+        if principal and time.time() < expires:
             return principal
-        header = _header(token)
-        if header is None:
+        signed = _parse(token)
+        if signed is None:
             return None
-        if not self._keys.find(header) and (fetching := self._keys.fetch()):
-            return self._later(fetching, token, header)
-        return self._verify(token, header)
+        if not self._keys.find(signed.headers()) and (fetching := self._keys.fetch()):
+            return self._verify_after(fetching, token, signed)
+        return self._verify(token, signed)
 
-    async def _later(
-        self, fetching: asyncio.Task[None], token: str, header: Mapping[str, Any]
+    async def _verify_after(
+        self, fetching: asyncio.Task[None], token: str, signed: jws.CompactSignature
     ) -> Principal | None:
         await asyncio.wait({fetching}, timeout=WAIT)
-        return self._verify(token, header)
+        return self._verify(token, signed)
 
-    def _verify(self, token: str, header: Mapping[str, Any]) -> Principal | None:
+    def _verify(self, token: str, signed: jws.CompactSignature) -> Principal | None:
         if not self._keys:
-            raise Unavailable("Tokens cannot be verified now: their issuer's keys are missing.")
-        key = self._keys.find(header)
-        if key is None:
-            return None
+            raise Unavailable("The keys of the OpenID issuer are not available. Retry later.")
+        key = self._keys.find(signed.headers())
         try:
-            claims = orjson.loads(
-                jws.deserialize_compact(token, key, registry=_ONLY[header["alg"]]).payload
-            )
+            if key is None or not jws.validate_compact(signed, key, registry=_REGISTRY):
+                return None
+            claims = orjson.loads(signed.payload)
             principal = self._principal(claims)
         except (JoseError, ValueError, TypeError) as error:
             log.debug("token refused", extra={"reason": type(error).__name__})
@@ -146,34 +137,33 @@ class Issuer:
         return principal
 
     def _principal(self, claims: Any) -> Principal:
-        """Raises JoseError or ValueError if the claims are not good."""
+        """Raises JoseError or ValueError for invalid claims."""
         if not isinstance(claims, dict):
-            raise ValueError("no claims")
+            raise ValueError("the claims are not an object")
         self._claims.validate(claims)
         if "cnf" in claims:
-            raise ValueError("it is bound to a key that its bearer would have to prove")
-        if self._trust.claim == "email" and claims.get("email_verified") is not True:
-            raise ValueError("anybody may have claimed this address")
-        name = claims.get(self._trust.claim)
+            raise ValueError("the token is bound to a key, and the bridge cannot check the binding")
+        if self._config.claim == "email" and claims.get("email_verified") is not True:
+            raise ValueError("the provider did not verify the address")
+        name = claims.get(self._config.claim)
         if not isinstance(name, str) or not 0 < len(name) <= MAX_CLAIM:
-            raise ValueError("nobody is named")
-        given = _given(claims)
-        scopes = frozenset(one for one in self._trust.scopes if given & {one, _PREFIX + one})
-        limit = self._trust.workspaces
+            raise ValueError(f"the claim {self._config.claim} is missing or invalid")
+        given = _scopes(claims)
+        scopes = frozenset(one for one in self._config.scopes if given & {one, _PREFIX + one})
+        limit = self._config.workspaces
         workspaces = None if limit is None else _directories(claims.get(limit))
-        return Principal(principal_id(self._trust.issuer, name), scopes, workspaces)
+        return Principal(principal_id(self._config.issuer, name), scopes, workspaces)
 
 
 def principal_id(issuer: str, name: str) -> str:
-    """What a principal is called here: like no token, and like nobody of another issuer."""
+    """A unique id: it differs from all token names and from all principals of other issuers."""
     return f"oidc:{hashlib.sha256(issuer.encode()).hexdigest()[:8]}:{quote(name, safe='@')}"
 
 
-def _given(claims: Mapping[str, Any]) -> set[str]:
+def _scopes(claims: Mapping[str, Any]) -> set[str]:
     """The scopes of a token: a text with spaces (RFC 8693), or a list as some providers send it."""
     found: set[str] = set()
-    for name in ("scope", "scp"):
-        value = claims.get(name)
+    for value in (claims.get("scope"), claims.get("scp")):
         words = value.split(" ") if isinstance(value, str) else value
         if isinstance(words, list):
             found.update(word for word in words if isinstance(word, str))
@@ -181,84 +171,69 @@ def _given(claims: Mapping[str, Any]) -> set[str]:
 
 
 def _directories(value: Any) -> tuple[str, ...]:
-    """The real paths of a claim: one, or a list. Raises ValueError where there is none."""
+    """The real paths of a claim: one path, or a list. Raises ValueError for other values."""
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not 0 < len(found) <= MAX_DIRECTORIES:
-        raise ValueError("it names no directories")
-    for one in found:
-        if not isinstance(one, str) or not one.startswith("/") or "\0" in one:
-            raise ValueError("it names what is no absolute path")
+        raise ValueError("the claim has no directories")
+    if not all(isinstance(one, str) and one.startswith("/") and "\0" not in one for one in found):
+        raise ValueError("the claim has a value that is not an absolute path")
     return tuple(map(os.path.realpath, found))
 
 
-def _header(token: str) -> Mapping[str, Any] | None:
-    """The header of a token that can be verified at all."""
+# --- tokens and keys ---------------------------------------------------------------------------
+
+
+class _Registry(jws.JWSRegistry):
+    """It ignores unknown header parameters (RFC 7515 §4)."""
+
+    max_header_length = max_payload_length = MAX_TOKEN
+    max_signature_length = 2 * max(RSA_BITS) // 8
+
+
+_REGISTRY = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
+
+
+def _parse(token: str) -> jws.CompactSignature | None:
+    """A token whose signature is not verified yet; None if no key could verify it."""
     try:
-        header = orjson.loads(_from_base64url(token.partition(".")[0]))
-    except ValueError:
+        signed = jws.extract_compact(token.encode(), registry=_REGISTRY)
+        header = signed.headers()
+        _REGISTRY.check_header(header)
+        _REGISTRY.get_alg(header["alg"])
+    except (JoseError, ValueError, TypeError, RecursionError):
         return None
-    if not isinstance(header, dict) or not {"crit", "b64"}.isdisjoint(header):
-        return None
-    alg, kid, typ = header.get("alg"), header.get("kid", ""), header.get("typ", "")
-    texts = isinstance(alg, str) and isinstance(kid, str) and isinstance(typ, str)
-    return header if texts and alg in _EVERY and typ.lower() in TYPES else None
-
-
-def _only(algorithm: str) -> jws.JWSRegistry:
-    # Unknown parameters of the header must be ignored (RFC 7515 §4).
-    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
-    registry.max_header_length = registry.max_payload_length = MAX_TOKEN
-    registry.max_signature_length = 2 * max(RSA_BITS) // 8
-    return registry
-
-
-_ONLY = {name: _only(name) for name in _EVERY}
-
-
-# --- keys --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    kid: str | None
-    algorithms: tuple[str, ...]
-    key: RSAKey | ECKey
+    accepted = header.get("typ", "").lower() in TYPES and {"crit", "b64"}.isdisjoint(header)
+    return signed if accepted else None
 
 
 class _Keys:
-    """The keys of the issuer, as they were when they could last be fetched."""
+    """The keys of the issuer from the last successful fetch. They verify tokens for KEEP seconds;
+    then the object is false. `fetched`: monotonic time of that fetch."""
 
-    def __init__(self, trust: OidcConfig) -> None:
-        self._trust = trust
-        self._keys: Sequence[_Key] = ()
+    def __init__(self, config: OidcConfig) -> None:
+        self._config = config
+        self._by_algorithm: Mapping[str, Sequence[Key]] = {}
         self._begun = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
         self.fetched = float("-inf")
-        """When that was."""
 
     def __bool__(self) -> bool:
-        return bool(self._keys) and time.monotonic() - self.fetched < KEEP
+        return bool(self._by_algorithm) and time.monotonic() - self.fetched < KEEP
 
-    def find(self, header: Mapping[str, Any]) -> RSAKey | ECKey | None:
-        """The key that a header names, or the only one there is for a header that names none."""
-        kid = header.get("kid")
-        every = [key for key in self._keys if header["alg"] in key.algorithms] if self else []
-        found = [key for key in every if key.kid == kid] if kid is not None else every
-        return found[0].key if len(found) == 1 else None
-
-    def refresh(self) -> None:
-        """Begin a fetch if the keys are old."""
-        if time.monotonic() - self.fetched > REFRESH:
-            self.fetch()
+    def find(self, header: Mapping[str, Any]) -> Key | None:
+        """The key with the id and algorithm of the header. A header without a key id needs an
+        issuer with exactly one key for the algorithm."""
+        usable = self._by_algorithm.get(header["alg"], ()) if self else ()
+        found = [key for key in usable if header.get("kid") in (None, key.kid)]
+        return found[0] if len(found) == 1 else None
 
     def fetch(self) -> asyncio.Task[None] | None:
-        """The fetch that is under way; it begins now, unless the last one was just before."""
+        """The running fetch, which this call may start; None if the last one began just now."""
         if self._fetching and not self._fetching.done():
             return self._fetching
-        now = time.monotonic()
-        if now - self._begun < RETRY:
+        if time.monotonic() - self._begun < RETRY:
             return None
-        self._begun = now
+        self._begun = time.monotonic()
         self._fetching = asyncio.create_task(self._fetch())
         return self._fetching
 
@@ -267,95 +242,74 @@ class _Keys:
             async with asyncio.timeout(FETCH_WITHIN):
                 keys = _read_keys(await self._read())
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            facts = {"issuer": self._trust.issuer, "reason": str(error) or type(error).__name__}
-            log.warning("no keys from the issuer of tokens", extra=facts)
+            facts = {"issuer": self._config.issuer, "reason": str(error) or type(error).__name__}
+            log.warning("cannot fetch the keys of the OpenID issuer", extra=facts)
             return
-        self._keys, self.fetched = keys, time.monotonic()
-        log.info("keys of the issuer of tokens", extra={"kids": [key.kid for key in keys]})
+        self._by_algorithm, self.fetched = keys, time.monotonic()
+        kids = {key.kid for usable in keys.values() for key in usable}
+        log.info("fetched the keys of the OpenID issuer", extra={"kids": sorted(map(str, kids))})
 
     async def _read(self) -> bytes:
-        source = self._trust.jwks
+        source = self._config.jwks
         if source and "://" not in source:
-            return await asyncio.to_thread(_read_file, source)
+            return await asyncio.to_thread(_read_file, Path(source))
         timeout = aiohttp.ClientTimeout(total=FETCH_WITHIN)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             if source is None:
-                source = self._jwks_of(await _get(session, discovery(self._trust.issuer)))
+                document = orjson.loads(await _get(session, discovery(self._config.issuer)))
+                # OpenID Connect Discovery §4.3
+                if not isinstance(document, dict) or document.get("issuer") != self._config.issuer:
+                    raise ValueError("the discovery document belongs to another issuer")
+                source = trusted_url(str(document.get("jwks_uri")))
             return await _get(session, source)
-
-    def _jwks_of(self, document: bytes) -> str:
-        """Where the issuer says its keys are (OpenID Connect Discovery §4.3)."""
-        found = orjson.loads(document)
-        if not isinstance(found, dict) or found.get("issuer") != self._trust.issuer:
-            raise ValueError("the discovery document is another issuer's")
-        return trusted_url(str(found.get("jwks_uri")))
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
-    """Redirects are not followed: they could lead where nobody is trusted."""
+    """Does not follow redirects: their targets are not trusted."""
     data = bytearray()
     async with session.get(url, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"{url} answers {response.status}")
         async for chunk in response.content.iter_any():
             data += chunk
-            _check_size(len(data))
+            _check_size(data)
     return bytes(data)
 
 
-def _read_file(path: str) -> bytes:
-    with Path(path).expanduser().open("rb") as file:
+def _read_file(path: Path) -> bytes:
+    with path.expanduser().open("rb") as file:
         data = file.read(MAX_BYTES + 1)
-    _check_size(len(data))
+    _check_size(data)
     return data
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_BYTES:
+def _check_size(data: bytes | bytearray) -> None:
+    if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
 
 
-def _read_keys(data: bytes) -> Sequence[_Key]:
-    """The keys in a JWK Set that can verify. Others are passed over (RFC 7517 §5). Raises
-    ValueError if there is none."""
-    found = orjson.loads(data)
-    listed = found.get("keys") if isinstance(found, dict) else None
-    if not isinstance(listed, list):
-        raise ValueError("no JWK Set")
-    keys = [key for jwk in listed[:MAX_KEYS] if (key := _read_key(jwk))]
-    if not keys:
-        raise ValueError("no key that can verify a token")
-    return keys
+def _read_keys(data: bytes) -> Mapping[str, Sequence[Key]]:
+    """The keys of a JWK Set by the algorithms that they can verify. Ignores other keys (RFC 7517
+    §5). Raises ValueError if none is left."""
+    document = orjson.loads(data)
+    listed = document.get("keys") if isinstance(document, dict) else None
+    found: dict[str, list[Key]] = defaultdict(list)
+    for jwk in listed[:MAX_KEYS] if isinstance(listed, list) else ():
+        try:
+            key = _read_key(jwk)
+        except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+            continue
+        for algorithm in jws.JWSRegistry.filter_algorithms(key, ALGORITHMS):
+            found[algorithm.name].append(key)
+    if not found:
+        raise ValueError("the JWK Set has no key that can verify a token")
+    return found
 
 
-def _read_key(jwk: Any) -> _Key | None:
-    if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig":
-        return None
-    kind = (jwk.get("kty"), jwk.get("crv"))
-    if not all(isinstance(one, str | None) for one in (*kind, jwk.get("kid"), jwk.get("alg"))):
-        return None
-    alg = jwk.get("alg")
-    algorithms = tuple(one for one in ALGORITHMS.get(kind, ()) if alg in (None, one))
-    if not algorithms or "verify" not in jwk.get("key_ops", ["verify"]):
-        return None
-    # Of a key by mistake published whole, the public part alone is taken.
-    public = {name: jwk[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in jwk}
-    key: RSAKey | ECKey
-    try:
-        if kind[0] == "EC":
-            key = ECKey.import_key(public)
-        elif _bits(public["n"]) in RSA_BITS:
-            key = RSAKey.import_key(public)
-        else:
-            return None
-    except (JoseError, ValueError, TypeError, KeyError):
-        return None
-    return _Key(jwk.get("kid"), algorithms, key)
-
-
-def _bits(number: str) -> int:
-    return int.from_bytes(_from_base64url(number)).bit_length()
-
-
-def _from_base64url(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+def _read_key(jwk: dict[str, Any]) -> Key:
+    """The public part of a key. Not KeySet.import_key_set: it rejects the set for one bad key."""
+    if jwk["kty"] == "RSA" and base64_to_int(jwk["n"]).bit_length() not in RSA_BITS:
+        raise ValueError("the size of the RSA key is not supported")
+    key = JWKRegistry.import_key({name: jwk[name] for name in _PUBLIC if name in jwk})
+    key.check_key_op("verify")
+    return key

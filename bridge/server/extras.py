@@ -20,15 +20,15 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
         return None
     from bridge.auth import oidc
 
-    trust = oidc.OidcConfig(
-        settings.bridge_oidc_issuer,
-        settings.bridge_oidc_audience,
-        settings.bridge_oidc_scopes,
-        settings.bridge_oidc_jwks,
-        settings.bridge_oidc_claim,
-        settings.bridge_oidc_workspaces_claim,
+    config = oidc.OidcConfig(
+        issuer=settings.bridge_oidc_issuer,
+        audiences=settings.bridge_oidc_audience,
+        scopes=settings.bridge_oidc_scopes,
+        jwks=settings.bridge_oidc_jwks,
+        claim=settings.bridge_oidc_claim,
+        workspaces=settings.bridge_oidc_workspaces_claim,
     )
-    return oidc.Issuer(trust)
+    return oidc.Issuer(config)
 
 
 def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
