@@ -100,13 +100,14 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
-    from bridge.server import signature
+    from bridge.a2a.signing import new_key
+    from bridge.cli.card import verify_command
 
     if options.action == "verify":
-        return int(signature.verify_command(argv))
+        return verify_command(argv)
     if len(argv) != 2:
         raise ConfigurationError("card new-key needs a kind and a name: new-key ES256 NAME")
-    print(json.dumps({"keys": [signature.new_key(*argv)]}))
+    print(json.dumps({"keys": [new_key(*argv)]}))
     return 0
 
 
@@ -166,8 +167,8 @@ def _parser() -> argparse.ArgumentParser:
     card = commands.add_parser(
         "card",
         usage="coding-agent-bridge card {verify CARD --keys FILE | new-key KIND NAME}",
-        description="Verify the signatures of an agent card, or make a key to sign one with "
-        "(KIND: ES256 or HS256). Keep keys to yourself: umask 077.",
+        description="Verify the signatures of an agent card, or create a private key to sign cards "
+        "(KIND: ES256). Store the key in a file with mode 0600: umask 077.",
     )
     card.add_argument("action", choices=("verify", "new-key"))
     return parser

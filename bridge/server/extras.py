@@ -1,16 +1,22 @@
-"""Parts of the server that most starts do not need: libraries that an extra installs, and modules
-that cost memory. This module imports each of them when it is used; no other module does."""
+"""Optional parts of the server: libraries of an extra, and modules that cost memory. Only this
+module imports them, each at its first use."""
 
 from __future__ import annotations
 
 import functools
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge.a2a.card import Card
 from bridge.auth.authentication import TokenIssuer
+from bridge.errors import ConfigurationError
 from bridge.server.settings import Settings
+
+if TYPE_CHECKING:
+    from bridge.a2a.signing import CardKeys
 
 
 def token_issuer(settings: Settings) -> TokenIssuer | None:
@@ -32,11 +38,49 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 
 
 def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Signs a card with the keys of this file. Raises ConfigurationError, also where the extra
+    """Signs a card with the keys of this file. Raises ConfigurationError, also if the extra
     `signing` is missing."""
-    from bridge.server import signature
+    from bridge.a2a import signing
 
-    return functools.partial(signature.sign, keys=signature.load_keys(Path(keys).expanduser()))
+    loaded = load_card_keys(Path(keys).expanduser(), signing=True)
+    return functools.partial(signing.sign, keys=loaded)
+
+
+def load_card_keys(path: Path, *, signing: bool) -> CardKeys:
+    """The keys of a JWK Set, to sign or to verify cards with. Other users must not have access to
+    a file with private keys. Raises ConfigurationError, without key material."""
+    from bridge.a2a.canonical_card import SignatureError
+    from bridge.a2a.signing import MAX_BYTES, parse_json, read_keys
+
+    data, mode = read_file(path, MAX_BYTES)
+    try:
+        document = parse_json(data)
+    except SignatureError:
+        document = None
+    jwks = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(jwks, list) or not all(isinstance(jwk, dict) for jwk in jwks) or not jwks:
+        raise ConfigurationError(f'{path} is not a JWK Set with keys: {{"keys": [{{…}}, …]}}')
+    if mode & 0o077 and any("d" in jwk or "k" in jwk for jwk in jwks):
+        text = "has private keys and is accessible to other users"
+        raise ConfigurationError(f"{path} {text}. Run: chmod 600 {path}")
+    try:
+        return read_keys(jwks, signing=signing)
+    except ConfigurationError as problem:
+        raise ConfigurationError(f"{path}: {problem}") from None
+
+
+def read_file(path: Path, limit: int) -> tuple[bytes, int]:
+    """The bytes of a file, and the mode of the same inode. Raises ConfigurationError for a file
+    that is not readable or larger than `limit` bytes."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise ConfigurationError(f"{path} is larger than {limit} bytes.")
+    return data, stat.S_IMODE(status.st_mode)
 
 
 def openapi_document(card: Card) -> dict[str, Any]:
