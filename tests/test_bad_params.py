@@ -162,17 +162,17 @@ async def asking(shared: Asking) -> AsyncIterator[Asking]:
 P = type[codec.Params]
 O = codec.Operation  # noqa: E741
 _TASKS: Mapping[codec.Operation, Sequence[P]] = {
-    **dict.fromkeys((O.GET, O.CANCEL, O.SUBSCRIBE), (codec._TaskParams,)),
-    O.LIST: (codec._ListParams,),
+    **dict.fromkeys((O.GET, O.CANCEL, O.SUBSCRIBE), (codec.TaskRequest,)),
+    O.LIST: (codec.ListRequest,),
     O.EXTENDED_CARD: (),
 }
 MODELS: Mapping[str, Mapping[codec.Operation, Sequence[P]]] = {
     "1.0": {
         **_TASKS,
-        **dict.fromkeys((O.SEND, O.STREAM), (v1_0._SendParams,)),
-        O.PUSH_CREATE: (v1_0._PushConfig, v1_0._PushTask),
-        O.PUSH_LIST: (v1_0._PushTask,),
-        **dict.fromkeys((O.PUSH_GET, O.PUSH_DELETE), (v1_0._PushName,)),
+        **dict.fromkeys((O.SEND, O.STREAM), (v1_0.SendRequest,)),
+        O.PUSH_CREATE: (v1_0.PushConfigRequest, v1_0.PushTaskRequest),
+        O.PUSH_LIST: (v1_0.PushTaskRequest,),
+        **dict.fromkeys((O.PUSH_GET, O.PUSH_DELETE), (v1_0.PushNameRequest,)),
     },
     "0.3": {
         **_TASKS,

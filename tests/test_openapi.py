@@ -26,8 +26,10 @@ from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION, Card
 from bridge.auth.authentication import FAILURES
 from bridge.auth.principal import Token, digest
-from bridge.transports.openapi import COMPONENTS, CONTRACTS, document
+from bridge.server.openapi import GENERATED, document
 from bridge.transports.rest import ROUTES
+from scripts import openapi as generator
+from scripts.openapi import COMPONENTS, CONTRACTS
 from tests.agent import PROGRAM
 from tests.bridge_process import BridgeProcess, bridge
 from tests.client import Json, state
@@ -90,6 +92,24 @@ def template(method: str, path: str) -> str:
 
 
 # --- the document itself -----------------------------------------------------------------------
+
+
+def test_the_file_is_what_the_script_generates() -> None:
+    """After a change of the tables of the server, run scripts/openapi."""
+    assert json.loads(GENERATED.read_text("utf-8")) == generator.generate()
+
+
+@pytest.mark.parametrize("bearer", [True, False])
+@pytest.mark.parametrize("required", [True, False])
+def test_each_kind_of_server_has_its_document(bearer: bool, required: bool) -> None:
+    """The file has one document, and patches for the others."""
+    about: Json = {
+        "info": {"title": "An agent", "description": "Codes.", "version": "1.0"},
+        "servers": [{"url": "http://h/a2a/rest"}],
+    }
+    card = replace(CARD, bearer=bearer, extended=bearer, extension_required=required)
+    generated = generator.document(generator.Server(bearer, required))
+    assert document(card) == {**generated, **about}
 
 
 def test_every_route_is_described_and_nothing_else() -> None:

@@ -187,13 +187,13 @@ TaskIds = Annotated[tuple[_TaskId, ...], Field(max_length=64), ONE_WRONG]
 Extensions = Annotated[tuple[_Uri, ...], Field(max_length=64), ONE_WRONG]
 
 
-class _TaskParams(Params):
+class TaskRequest(Params):
     id: str = Field(min_length=1, validation_alias=AliasChoices("id", "taskId", "task_id"))
     history_length: HistoryLength | None = None
     metadata: dict[str, Any] | None = None
 
 
-class _ListParams(Params):
+class ListRequest(Params):
     context_id: str | None = None
     status: Annotated[str | int, BeforeValidator(name_or_number)] | None = None
     status_timestamp_after: Annotated[AwareDatetime, BeforeValidator(_time)] | None = None
@@ -225,11 +225,11 @@ class Codec(ABC):
 
     def decode_task(self, params: Mapping[str, Any]) -> TaskParams:
         """Of get, cancel and subscribe. Raises InvalidParams, as decode_send does."""
-        decoded = parse(_TaskParams, params)
+        decoded = parse(TaskRequest, params)
         return TaskParams(decoded.id, decoded.history_length, decoded.metadata)
 
     def decode_list(self, params: Mapping[str, Any]) -> ListParams:
-        decoded = parse(_ListParams, params)
+        decoded = parse(ListRequest, params)
         return ListParams(
             decoded.context_id or None,
             self._state(decoded.status),

@@ -113,7 +113,7 @@ class _Authentication(Params):
     credentials: str | None = None
 
 
-class _PushConfig(Params):
+class PushConfigRequest(Params):
     """Flat in 1.0: TaskPushNotificationConfig."""
 
     id: str | None = None
@@ -133,23 +133,23 @@ class _PushConfig(Params):
         )
 
 
-class _PushName(Params):
+class PushNameRequest(Params):
     task_id: str = Field(min_length=1)
     id: str = Field(min_length=1)
 
 
-class _PushTask(Params):
+class PushTaskRequest(Params):
     task_id: str = Field(min_length=1)
 
 
 class _Configuration(Params):
-    task_push_notification_config: _PushConfig | None = None
+    task_push_notification_config: PushConfigRequest | None = None
     accepted_output_modes: Texts = ()
     history_length: HistoryLength | None = None
     return_immediately: StrictBool = False
 
 
-class _SendParams(Params):
+class SendRequest(Params):
     message: _Message
     configuration: _Configuration | None = None
     metadata: dict[str, Any] | None = None
@@ -186,7 +186,7 @@ class V1_0(Codec):
     roles: ClassVar[Mapping[Role, str]] = {Role.USER: "ROLE_USER", Role.AGENT: "ROLE_AGENT"}
 
     def decode_send(self, params: Mapping[str, Any]) -> SendParams:
-        decoded = parse(_SendParams, params)
+        decoded = parse(SendRequest, params)
         configuration = decoded.configuration or _Configuration()
         push = configuration.task_push_notification_config
         return SendParams(
@@ -200,11 +200,11 @@ class V1_0(Codec):
 
     def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
         if operation is Operation.PUSH_CREATE:
-            created = parse(_PushConfig, params).decoded()
-            return replace(created, task_id=parse(_PushTask, params).task_id)
+            created = parse(PushConfigRequest, params).decoded()
+            return replace(created, task_id=parse(PushTaskRequest, params).task_id)
         if operation is Operation.PUSH_LIST:
-            return PushParams(parse(_PushTask, params).task_id)
-        named = parse(_PushName, params)
+            return PushParams(parse(PushTaskRequest, params).task_id)
+        named = parse(PushNameRequest, params)
         return PushParams(named.task_id, named.id)
 
     def decode_parts(self, parts: Any) -> tuple[Part, ...]:

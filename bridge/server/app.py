@@ -21,8 +21,8 @@ from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.tasks import TaskManager
 from bridge.server import welcome
-from bridge.server.extras import openapi_document
 from bridge.server.monitor import Monitor
+from bridge.server.openapi import document
 from bridge.store.tasks import TaskStore
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import retry_after, shows_retry
@@ -137,8 +137,7 @@ def _add_agent(
 
     @lru_cache(ADDRESSES)
     def description(base: str) -> Document:
-        document = openapi_document(service.card(base))
-        return Document.of(document, started, scope="private")
+        return Document.of(document(service.card(base)), started, scope="private")
 
     async def card(request: web.Request) -> web.StreamResponse:
         return _cached(request, encoded_card(address(request)))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.a2a.card import Card
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.settings import Settings
@@ -81,10 +80,3 @@ def read_file(path: Path, limit: int) -> tuple[bytes, int]:
     if len(data) > limit:
         raise ConfigurationError(f"{path} is larger than {limit} bytes.")
     return data, stat.S_IMODE(status.st_mode)
-
-
-def openapi_document(card: Card) -> dict[str, Any]:
-    """The HTTP+JSON binding of the agent with this card, as OpenAPI 3.1."""
-    from bridge.transports import openapi
-
-    return openapi.document(card)

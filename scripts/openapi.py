@@ -1,12 +1,13 @@
-"""The HTTP+JSON binding of A2A 1.0 as an OpenAPI 3.1 document, for `GET /openapi.json`.
+"""Generates bridge/server/openapi.json: the HTTP+JSON binding of A2A 1.0 as OpenAPI 3.1.
 
-What stands in another table is not written again here: routes, statuses, error reasons, states and
-the shapes of requests come from where the server itself takes them. Only the shapes of answers are
-written down, in COMPONENTS, and more strictly than the protocol asks: they have no other members.
+Routes, statuses, error reasons, states and the shapes of requests come from the tables of the
+server. Only the shapes of answers are defined here, in COMPONENTS. They are stricter than the
+protocol: they allow no other members.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from bridge import errors
 from bridge.a2a import Operation
-from bridge.a2a.card import EXTENSION, Card
-from bridge.a2a.codec import ERROR_DOMAIN, ERRORS, Params, _ListParams, _TaskParams
-from bridge.a2a.v1_0 import V1_0, _PushConfig, _PushName, _PushTask, _SendParams
+from bridge.a2a.card import EXTENSION
+from bridge.a2a.codec import ERROR_DOMAIN, ERRORS, ListRequest, Params, TaskRequest
+from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
+from bridge.server.openapi import GENERATED, variant
 from bridge.transports import connection_limits, origin
 from bridge.transports.negotiation import A2A_JSON, JSON
 from bridge.transports.operation import STREAMING
@@ -31,9 +33,8 @@ Refused = tuple[int, str, str]  # status, code of google.rpc, reason
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What an operation is told (None: no more than its path says), the component that it answers
-    with, each event of a stream too, and why it may be refused; `_anytime` has what any request may
-    be refused for."""
+    """The parameters of an operation (None: only those of its path), the component of its answer
+    or of each event of its stream, and its errors. `_anytime` has the errors of every request."""
 
     params: type[Params] | None
     answer: str
@@ -45,58 +46,88 @@ _OVER = (errors.InvalidParams, errors.TaskNotFound, errors.UnsupportedOperation)
 _NO_SEND = (*_OVER, errors.ContentTypeNotSupported)
 _CONFIG = "TaskPushNotificationConfig"
 CONTRACTS: Mapping[Operation, Contract] = {
-    Operation.SEND: Contract(_SendParams, "SendMessageResponse", _NO_SEND),
-    Operation.STREAM: Contract(_SendParams, "StreamResponse", _NO_SEND),
-    Operation.GET: Contract(_TaskParams, "Task", (errors.InvalidParams, errors.TaskNotFound)),
-    Operation.LIST: Contract(_ListParams, "ListTasksResponse", (errors.InvalidParams,)),
+    Operation.SEND: Contract(SendRequest, "SendMessageResponse", _NO_SEND),
+    Operation.STREAM: Contract(SendRequest, "StreamResponse", _NO_SEND),
+    Operation.GET: Contract(TaskRequest, "Task", (errors.InvalidParams, errors.TaskNotFound)),
+    Operation.LIST: Contract(ListRequest, "ListTasksResponse", (errors.InvalidParams,)),
     Operation.CANCEL: Contract(
-        _TaskParams, "Task", (errors.TaskNotFound, errors.TaskNotCancelable)
+        TaskRequest, "Task", (errors.TaskNotFound, errors.TaskNotCancelable)
     ),
     Operation.SUBSCRIBE: Contract(None, "StreamResponse", _OVER),
-    Operation.PUSH_CREATE: Contract(_PushConfig, _CONFIG, _NO_TASK),
-    Operation.PUSH_GET: Contract(_PushName, _CONFIG, _NO_TASK),
-    Operation.PUSH_LIST: Contract(_PushTask, f"List{_CONFIG}sResponse", _NO_TASK),
-    Operation.PUSH_DELETE: Contract(_PushName, "Empty", _NO_TASK),
+    Operation.PUSH_CREATE: Contract(PushConfigRequest, _CONFIG, _NO_TASK),
+    Operation.PUSH_GET: Contract(PushNameRequest, _CONFIG, _NO_TASK),
+    Operation.PUSH_LIST: Contract(PushTaskRequest, f"List{_CONFIG}sResponse", _NO_TASK),
+    Operation.PUSH_DELETE: Contract(PushNameRequest, "Empty", _NO_TASK),
     Operation.EXTENDED_CARD: Contract(None, "AgentCard", ()),
 }
-NOT_JSON = 415  # the status for a body that is not even declared as JSON, whatever the table says
+NOT_JSON = 415  # the status for a body that is not declared as JSON
 
 
-def document(card: Card) -> dict[str, Any]:
-    """The OpenAPI document of the agent that has this card, at the address that the card names."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The settings that change the document. `bearer`: requests need a token, and there is an
+    extended card. `extension_required`: requests must name EXTENSION."""
+
+    bearer: bool = True
+    extension_required: bool = False
+
+
+def generate() -> dict[str, Any]:
+    """The content of openapi.json: a document and the patches for other kinds of servers."""
+    found = document(Server())
+    others = [Server(False, False), Server(True, True), Server(False, True)]
+    found["x-variants"] = {
+        variant(other.bearer, other.extension_required): _patch(document(Server()), document(other))
+        for other in others
+    }
+    return found
+
+
+def _patch(old: Schema, new: Schema) -> Schema:
+    """The JSON merge patch (RFC 7396) from one object to another, which has no null."""
+    patch: Schema = {name: None for name in old.keys() - new.keys()}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            if inner := _patch(before, value):
+                patch[name] = inner
+        elif before != value:
+            patch[name] = value
+    return dict(sorted(patch.items()))
+
+
+def document(server: Server) -> dict[str, Any]:
+    """The document of such a server. The name, version and URL of the agent are empty."""
     paths: dict[str, Schema] = {}
     for method, route, operation in ROUTES:
         path = re.sub(r"\{(\w+):.*?\}", r"{\1}", route)  # without the patterns of aiohttp
-        paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, card)
+        paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, server)
     components: Schema = {
         "schemas": {**COMPONENTS, **_NESTED},
-        "parameters": _headers(card),
+        "parameters": _headers(server),
         "responses": {
-            name: response for name, response in _responses(card).items() if name in str(paths)
+            name: response for name, response in _responses(server).items() if name in str(paths)
         },
     }
-    schemes: Schema = {"bearer": {"type": "http", "scheme": "bearer"}} if card.bearer else {}
-    if schemes and card.oidc:
-        schemes["oidc"] = {"type": "openIdConnect", "openIdConnectUrl": card.oidc}
-    if schemes:
-        components["securitySchemes"] = schemes
+    if server.bearer:
+        components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": card.name, "description": card.description, "version": card.version},
-        "servers": [{"url": card.rest_url}],
-        "security": [{name: []} for name in schemes],
+        "info": {"title": "", "description": "", "version": ""},
+        "servers": [{"url": ""}],
+        "security": [{"bearer": []}] if server.bearer else [],
         "paths": paths,
         "components": components,
     }
 
 
-# --- what is asked -----------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
-def _operation(method: str, path: str, operation: Operation, card: Card) -> Schema:
+def _operation(method: str, path: str, operation: Operation, server: Server) -> Schema:
     in_path = re.findall(r"\{(\w+)\}", path)
     parameters: list[Schema] = [
-        {"$ref": f"#/components/parameters/{one}"} for one in _headers(card)
+        {"$ref": f"#/components/parameters/{one}"} for one in _headers(server)
     ]
     parameters += [_parameter(name, "path", _NAME, required=True) for name in in_path]
     described: Schema = {"operationId": _operation_id(method, operation), "parameters": parameters}
@@ -106,14 +137,14 @@ def _operation(method: str, path: str, operation: Operation, card: Card) -> Sche
         described["requestBody"] = {"required": "required" in told, "content": content}
     else:
         parameters += _query(told["properties"])
-    described["responses"] = {"200": _answer(operation), **_errors(method, operation, card)}
+    described["responses"] = {"200": _answer(operation), **_errors(method, operation, server)}
     return described
 
 
-def _headers(card: Card) -> dict[str, Schema]:
-    """Parameters of every operation."""
+def _headers(server: Server) -> dict[str, Schema]:
+    """The parameters of all operations."""
     extension = _parameter(
-        "A2A-Extensions", "header", _TEXT | {"examples": [EXTENSION]}, card.extension_required
+        "A2A-Extensions", "header", _TEXT | {"examples": [EXTENSION]}, server.extension_required
     )
     version = _parameter("A2A-Version", "header", {"enum": [V1_0.version]}, required=True)
     return {"version": version, "extensions": extension}
@@ -124,14 +155,14 @@ def _parameter(name: str, place: str, schema: Schema, required: bool) -> Schema:
 
 
 def _operation_id(method: str, operation: Operation) -> str:
-    """The operation's own name, with the method where another route has that name already."""
+    """The name of the operation; with the method for its second route."""
     (name,) = (name for name, named in V1_0.methods.items() if named is operation)
     first, *_ = (route for route in ROUTES if route[2] is operation)
     return name if first[0] == method else f"{name}-{method}"
 
 
 def _told(operation: Operation, in_path: Sequence[str]) -> Schema:
-    """What the operation is told beside the path, which counts whatever else is sent."""
+    """The members of a request besides those in the path, which take precedence."""
     model = CONTRACTS[operation].params
     whole = INPUTS[_Inputs.called(model.__name__)] if model else {"properties": {}}
     properties = {name: one for name, one in whole["properties"].items() if name not in in_path}
@@ -140,7 +171,7 @@ def _told(operation: Operation, in_path: Sequence[str]) -> Schema:
 
 
 def _query(members: Mapping[str, Schema]) -> Iterator[Schema]:
-    """The members that a query can name: it has no objects. Nor has it null."""
+    """The members that a query can have. A query has neither objects nor null."""
     for name, schema in members.items():
         kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
         if kinds[0].get("type") != "object":
@@ -149,11 +180,11 @@ def _query(members: Mapping[str, Schema]) -> Iterator[Schema]:
 
 
 class _Inputs(GenerateJsonSchema):
-    """The model `_Part` is PartInput, since what is answered has a Part of its own."""
+    """Renames the models of requests: PartInput, for example, because answers have a Part."""
 
     @staticmethod
     def called(model: str) -> str:
-        return f"{model.lstrip('_')}Input"
+        return f"{model.lstrip('_').removesuffix('Request')}Input"
 
     def normalize_name(self, name: str) -> str:
         return self.called(super().normalize_name(name))
@@ -163,7 +194,7 @@ class _Inputs(GenerateJsonSchema):
 
 
 def _inputs() -> dict[str, Schema]:
-    """The models of CONTRACTS and those within them, by name."""
+    """The models of CONTRACTS and their nested models, by name."""
     models = dict.fromkeys(one.params for one in CONTRACTS.values() if one.params)
     validation: Literal["validation"] = "validation"
     _, generated = models_json_schema(
@@ -175,10 +206,10 @@ def _inputs() -> dict[str, Schema]:
     for schema in inputs.values():
         del schema["title"]
         for name, member in schema["properties"].items():
-            if name not in schema.get("required", ()) and "type" in member:  # null is absent
+            if name not in schema.get("required", ()) and "type" in member:  # null means absent
                 schema["properties"][name] = {"anyOf": [member, {"type": "null"}]}
-    # What functions check, of which pydantic knows nothing.
-    part, listed = inputs["PartInput"], inputs["ListParamsInput"]["properties"]
+    # The checks of validators, which pydantic cannot export.
+    part, listed = inputs["PartInput"], inputs["ListInput"]["properties"]
     texts = [{"required": [one], "properties": {one: _TEXT}} for one in ("text", "raw", "url")]
     part["oneOf"] = [*texts, {"required": ["data"]}]
     part["properties"]["raw"]["anyOf"][0] |= {"contentEncoding": "base64", "pattern": _BASE64}
@@ -186,7 +217,7 @@ def _inputs() -> dict[str, Schema]:
     return inputs
 
 
-# --- what is answered --------------------------------------------------------------------------
+# --- answers -----------------------------------------------------------------------------------
 
 
 def _json(schema: Schema) -> Schema:
@@ -208,9 +239,9 @@ def _answer(operation: Operation) -> Schema:
     return _response(name, streamed if operation in STREAMING else _json(_ref(name)))
 
 
-def _errors(method: str, operation: Operation, card: Card) -> dict[str, Schema]:
-    own = _by_status(map(_refused, _refusals(method, operation, card)))
-    anytime = _by_status(_anytime(card))
+def _errors(method: str, operation: Operation, server: Server) -> dict[str, Schema]:
+    own = _by_status(map(_refused, _refusals(method, operation, server)))
+    anytime = _by_status(_anytime(server))
     if method == "POST":
         _, name, reason = _refused(errors.ContentTypeNotSupported)
         own[NOT_JSON] = [(NOT_JSON, name, reason)]
@@ -223,26 +254,26 @@ def _errors(method: str, operation: Operation, card: Card) -> dict[str, Schema]:
     return {str(status): response for status, response in described.items()}
 
 
-def _refusals(method: str, operation: Operation, card: Card) -> Iterator[Refusal]:
-    """What may be wrong with a request for the operation."""
+def _refusals(method: str, operation: Operation, server: Server) -> Iterator[Refusal]:
+    """The errors of the operation."""
     yield errors.VersionNotSupported
     yield from CONTRACTS[operation].refusals
     if method == "POST":
         yield from (errors.ParseError, errors.InvalidRequest)
         yield from (errors.BodyTooLarge, errors.InvalidParams)
-    if operation is Operation.EXTENDED_CARD and not card.extended:
+    if operation is Operation.EXTENDED_CARD and not server.bearer:
         yield errors.UnsupportedOperation
-    if card.extension_required:
+    if server.extension_required:
         yield errors.ExtensionSupportRequired
 
 
-def _anytime(card: Card) -> Iterator[Refused]:
-    """What any request may be refused for, before or after it has come to an operation."""
+def _anytime(server: Server) -> Iterator[Refused]:
+    """The errors of every request, before or after routing."""
     for one in (*origin.REFUSALS, *connection_limits.REFUSALS):
         yield one.status, one.name, one.reason
     yield _refused(errors.TooManyRequests)
     yield _refused(errors.Unavailable)
-    if card.bearer:
+    if server.bearer:
         yield _refused(errors.Unauthenticated)
         yield _refused(errors.Forbidden)
 
@@ -259,16 +290,16 @@ def _by_status(every: Iterable[Refused]) -> dict[int, list[Refused]]:
 
 
 def _shared(status: int) -> str:
-    """The name of a response of all operations."""
+    """The name of a response that all operations share."""
     return f"Refused{status}"
 
 
-def _responses(card: Card) -> dict[str, Schema]:
-    return {_shared(status): _refusal(why) for status, why in _by_status(_anytime(card)).items()}
+def _responses(server: Server) -> dict[str, Schema]:
+    return {_shared(status): _refusal(why) for status, why in _by_status(_anytime(server)).items()}
 
 
 def _refusal(refused: Sequence[Refused]) -> Schema:
-    """The response for all that is refused with one status."""
+    """The response for the errors with one status."""
     status = refused[0][0]
     reasons = sorted({reason for _, _, reason in refused})
     members = {
@@ -291,7 +322,7 @@ def _list(name: str, least: int = 1) -> Schema:
 
 
 def _object(required: str, optional: str = "", own: Mapping[str, Schema] = {}) -> Schema:
-    """An object with these members, of `own` or else of MEMBERS, and with no others."""
+    """An object with exactly these members, from `own` or MEMBERS."""
     known = {**MEMBERS, **own}
     return {
         "type": "object",
@@ -302,7 +333,7 @@ def _object(required: str, optional: str = "", own: Mapping[str, Schema] = {}) -
 
 
 def _one_of(names: str) -> Schema:
-    """An object with one of these members."""
+    """An object with exactly one of these members."""
     return {**_object("", names), "minProperties": 1, "maxProperties": 1}
 
 
@@ -343,7 +374,7 @@ _DETAILS: Schema = {
     "contains": _ref("ErrorInfo"),
     "maxItems": 2,
 }
-# Most members are the same wherever they stand.
+# Most members have the same schema in all objects.
 MEMBERS: Mapping[str, Schema] = {
     **dict.fromkeys(("id", "contextId", "taskId", "messageId", "artifactId"), _NAME),
     **dict.fromkeys(("url", "scheme", "uri", "protocolBinding", "reason", "field"), _NAME),
@@ -426,5 +457,9 @@ COMPONENTS: Mapping[str, Schema] = {
     "RetryInfo": _object("@type retryDelay", own={**_type("RetryInfo"), "retryDelay": _DELAY}),
 }
 INPUTS = _inputs()
-# Others are written where they are used, without what is in the path.
+# Only nested models are components; operations inline their own model without the path.
 _NESTED = {name: one for name, one in INPUTS.items() if f"/{name}'" in str(INPUTS)}
+
+
+if __name__ == "__main__":
+    GENERATED.write_text(json.dumps(generate(), indent=1) + "\n", "utf-8")
