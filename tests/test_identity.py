@@ -167,7 +167,7 @@ async def test_a_new_token_is_known_by_its_hash(workspace: Path, tmp_path: Path)
     [
         ('[tokens.x]\nhash = "sha256:12"', r"\[tokens.x\] hash"),
         ('[tokens.local]\nhash = "sha256:' + "0" * 64 + '"', "BRIDGE_TOKEN"),
-        ('[tokens.rule]\nhash = "sha256:' + "0" * 64 + '"', "choose another name"),
+        ('[tokens.rule]\nhash = "sha256:' + "0" * 64 + '"', "Choose another name"),
         ('[tokens.x]\nhash = "sha256:' + "0" * 64 + '"\nscopes = ["fly"]', "TOKENS.x.scopes"),
         ('[tokens."a/b"]\nhash = "x"', "TOKENS"),
     ],

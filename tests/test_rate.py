@@ -17,7 +17,7 @@ from aiohttp import web
 
 from bridge.a2a.card import Card
 from bridge.auth.principal import OPERATOR, Principal
-from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket
+from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.server.app import Http, Service, make_app
 from bridge.transports.connection_limits import Connection, Limits, Runner
 from bridge.transports.operation import Operations
@@ -26,8 +26,8 @@ from bridge.transports.rate_limit import (
     MOST_PEERS,
     REFUSED_AT_ONCE,
     SHARED,
-    Door,
     Peers,
+    RateLimitedListener,
     peer_of,
 )
 from tests.counting import counted
@@ -69,6 +69,22 @@ def test_what_is_charged_has_to_be_waited_for_but_not_for_ever() -> None:
     assert time.monotonic() - begun > 0.09  # from -10 to 1, at 100 per second
 
 
+def test_the_longest_unused_bucket_is_evicted() -> None:
+    buckets: TokenBuckets[int] = TokenBuckets(most=2)
+    first, second = (buckets.get(key, SLOW, 1) for key in (1, 2))
+    assert buckets.get(1, SLOW, 1) is first
+    buckets.get(3, SLOW, 1)
+    assert len(buckets) == 2
+    assert buckets.get(1, SLOW, 1) is first and buckets.get(2, SLOW, 1) is not second
+
+
+def test_a_bucket_tells_how_long_to_wait() -> None:
+    bucket = TokenBucket(rate=0.5, burst=1)
+    assert bucket.wait() == 0
+    assert bucket.take() and not bucket.take()
+    assert 1.5 < bucket.wait() <= 2
+
+
 def test_each_peer_has_its_own_and_programs_of_this_machine_have_more() -> None:
     peers = Peers(SLOW, burst=2, shared=5)
     assert [peers.admits("192.0.2.1") for _ in range(3)] == [True, True, False]
@@ -89,7 +105,6 @@ def test_so_many_peers_are_remembered_the_last_ones() -> None:
     for number in range(2 * MOST_PEERS):
         assert peers.admits(number)
         assert number % 100 or not peers.admits("busy")
-    assert len(peers._buckets) <= MOST_PEERS
 
 
 @pytest.mark.parametrize(
@@ -188,7 +203,7 @@ def test_one_pass_of_the_door_cuts_so_many_and_no_more() -> None:
     """The loop serves others between two passes."""
     with (
         ExitStack() as stack,
-        Door(socket.create_server(("127.0.0.1", 0)), lambda _: False) as door,
+        RateLimitedListener(socket.create_server(("127.0.0.1", 0)), lambda _: False) as door,
     ):
         door.listen()
         door.setblocking(False)

@@ -1,5 +1,5 @@
-"""Who sends a request: the bearer of a token. The operator's count only where they do not come from
-a process that the server itself has started."""
+"""Authentication of requests by bearer tokens. The token of the operator is not accepted from
+processes that the server has started."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ import asyncio
 import base64
 import binascii
 import logging
+import math
 import os
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiohttp import web
 
 from bridge.auth.config import NAME, AuthConfig
-from bridge.auth.principal import NOBODY, OPERATOR, Principal, Token, Tokens, digest
-from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket
+from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
+from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.errors import ConfigurationError, Forbidden, TooManyRequests
 
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
 
 REFUSALS_AT_ONCE, REFUSALS_A_SECOND = 20, 1.0  # lines of the audit log
-FAILURES = 20  # wrong tokens of one address within a WINDOW
+FAILURES = 20  # wrong tokens of one address at once; the limit is free again after WINDOW
 WINDOW = 60.0  # seconds
-MOST_ADDRESSES = 10_000
+MOST_ADDRESSES = 10_000  # with a count of wrong tokens
 
 Found = Principal | Awaitable[Principal | None] | None
-"""Somebody, nobody, or to be awaited."""
+"""A principal, None, or an awaitable of either."""
 _STARTED_HERE = (
-    "You are not the operator: this request comes from a process that this server started, or it "
-    "cannot be seen which process it comes from. Programs such as agents need a token of their own "
-    "([tokens.NAME] in CONFIG_FILE), and a server that asks for one (BRIDGE_AUTH=auto)."
+    "The operator token is not accepted from a process that this server started, or from a process "
+    "that the server cannot identify. Agents and other programs need their own token "
+    "([tokens.NAME] in CONFIG_FILE) and a server with BRIDGE_AUTH=auto."
 )
 
 
 class Origin(Protocol):
-    """Says whether a connection comes from outside of the server's own processes."""
+    """Tells whether a connection comes from a process that the server did not start."""
 
     def is_outside(self, connection: asyncio.BaseTransport | None) -> bool | Awaitable[bool]: ...
 
 
 class TokenIssuer(Protocol):
-    """Says which principal a token of an OpenID provider belongs to, as bridge/auth/oidc.py."""
+    """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py."""
 
     def find(self, token: str) -> Found: ...
 
 
 def tokens_of(config: AuthConfig, operator: str | None = None) -> Tokens:
-    """`operator`: the token of the file in the state folder."""
+    """All configured tokens. `operator`: the token in the state folder."""
     own = [(digest(one), OPERATOR) for one in (operator, config.operator_token) if one]
     return Tokens([*own, *(_known(name, token) for name, token in config.tokens.items())])
 
 
 def _known(name: str, token: Token) -> tuple[bytes, Principal]:
     if not re.fullmatch("sha256:[0-9a-f]{64}", token.hash):
-        text = "is not of the form sha256:<64 hex digits>; `coding-agent-bridge token` makes one"
+        text = "must be sha256:<64 hex digits>. Run `coding-agent-bridge token` to create a token"
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
     _check_name(name)
     real = None if token.workspaces is None else tuple(map(os.path.realpath, token.workspaces))
@@ -68,28 +68,29 @@ def _known(name: str, token: Token) -> tuple[bytes, Principal]:
 
 
 def _check_name(name: str) -> None:
-    """Raise ConfigurationError for a name that has a meaning of its own."""
+    """Raise ConfigurationError for a reserved name."""
     if name == OPERATOR.id:
-        raise ConfigurationError(f"[tokens.{name}] is the name of the bearer of BRIDGE_TOKEN.")
-    if name in NOBODY:
-        text = "is what the audit log calls an answer of the server's own; choose another name."
+        raise ConfigurationError(f"[tokens.{name}] is reserved for BRIDGE_TOKEN.")
+    if name in RESERVED:
+        text = "is reserved for the server itself in the audit log. Choose another name."
         raise ConfigurationError(f"[tokens.{name}] {text}")
 
 
 def new_token(name: str) -> str:
-    """A token for `name`, and what stands in CONFIG_FILE for it. Raises ConfigurationError."""
+    """A token for `name`, and its table of CONFIG_FILE. Raises ConfigurationError."""
     if not re.fullmatch(NAME, name):
-        text = "up to 128 letters, digits, `.`, `_` and `-` are expected, a letter or digit first"
-        raise ConfigurationError(f"{name!r} cannot be the name of a token: {text}.")
+        text = "1 to 128 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
+        raise ConfigurationError(f"Invalid token name {name!r}. Use {text}.")
     _check_name(name)
-    key = f'"{name}"' if "." in name else name  # TOML takes a dot for a table inside
+    key = f'"{name}"' if "." in name else name  # a dot in a bare TOML key begins a subtable
     token = secrets.token_urlsafe(32)
     return f'{token}\n\n[tokens.{key}]\nhash = "sha256:{digest(token).hex()}"\n'
 
 
 class Identity:
-    """Says who sends a request. It raises TooManyRequests for who guesses tokens, Forbidden for the
-    operator's from a process that the server started, and Unavailable while it cannot tell."""
+    """Maps requests to principals. Raises TooManyRequests after too many wrong tokens, Forbidden
+    for the operator token of a process that the server started, and Unavailable if it cannot
+    decide now."""
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
         self._config = config
@@ -97,20 +98,21 @@ class Identity:
         self._issuer = issuer
         self._origin: Origin | None = None
         self._refusals = Refusals()
-        self._failures: dict[str, tuple[float, int]] = {}  # by address: since when, how many
+        self._failures: TokenBuckets[str] = TokenBuckets(MOST_ADDRESSES)
 
     def trust(self, operator: str | None, origin: Origin | None) -> None:
-        """Take `operator` for a token of the operator, and ask `origin` about all of them, or about
-        everybody where no token is needed."""
+        """Accept the token `operator`. `origin` decides about every request of the operator, with a
+        token or without one."""
         self._tokens = tokens_of(self._config, operator)
         self._origin = origin
 
     def on_refused(self, call: Callable[..., None]) -> None:
-        """Call `call(address, reason, **facts)` for refused requests, at a limited rate."""
+        """Call `call(address, reason, **facts)` for rejected requests, at a limited rate."""
         self._refusals.report = call
 
     def __call__(self, request: web.Request) -> Found:
-        """A right token is never refused, whoever else guesses at the same address."""
+        """The principal of a request. A valid token is accepted after any number of wrong tokens
+        from the same address."""
         given, address = _given(request), request.remote or ""
         if not self._config.required:
             return self._if_outside(request, address)
@@ -136,7 +138,7 @@ class Identity:
         return found
 
     def _if_outside(self, request: web.Request, address: str) -> Found:
-        """The operator, unless the server has started who asks."""
+        """The operator, unless the server has started the process of the client."""
         if self._origin is None:
             return OPERATOR
         outside = self._origin.is_outside(request.transport)
@@ -155,38 +157,32 @@ class Identity:
 
     def _failed(self, address: str) -> None:
         """Count a wrong token."""
-        now = time.monotonic()
-        began, count = self._failures.get(address, (now, 0))
-        if now - began > WINDOW:
-            began, count = now, 0
-        if count >= FAILURES:
-            text = "Too many wrong credentials came from this address; wait before you try again."
-            raise TooManyRequests(text, max(1, int(began + WINDOW - now)))
-        if len(self._failures) >= MOST_ADDRESSES:
-            del self._failures[next(iter(self._failures))]
-        self._failures[address] = (began, count + 1)
+        bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
+        if not bucket.take():
+            text = "Too many wrong credentials from this address. Retry later."
+            raise TooManyRequests(text, math.ceil(bucket.wait()))
 
 
 class Refusals:
-    """Writes down who was refused: in the log, and in the audit log, each time only a few."""
+    """Reports rejected requests to the log and, at a limited rate, to the audit log."""
 
     def __init__(self) -> None:
         self.report: Callable[..., None] | None = None
         self._bucket = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
-        self._untold = 0
+        self._suppressed = 0
 
     def note(self, address: str, reason: str) -> None:
         log.info("not authenticated", extra={"address": address, "reason": reason})
         if not self._bucket.take():
-            self._untold += 1
+            self._suppressed += 1
             return
-        more, self._untold = ({"more": self._untold} if self._untold else {}), 0
+        more, self._suppressed = ({"more": self._suppressed} if self._suppressed else {}), 0
         if self.report:
             self.report(address, reason, **more)
 
 
 def _given(request: web.Request) -> str | None:
-    """The token: of a bearer, as an API key, or as the password of a Basic login."""
+    """The token of a request: Bearer, X-API-Key, or the password of Basic."""
     key = request.headers.get("X-API-Key")
     if key:
         return key.strip()

@@ -1,4 +1,4 @@
-"""The settings of authentication. bridge/server/settings.py reads them; nothing here does."""
+"""The settings of authentication, which bridge/server/settings.py reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """Which credentials a server accepts. `required`: a request without credentials is refused.
+    """The accepted credentials. `required`: requests without credentials are rejected.
     `operator_token` is BRIDGE_TOKEN, `tokens` are the tables [tokens.NAME] of CONFIG_FILE.
-    `issuer`: tokens of an OpenID provider are accepted, too."""
+    `issuer`: the server also accepts tokens of an OpenID provider."""
 
     required: bool = True
     operator_token: str | None = None
@@ -26,16 +26,16 @@ class AuthConfig:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the operator configured credentials beside the token of the state folder."""
+        """Whether there are credentials besides the token in the state folder."""
         return bool(self.operator_token or self.tokens or self.issuer)
 
 
 def trusted_url(value: str) -> str:
-    """`value`, if it is an https:// URL, or an http:// URL of this machine. Raises ValueError."""
+    """`value`, an https:// URL or an http:// URL of this machine. Raises ValueError for others."""
     parts = urlsplit(value)
     local = parts.scheme == "http" and parts.hostname in LOOPBACK
     if not (local or parts.scheme == "https") or not parts.hostname or set("@#") & set(value):
-        raise ValueError("an https:// URL is expected, or http:// for this machine")
+        raise ValueError("must be an https:// URL, or http:// for this machine")
     return value
 
 

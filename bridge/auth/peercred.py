@@ -1,7 +1,7 @@
 """The socket at the other end of a TCP connection, as this machine's kernel knows it (Linux).
 
-The kernel knows both ends of a connection inside the machine. sock_diag(7) looks the other end up
-by the addresses of the connection; every user may ask.
+The kernel knows both ends of a connection inside the machine. sock_diag(7) finds the other end by
+the addresses of the connection; it needs no privilege.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ATTRIBUTES_AT = _UID_AT + 8  # uid, inode
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A socket of this machine. `inode` names it in /proc/PID/fd. `group`: the id of the control
-    group (version 2) whose process made it, which is the inode of the group's folder; None where
-    the kernel does not tell."""
+    """A socket of this machine. `inode` identifies it in /proc/PID/fd. `group`: the id of the
+    control group (version 2) of its creator, which is the inode of the folder of the group; None
+    if the kernel does not report it."""
 
     uid: int
     inode: int
@@ -41,9 +41,9 @@ class Peer:
 
 
 def peer_of(sockname: Any, peername: Any) -> Peer | None:
-    """The other end of the connection between these two addresses, as sockets give them. None
-    where this machine has no established socket with them: it is on another machine or in another
-    network namespace, or it is closed in part. Raises OSError if the kernel cannot be asked now."""
+    """The other end of the connection between two addresses in the form of the socket module. None
+    if this machine has no such established socket: the other end is on another machine or in
+    another network namespace, or one side has closed. Raises OSError if resources are exhausted."""
     try:
         ours, theirs = address(sockname[0]), address(peername[0])
         family = socket.AF_INET6 if theirs.version == 6 else socket.AF_INET
@@ -57,8 +57,7 @@ def peer_of(sockname: Any, peername: Any) -> Peer | None:
 
 
 def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address of a socket; a socket for both families has IPv4 addresses inside IPv6 ones.
-    Raises ValueError."""
+    """An address of a socket; mapped IPv4 addresses become IPv4. Raises ValueError."""
     found = ipaddress.ip_address(text.partition("%")[0])
     return getattr(found, "ipv4_mapped", None) or found
 

@@ -1,7 +1,7 @@
-"""Who may do what. Every request has a principal; every task and context has an owner.
+"""Principals and their rights. Every request has a principal; every task and context has an owner.
 
-authorize() is the one gate: in front of every operation, and of every object that one names. What
-is another's looks exactly like what does not exist.
+authorize() checks every operation, and every object that an operation names. An object of another
+owner looks exactly like an object that does not exist.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import ClassVar, Literal, get_args
 from bridge.errors import Forbidden, TaskNotFound
 
 Scope = Literal["run", "read", "cancel", "approve", "admin"]
-"""Begin tasks, see them, cancel them, answer the questions of their agents; and, for `admin`, do
-all of that with the tasks of others, too."""
+"""The right to start tasks, to read them, to cancel them, and to answer questions of their agents;
+`admin` includes all rights, also for tasks of other principals."""
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. `workspaces`: real paths of the directories below which it may work; None for all
-    that the agent may."""
+    """The sender of a request. `workspaces`: real paths of its allowed directories, with their
+    subdirectories; None: all directories of the agent."""
 
     id: str
     scopes: frozenset[Scope] = SCOPES
@@ -37,18 +37,18 @@ class Principal:
 
 
 OPERATOR = Principal("local")
-"""Who runs the server: bearers of the token in the state folder, and of BRIDGE_TOKEN."""
-NOBODY = frozenset({"rule", "timeout", "limit"})
-"""By whom questions are answered that no client has answered; no principal is called so."""
+"""The principal of the token in the state folder, and of BRIDGE_TOKEN."""
+RESERVED = frozenset({"rule", "timeout", "limit"})
+"""Names in the audit log for answers that the server gave instead of a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """How much of the server a principal may use; 0 for no limit of its own.
+    """The limits of a principal; 0 means unlimited.
 
-    `running`: CLIs that work for it at once, further tasks wait. `tasks`: those that have not
-    ended, whether they run, wait or ask. `streams`: those that are open. `stored_bytes`: what its
-    finished tasks take in the store, of which the oldest go.
+    `running`: CLIs at work; further tasks wait. `tasks`: unfinished tasks, whether they run, wait
+    or ask. `starts_per_minute`: new tasks, as a burst and as the rate after it. `streams`: open
+    streams. `stored_bytes`: size of its finished tasks in the store; the oldest are removed first.
     """
 
     running: int = 4
@@ -60,7 +60,7 @@ class Quota:
     def __post_init__(self) -> None:
         for one in fields(Quota):
             if getattr(self, one.name) < 0:
-                raise ValueError(f"{one.name} is 0 (no limit) or more")
+                raise ValueError(f"{one.name} must be 0 (unlimited) or more")
 
     @classmethod
     def none(cls) -> Quota:
@@ -69,10 +69,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(Quota):
-    """A token as the operator has it in CONFIG_FILE: its SHA-256, and what its bearer may do, and
-    how much of it."""
+    """A token of CONFIG_FILE: its SHA-256, and the rights and limits of its principal."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # it is read from TOML
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # for unknown keys in TOML
 
     hash: str
     scopes: tuple[Scope, ...] = ("run", "read", "cancel", "approve")
@@ -82,8 +81,8 @@ class Token(Quota):
 def authorize(
     principal: Principal, scope: Scope, task_id: str | None = None, owner: str | None = None
 ) -> None:
-    """Raises Forbidden unless the principal has the scope; and TaskNotFound unless it may see the
-    task that it names, if it names one. `owner`: whose that is; None for one that there is not."""
+    """Raise Forbidden if the principal lacks the scope, and TaskNotFound if it names a task that it
+    may not see. `owner`: the owner of the task; None: the task does not exist."""
     if not principal.may(scope):
         raise Forbidden(f"These credentials do not allow this: the scope {scope!r} is missing.")
     if task_id is not None and not (owner is not None and principal.sees(owner)):
@@ -91,7 +90,7 @@ def authorize(
 
 
 class Tokens:
-    """The principals by their tokens, of which only the digests are kept."""
+    """The principals by the digests of their tokens."""
 
     def __init__(self, principals: Iterable[tuple[bytes, Principal]]) -> None:
         self._principals = tuple(principals)
@@ -100,7 +99,7 @@ class Tokens:
         return bool(self._principals)
 
     def find(self, token: str) -> Principal | None:
-        """Whose token it is. Takes as long for a wrong one as for any other."""
+        """The principal of a token, or None. The time does not depend on the token."""
         given = digest(token)
         found = None
         for known, principal in self._principals:

@@ -1,15 +1,17 @@
-"""Token buckets: so many events at once, and then so many per second."""
+"""Token buckets: a burst of events at once, and then a number of events per second."""
 
 from __future__ import annotations
 
 import logging
 import time
+from typing import Generic, TypeVar
 
 LINES_A_BURST, LINES_A_SECOND = 10, 1.0  # of the log, for each kind of line
+K = TypeVar("K")
 
 
 class TokenBucket:
-    """Lets `burst` things happen at once, and then `rate` of them per second."""
+    """Allows `burst` events at once, and then `rate` events per second."""
 
     __slots__ = ("_at", "_burst", "_left", "_rate")
 
@@ -19,7 +21,7 @@ class TokenBucket:
         self._at = time.monotonic()
 
     def take(self) -> bool:
-        """Whether one more may happen now. If so, it has."""
+        """Whether one more event is allowed now. If so, it counts."""
         self.charge(0)
         if self._left < 1:
             return False
@@ -27,15 +29,41 @@ class TokenBucket:
         return True
 
     def charge(self, cost: float) -> None:
-        """Count what has happened anyway, as so many of them; at the most, as another burst."""
+        """Count an event that was not prevented as `cost` events. The debt is one burst at most."""
         now = time.monotonic()
         filled = min(self._burst, self._left + (now - self._at) * self._rate)
         self._left, self._at = max(filled - cost, -self._burst), now
 
+    def wait(self) -> float:
+        """Seconds from the last call until `take` succeeds."""
+        return max(0.0, (1 - self._left) / self._rate)
+
+
+class TokenBuckets(Generic[K]):
+    """A bucket per key. Above `most` keys, the bucket that was unused for the longest time is
+    evicted."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._buckets: dict[K, TokenBucket] = {}
+
+    def get(self, key: K, rate: float, burst: float) -> TokenBucket:
+        """The bucket of the key. `rate` and `burst` apply to a new bucket."""
+        found = self._buckets.pop(key, None)
+        if found is None:
+            if len(self._buckets) >= self._most:
+                del self._buckets[next(iter(self._buckets))]
+            found = TokenBucket(rate, burst)
+        self._buckets[key] = found  # the first one is always the longest unused
+        return found
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
 
 class RateLimitedLogs(logging.Filter):
-    """Of lines that anybody could fill the disk with, lets a few through. `more` in a line is how
-    many like it were kept back since the one before."""
+    """Limits log lines that clients can cause in any number. `more` of a line is the number of
+    suppressed lines of its kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,13 +73,13 @@ class RateLimitedLogs(logging.Filter):
         kind = str(record.msg)[:100]
         if kind not in self._kinds:
             if len(self._kinds) >= LINES_A_BURST:
-                kind = ""  # for a message that is never the same
+                kind = ""  # all further kinds
             fresh = TokenBucket(LINES_A_SECOND, LINES_A_BURST), [0]
             self._kinds.setdefault(kind, fresh)
-        bucket, untold = self._kinds[kind]
+        bucket, suppressed = self._kinds[kind]
         if not bucket.take():
-            untold[0] += 1
+            suppressed[0] += 1
             return False
-        if untold[0]:
-            record.more, untold[0] = untold[0], 0
+        if suppressed[0]:
+            record.more, suppressed[0] = suppressed[0], 0
         return True

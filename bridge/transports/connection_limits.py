@@ -28,8 +28,8 @@ from bridge.transports.rate_limit import (
     ACCEPTED_AT_ONCE,
     AT_ONCE,
     SHARED,
-    Door,
     Peers,
+    RateLimitedListener,
     peer_of,
 )
 
@@ -109,7 +109,7 @@ class Runner(web.AppRunner):
 
     def site(self, listening: socket.socket) -> web.SockSite:
         """What serves those who connect to a socket. The socket is the site's from then on."""
-        door = Door(listening, self._peers.admits)
+        door = RateLimitedListener(listening, self._peers.admits)
         return web.SockSite(self, door, backlog=ACCEPTED_AT_ONCE)
 
     async def _make_server(self) -> web.Server:
