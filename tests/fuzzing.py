@@ -33,7 +33,7 @@ from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import ENDINGS, AgentEvent, Done, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.transports import sse
-from bridge.transports.negotiation import decode_json
+from bridge.transports.json_body import decode_json
 from bridge.workspace.paths import Workspaces
 from tests.test_recordings import RECORDINGS, Play, name_of, rows_of
 

@@ -20,7 +20,7 @@ from bridge.server.assemble import choose_all, make_root, make_service
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import limits, make_pool
 from bridge.server.settings import Loaded, Settings
-from bridge.transports.connection_limits import Runner
+from bridge.transports.connection_limits import LimitedRunner
 from bridge.transports.operation import encode_notification
 from tests.agent import PROGRAM
 from tests.children import children
@@ -83,7 +83,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
             chosen.bridge_allowed_origins,
         ),
     )
-    runner = Runner(app, limits(chosen), shutdown_timeout=0.5)
+    runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -15,7 +15,7 @@ from aiohttp import ClientResponse
 
 from bridge.errors import ConfigurationError
 from bridge.server.settings import Settings, load
-from bridge.transports.negotiation import MAX_DEPTH, MAX_TOKENS
+from bridge.transports.json_body import MAX_DEPTH, MAX_TOKENS
 from tests.bridge_process import bridge
 from tests.client import Json
 from tests.served import Server, serving
@@ -468,13 +468,23 @@ async def test_integers_of_64_bits_are_read(server: Server, number: int) -> None
     assert answer["error"]["code"] == -32001
 
 
-async def test_an_id_keeps_its_digits(server: Server) -> None:
-    for number in ("123456789012345678901234567890", "-99999999999999999999999999"):
-        body = in_request("1").replace(b'"id":7', b'"id":%s' % number.encode())
-        response, _ = await post(server, body)
-        assert f'"id":{number},'.encode() in await response.read()
-        twice = body.replace(b'"x":1', b'"x":%s' % number.encode())
-        assert (await post(server, twice))[1]["error"]["code"] == -32600
+@pytest.mark.parametrize(
+    "digits", [str(2**64), str(-(2**63) - 1), "1" + "0" * 20, "9" * 400, "1" + "0" * 5000], ids=len
+)
+async def test_an_id_that_not_everybody_reads_alike_is_not_echoed(
+    server: Server, digits: str
+) -> None:
+    body = in_request("1").replace(b'"id":7', b'"id":%s' % digits.encode())
+    for asked in (body, body.replace(b'"x":1', b'"x":%s' % digits.encode())):
+        response, answer = await post(server, asked)
+        assert (response.status, answer["error"]["code"], answer["id"]) == (200, -32600, None)
+
+
+async def test_an_id_that_is_sent_twice_is_not_echoed(server: Server) -> None:
+    twice = in_request("1").replace(b'"id":7', b'"id":7,"id":8')
+    for body in (twice, twice.replace(b'"x":1', b'"x":%d' % 2**64)):
+        _, answer = await post(server, body)
+        assert (answer["error"]["code"], answer["id"]) == (-32600, None)
 
 
 async def test_a_message_has_so_many_parts_and_no_more(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bridge.transports.json_body import MAX_DEPTH
 from bridge.transports.jsonrpc import MAX_ID
-from bridge.transports.negotiation import MAX_DEPTH
 from tests.client import METHODS, Client, Json, state
 from tests.served import Server, serving
 
@@ -201,10 +201,10 @@ async def test_the_error_names_the_version_to_ask_for(
     response = await server.client().post(body, **{"A2A-Version": version})
     error = (await response.json())["error"]
     assert error["code"] == -32009
-    assert error["message"].endswith(f"send the header {wanted}.")
+    assert f"Send {wanted}; without it the request is read as 0.3." in error["message"]
 
 
 async def test_over_rest_the_error_names_the_version_too(server: Server) -> None:
     async with server.http.get(f"{server.url}/tasks") as response:
         error = (await response.json())["error"]
-    assert error["message"].endswith("send the header A2A-Version: 1.0.")
+    assert "Send A2A-Version: 1.0; without it the request is read as 0.3." in error["message"]

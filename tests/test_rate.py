@@ -19,7 +19,7 @@ from bridge.a2a.card import Card
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.server.app import Http, Service, make_app
-from bridge.transports.connection_limits import Connection, Limits, Runner
+from bridge.transports.connection_limits import Connection, ConnectionLimits, LimitedRunner
 from bridge.transports.operation import Operations
 from bridge.transports.rate_limit import (
     ACCEPTED_AT_ONCE,
@@ -135,7 +135,9 @@ async def doorkeeper(per_second: int, **more: int) -> AsyncIterator[int]:
 
     app = web.Application()
     app.router.add_get("/", answer)
-    runner = Runner(app, Limits(per_second=per_second, **more), shutdown_timeout=0.5)
+    runner = LimitedRunner(
+        app, ConnectionLimits(per_second=per_second, **more), shutdown_timeout=0.5
+    )
     await runner.setup()
     site = runner.site(socket.create_server(("127.0.0.1", 0)))
     await site.start()
@@ -330,7 +332,9 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
 ) -> None:
     nothing: Any = None
     service = Service("broken", nothing, nothing, Broken(), make_broken)
-    runner = Runner(make_app(service, [], started=0.0, http=Http(identify=identify)), Limits())
+    runner = LimitedRunner(
+        make_app(service, [], started=0.0, http=Http(identify=identify)), ConnectionLimits()
+    )
     await runner.setup()
     await runner.site(socket.create_server(("127.0.0.1", 0))).start()
     path, headers = REQUESTS[where]

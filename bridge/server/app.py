@@ -27,7 +27,7 @@ from bridge.store.tasks import TaskStore
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
-from bridge.transports.origin import Gate
+from bridge.transports.origin import OriginCheck
 from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Watched(Protocol):
 class Http:
     """`public_url`: how clients reach the server, where that is not what they say. `identify` says
     who sends a request, maybe not at once; None for somebody who must present a token.
-    `hosts`, `origins`: see Gate."""
+    `hosts`, `origins`: see OriginCheck."""
 
     public_url: str | None = None
     identify: Identify = lambda request: OPERATOR
@@ -103,7 +103,7 @@ def make_app(
     public_url = http.public_url
     middlewares = [_welcome(public_url), _in_json, _authentication(http.identify)]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
-    Gate(http.hosts, http.origins, public_url).attach(app)
+    OriginCheck(http.hosts, http.origins, public_url).attach(app)
     _add_agent(app, "", root, public_url, started)
     for service in services:
         _add_agent(app, f"/agents/{service.id}", service, public_url, started)

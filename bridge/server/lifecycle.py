@@ -53,7 +53,7 @@ from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.store.tasks import Stored
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.watchdog import Watchdog
-from bridge.transports.connection_limits import Limits, Runner
+from bridge.transports.connection_limits import ConnectionLimits, LimitedRunner
 from bridge.transports.operation import encode_notification
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ async def serve(loaded: Loaded) -> int:
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, services, sandboxes)
     app = _app(settings, identify, services, root, monitor, (watchdog, state.audit), pool)
-    runner = Runner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
+    runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_WITHIN)
     await runner.setup()
     try:
         sites = [runner.site(one) for one in sockets]
@@ -307,9 +307,9 @@ def _app(
     )
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings) -> ConnectionLimits:
     """What connections keep to."""
-    return Limits(
+    return ConnectionLimits(
         settings.bridge_max_connections,
         settings.bridge_max_connections_per_peer,
         settings.bridge_header_timeout_ms / 1000,

@@ -1,6 +1,8 @@
-"""Sends that wait for the end of a task. Clients give up on a connection that is silent, many of
-them after 5 s: what takes longer than PATIENCE begins with its status and headers, and with blanks,
-which JSON allows before a value (RFC 8259 §2)."""
+"""Sends that wait for the end of a task.
+
+Many clients close a silent connection after 5 s. An answer that takes longer than PATIENCE begins
+with its status and headers, and with spaces, which JSON allows before a value (RFC 8259 §2).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from aiohttp import web
 
 from bridge.transports.operation import Pending
 
-PATIENCE = 3.0  # seconds in which a refusal still has its own status
+PATIENCE = 3.0  # seconds in which an error still has its own status
 BLANK_EVERY = 4.0  # seconds
 Encode = Callable[[Any], bytes]
 EncodeError = Callable[[Exception], bytes | None]
@@ -25,9 +27,9 @@ async def respond(
     encode: Encode,
     encode_error: EncodeError,
 ) -> web.StreamResponse:
-    """Answer `request` with `pending`. `encode_error`: what the body is if that fails when the
-    status has been sent; None cuts the connection, so that the client repeats the request. Raises
-    RequestError where the status has not been sent."""
+    """Answer `request` with the result of `pending`. `encode_error`: the body for an error after
+    the status was sent; None aborts the connection, so that the client retries. Raises
+    RequestError before the status was sent."""
     answer = asyncio.ensure_future(pending.answer())
     try:
         await asyncio.wait([answer], timeout=PATIENCE)
@@ -35,7 +37,7 @@ async def respond(
             return web.Response(body=encode(answer.result()), headers=headers)
         return await _respond_slowly(request, answer, headers, encode, encode_error)
     finally:
-        answer.cancel()  # the client has left, unless it is done
+        answer.cancel()  # if the client has disconnected
 
 
 async def _respond_slowly(

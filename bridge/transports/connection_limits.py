@@ -1,10 +1,9 @@
-"""Connections that are bounded in number, in time and in how fast they come: aiohttp takes all that
-come, and waits for slow clients for ever.
+"""Limits for the number, the rate and the time of connections, which aiohttp does not limit.
 
-A client gets so long to send the headers of a request (`header`, also from the moment that it
-connects), for each pause in a body (the same), for a whole body (`body`, and more for a large one),
-and for taking what it was sent (`stall`). All connections are looked at about once a second, so
-that a request costs no timer. Time in which this process itself did not run counts for nobody.
+The time limits are: `header` for the headers of a request (also after connecting) and for each
+pause in a body; `body` for a whole body, and more for a large one; `stall` for reading an answer.
+One timer checks all connections about once a second, so that a request costs no timer. Time in
+which this process did not run does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.log import server_logger
 
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.transports.origin import SAFE, TOO_LONG, Refusal
+from bridge.transports.origin import SAFE, TOO_LONG, HttpRefusal
 from bridge.transports.rate_limit import (
     ACCEPTED_AT_ONCE,
     AT_ONCE,
@@ -34,25 +33,25 @@ from bridge.transports.rate_limit import (
 )
 
 log = logging.getLogger(__name__)
-for loud in (log, server_logger):  # what clients cause who speak no HTTP
+for loud in (log, server_logger):  # clients that do not speak HTTP can flood both
     loud.addFilter(RateLimitedLogs())
 
-KEEPALIVE = 75.0  # seconds that a connection may rest between two requests
+KEEPALIVE = 75.0  # seconds that a connection may be idle between two requests
 LOOK_EVERY = 1.0  # seconds
-SLOWEST_BODY = 64 * 1024  # bytes that one more second is given for
-SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if there are so many
-LONGEST_TARGET = 8192  # bytes of a request's first line
-LONGEST_FIELD = 8190  # bytes of one header; another number, since the parser's error says no more
-SEND_BUFFER = 256 * 1024  # bytes that the kernel keeps for a reader; it would take megabytes
-REFUSED_AT_ONCE = 100  # connections that are told why they are refused; others are just cut
-REFUSED_FOR = 1.0  # seconds that they get to read it
-MALFORMED = 10  # connections that one with a request counts as that is no HTTP
+SLOWEST_BODY = 64 * 1024  # bytes of a body that extend its limit by one second
+SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if so many wait
+LONGEST_TARGET = 8192  # bytes of the request line
+LONGEST_FIELD = 8190  # bytes of one header; a different number, because errors show only the limit
+SEND_BUFFER = 256 * 1024  # bytes in the kernel per reader; the default is several MiB
+REFUSED_AT_ONCE = 100  # refused connections that get an answer; the server aborts further ones
+REFUSED_FOR = 1.0  # seconds to read that answer
+MALFORMED = 10  # the cost of a malformed request, in connections of its peer
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """`connections` in all and `per_peer` address (of IPv6, per /64); new ones `per_second`,
-    0 for any number. The others are seconds."""
+class ConnectionLimits:
+    """`connections`: open connections in total. `per_peer`: open connections per address, or per
+    /64 of IPv6. `per_second`: new connections per peer; 0 = unlimited. The others are seconds."""
 
     connections: int = 1000
     per_peer: int = 64
@@ -62,18 +61,22 @@ class Limits:
     per_second: int = 0
 
 
-_TOO_SLOW = Refusal(
-    408, "DEADLINE_EXCEEDED", "REQUEST_TIMEOUT", "The request did not come in time."
+_TOO_SLOW = HttpRefusal(
+    408, "DEADLINE_EXCEEDED", "REQUEST_TIMEOUT", "The request was not complete in time."
 )
-_NO_ROOM = Refusal(503, "UNAVAILABLE", "TOO_MANY_CONNECTIONS", "Too many connections.")
-_NO_HTTP = Refusal(400, "INVALID_ARGUMENT", "MALFORMED_REQUEST", "The request is not proper HTTP.")
-_LONG_TARGET = Refusal(414, "INVALID_ARGUMENT", "URI_TOO_LONG", "The address is too long.")
+_NO_ROOM = HttpRefusal(
+    503, "UNAVAILABLE", "TOO_MANY_CONNECTIONS", "Too many connections. Retry later."
+)
+_NO_HTTP = HttpRefusal(
+    400, "INVALID_ARGUMENT", "MALFORMED_REQUEST", "The request is not valid HTTP."
+)
+_LONG_TARGET = HttpRefusal(414, "INVALID_ARGUMENT", "URI_TOO_LONG", "The URL is too long.")
 REFUSALS = (_TOO_SLOW, _NO_ROOM, _NO_HTTP, _LONG_TARGET)
-"""What any request may be answered here."""
+"""The errors of this module, which any request may get."""
 
 
-def _raw(refusal: Refusal, *headers: str) -> bytes:
-    """An answer for a connection that has no request to be answered."""
+def _raw(refusal: HttpRefusal, *headers: str) -> bytes:
+    """The bytes of an answer outside of aiohttp's request handling."""
     lines = [
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
         "Content-Type: application/json",
@@ -85,22 +88,22 @@ def _raw(refusal: Refusal, *headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + refusal.body
 
 
-_SAY_TOO_SLOW = _raw(_TOO_SLOW)
-_SAY_NO_ROOM = _raw(_NO_ROOM, "Retry-After: 1")
+_ANSWER_TOO_SLOW = _raw(_TOO_SLOW)
+_ANSWER_NO_ROOM = _raw(_NO_ROOM, "Retry-After: 1")
 
 
-def _refusal(error: HttpProcessingError) -> Refusal:
-    """What is wrong with a request that the parser refuses (RFC 9110 §15.5.15, RFC 6585 §5)."""
+def _refusal(error: HttpProcessingError) -> HttpRefusal:
+    """The answer to a request that the parser rejects (RFC 9110 §15.5.15, RFC 6585 §5)."""
     if isinstance(error, LineTooLong):
         return _LONG_TARGET if LONGEST_TARGET in error.args else TOO_LONG
     return TOO_LONG if "Too many headers" in error.message else _NO_HTTP
 
 
-class Runner(web.AppRunner):
-    """Runs `app` on connections that keep to `limits`."""
+class LimitedRunner(web.AppRunner):
+    """Runs `app` with limited connections."""
 
     def __init__(
-        self, app: web.Application, limits: Limits, *, shutdown_timeout: float = 60.0
+        self, app: web.Application, limits: ConnectionLimits, *, shutdown_timeout: float = 60.0
     ) -> None:
         super().__init__(app, access_log=None, shutdown_timeout=shutdown_timeout)
         self._limits = limits
@@ -108,12 +111,12 @@ class Runner(web.AppRunner):
         self._peers = Peers(limits.per_second, burst, max(limits.connections, 10 * burst))
 
     def site(self, listening: socket.socket) -> web.SockSite:
-        """What serves those who connect to a socket. The socket is the site's from then on."""
-        door = RateLimitedListener(listening, self._peers.admits)
-        return web.SockSite(self, door, backlog=ACCEPTED_AT_ONCE)
+        """A site on a bound socket. The site owns the socket."""
+        limited = RateLimitedListener(listening, self._peers.admits)
+        return web.SockSite(self, limited, backlog=ACCEPTED_AT_ONCE)
 
     async def _make_server(self) -> web.Server:
-        """Of AppRunner, for the one purpose of making connections of our own class."""
+        """Overrides AppRunner to create connections of the class Connection."""
         made = await super()._make_server()
         return _Server(made, self._limits, self._peers)
 
@@ -124,22 +127,22 @@ class Runner(web.AppRunner):
 
 
 class _Server(web.Server):
-    """Makes the connections of `made`, knows them all, and ends those that are overdue."""
+    """Creates the connections of `made`, registers them, and closes overdue ones."""
 
-    def __init__(self, made: web.Server, limits: Limits, rates: Peers) -> None:
+    def __init__(self, made: web.Server, limits: ConnectionLimits, rates: Peers) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(made.request_handler, request_factory=self._begin, loop=self.loop)
         self.limits = limits
         self.rates = rates
         self.open: dict[Connection, None] = {}
-        self.waiting: dict[Connection, None] = {}  # those without a request, the longest first
+        self.waiting: dict[Connection, None] = {}  # without a request, the longest idle first
         self.refused: dict[Connection, float] = {}
         self.peers: Counter[str | int] = Counter()
         self._make_request_of_app = made.request_factory
         shortest = min(limits.header, limits.body, limits.stall)
         self._every = min(LOOK_EVERY, shortest / 4)
         self._timer = self.loop.call_later(self._every, self._look)
-        self._paused = 0.0  # seconds, in all
+        self._paused = 0.0  # seconds in total
 
     def __call__(self) -> Connection:
         return Connection(self)
@@ -155,8 +158,8 @@ class _Server(web.Server):
         return self._make_request_of_app(message, payload, protocol, writer, task)
 
     def now(self) -> float:
-        """Seconds in which clients could be heard: what came while the loop was kept from running
-        (by a stopped process, a machine without a core to spare) is read after it is due."""
+        """The time in seconds without the pauses of the event loop, such as a stopped process:
+        the server could not read data that arrived in them."""
         return self.loop.time() - self._paused
 
     def _look(self) -> None:
@@ -172,8 +175,8 @@ class _Server(web.Server):
         self._timer = self.loop.call_later(self._every, self._look)
 
     def has_room(self, peer: str | int) -> bool:
-        """Whether there is room for one more from `peer`, if need be in place of the connection
-        that has had no request for the longest time."""
+        """Whether `peer` may open one more connection. It may replace the connection that has been
+        idle for the longest time."""
         if peer not in SHARED and self.peers[peer] >= self.limits.per_peer:
             return False
         if len(self.open) < self.limits.connections:
@@ -196,7 +199,7 @@ class _Server(web.Server):
 
 
 class Connection(web.RequestHandler):
-    """A connection of aiohttp that knows since when its client owes it something."""
+    """A connection of aiohttp that records since when it waits for its client."""
 
     __slots__ = (
         "_body_from",
@@ -217,23 +220,23 @@ class Connection(web.RequestHandler):
         options: dict[str, Any] = {
             "keepalive_timeout": KEEPALIVE,
             "access_log": None,
-            "auto_decompress": False,  # compressed bodies are refused, so nobody need unpack them
+            "auto_decompress": False,  # the server rejects compressed bodies
             "max_line_size": LONGEST_TARGET,
             "max_field_size": LONGEST_FIELD,
         }
         super().__init__(server, loop=server.loop, **options)
         self._server = server
-        self._tcp: asyncio.Transport | None = None  # also while it is being closed
+        self._tcp: asyncio.Transport | None = None  # also while it closes
         self.peer: str | int = ""
-        self._header_since: float | None = None  # None: no byte of another request has come
-        self._payload: Any = None  # the body of the request that is being served
+        self._header_since: float | None = None  # None: no byte of the next request yet
+        self._payload: Any = None  # the body of the current request
         self._body_since = self._heard = 0.0
         self._body_from = self._received = 0
         self._writer: Any = None
-        self._sent_before = 0  # bytes, by earlier writers
-        self._taken: tuple[float, int] | None = None  # when the client had taken how many bytes
+        self._sent_before = 0  # bytes of earlier writers
+        self._taken: tuple[float, int] | None = None  # time, bytes read by the client
 
-    # --- what asyncio and aiohttp tell ---------------------------------------------------------
+    # --- callbacks of asyncio and aiohttp --------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -254,7 +257,7 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self in self._server.refused:
             return
-        if data:  # aiohttp itself calls this with nothing
+        if data:  # aiohttp also calls this with b""
             self._heard = self._server.now()
             self._received += len(data)
             if self._header_since is None and (self._payload is None or self._payload.is_eof()):
@@ -262,7 +265,7 @@ class Connection(web.RequestHandler):
         super().data_received(data)
 
     def begun(self, payload: Any, writer: Any) -> None:
-        """A request is complete but for its body, which is `payload`; `writer` will answer it."""
+        """The headers of a request are complete. `payload`: its body; `writer`: of its answer."""
         self._server.waiting.pop(self, None)
         self._header_since = None
         self._payload = payload
@@ -279,7 +282,7 @@ class Connection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._payload = None
-            if self._header_since is not None:  # the next request waited for this one
+            if self._header_since is not None:  # the next request waited for this answer
                 self._header_since = self._server.now()
             if self in self._server.open:
                 self._server.waiting[self] = None
@@ -296,21 +299,21 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP gets an answer that repeats none of it, and no traceback in the log."""
+        """Answer invalid HTTP without repeating any of it, and without a traceback in the log."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._server.rates.charge(self.peer, MALFORMED)
         log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
+            raise ConnectionError("the answer has begun")
         response = _refusal(exc).response()
         response.force_close()
         return response
 
-    # --- what follows --------------------------------------------------------------------------
+    # --- limits ----------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """End the connection if its client is overdue with anything."""
+        """Close the connection if its client exceeds a time limit."""
         tcp, limits = self._tcp, self._server.limits
         if tcp is None:
             return
@@ -329,8 +332,8 @@ class Connection(web.RequestHandler):
                 self._time_out(tcp, "sends its body too slowly")
 
     def abort(self) -> None:
-        """End it now. What the kernel still has for the client is thrown away: else it would keep
-        that for as long as the client does not take it."""
+        """Close it now. The kernel discards its send buffer; otherwise it would keep the buffer
+        until the client reads it."""
         if self._tcp is not None:
             own = self._tcp.get_extra_info("socket")
             if own is not None:
@@ -354,17 +357,17 @@ class Connection(web.RequestHandler):
         if answering or tcp.get_write_buffer_size():
             self.abort()
         else:
-            tcp.write(_SAY_TOO_SLOW)
+            tcp.write(_ANSWER_TOO_SLOW)
             tcp.close()
 
     def _refuse(self, tcp: asyncio.Transport, now: float) -> None:
-        """Say that there is no room. What the client sends meanwhile is read, since a socket that
-        is closed over unread bytes throws away the answer, too."""
+        """Answer that there are too many connections. The server keeps reading: a socket that is
+        closed with unread bytes would discard the answer."""
         if len(self._server.refused) >= REFUSED_AT_ONCE:
             self.abort()
             return
         self._server.refused[self] = now
-        tcp.write(_SAY_NO_ROOM)
+        tcp.write(_ANSWER_NO_ROOM)
         tcp.write_eof()
 
     def _log(self, why: str) -> None:

@@ -13,13 +13,13 @@ from aiohttp import web
 from bridge import errors
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.transports import blocking, sse
+from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     JSON,
     activated_extensions,
     check_extension,
     codec_for,
     declares_json,
-    read_json,
     retry_after,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations, Pending, Stream
@@ -27,18 +27,17 @@ from bridge.transports.operation import STREAMING, Caller, Operations, Pending, 
 log = logging.getLogger(__name__)
 
 _NEWEST = CODECS[0]
-RequestId = str | int | float | orjson.Fragment | None  # a Fragment has the digits of a long one
+RequestId = str | int | float | None
 STATUS: Mapping[type[Exception], int] = {
     errors.BodyTooLarge: 413,
     errors.Forbidden: 403,
     errors.TooManyRequests: 429,
 }
-MAX_ID = 256  # characters; it is said again in every item of a stream
+MAX_ID = 256  # characters; every item of a stream repeats the id
 
 
 class JsonRpc:
-    """The handler of POST requests. `extension_required`: those without our extension are
-    refused."""
+    """The handler of POST requests. `extension_required`: it rejects requests without EXTENSION."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class JsonRpc:
             if "id" not in envelope:
                 return await self._notified(request, codec, operation, params)
             result = await self._result(request, codec, operation, params)
-            del envelope, params  # a stream may stay for days
+            del envelope, params  # a stream may stay open for days
             if isinstance(result, Stream):
                 before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request_id) + b',"result":'
                 return await sse.respond(request, result, before, b"}")
@@ -84,12 +83,12 @@ class JsonRpc:
     async def _notified(
         self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
     ) -> web.Response:
-        """Execute a notification, which has no answer, not even where it fails (JSON-RPC 2.0
-        §4.1). Raises what HTTP has a status for, and InvalidParams: a request that cannot be
-        executed is invalid and, like one without a method, is answered with the id null."""
+        """Execute a notification, which has no answer, not even an error (JSON-RPC 2.0 §4.1).
+        Raises errors with an HTTP status, and InvalidParams: a request that cannot be executed is
+        invalid. Like a request without a method, it is answered with the id null."""
         caller = replace(self._caller(request), stays=False)
         try:
-            if operation in (Operation.SEND, Operation.STREAM):  # a stream does not wait
+            if operation in (Operation.SEND, Operation.STREAM):  # a stream does not block
                 await self._operations.stream(codec, Operation.STREAM, params, caller)
             elif operation not in STREAMING:
                 await self._operations.call(codec, operation, params, caller)
@@ -111,7 +110,7 @@ class JsonRpc:
 
 
 def _id(envelope: Any) -> RequestId:
-    """The id of what may be a request; None if it has no valid one."""
+    """The id of a possible request; None without a valid id."""
     request_id = envelope.get("id") if isinstance(envelope, dict) else None
     if isinstance(request_id, bool) or not isinstance(request_id, RequestId):
         return None
@@ -119,9 +118,9 @@ def _id(envelope: Any) -> RequestId:
 
 
 def _check(envelope: Any) -> None:
-    """Raises InvalidRequest for what is no JSON-RPC 2.0 request."""
+    """Raise InvalidRequest unless the body is a JSON-RPC 2.0 request."""
     if isinstance(envelope, list):
-        raise errors.InvalidRequest("Batches are not supported; send one request at a time.")
+        raise errors.InvalidRequest("Batches are not supported. Send one request at a time.")
     if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
         raise errors.InvalidRequest('The body must be an object with "jsonrpc": "2.0".')
     if envelope.get("id") is not None and _id(envelope) is None:
@@ -130,13 +129,13 @@ def _check(envelope: Any) -> None:
 
 
 def _method(envelope: Mapping[str, Any], request: web.Request) -> tuple[str, Codec]:
-    """Raises, in this order: envelope, method, version; the params come last (1.0 §9.5)."""
+    """The method and its codec. Checks the method before the version (1.0 §9.5)."""
     method = envelope.get("method")
     if not isinstance(method, str):
         raise errors.InvalidRequest("method must be a string.")
     codecs = tuple(codec for codec in CODECS if method in codec.methods)
     if not codecs:
-        raise errors.MethodNotFound(f"There is no method {method[:100]!r}.")
+        raise errors.MethodNotFound(f"Unknown method {method[:100]!r}.")
     return method, codec_for(request, method, codecs)
 
 
@@ -173,7 +172,8 @@ async def _respond_pending(
 async def _respond_error(
     request: web.Request, codec: Codec, request_id: RequestId, error: Exception
 ) -> web.StreamResponse:
-    """Errors are HTTP 200 in JSON-RPC, for its clients read no other; but for those of HTTP."""
+    """Most errors have status 200, because clients of JSON-RPC read no other; STATUS has the
+    exceptions."""
     body = {"jsonrpc": "2.0", "id": request_id, "error": codec.encode_error(error)}
     status = STATUS.get(type(error))
     if status:
@@ -181,6 +181,6 @@ async def _respond_error(
     if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
         return _respond(body, 415)
     if request.headers.get("Accept") == "text/event-stream" and codec.version == "0.3":
-        # The official 0.3 client looks for the error inside a stream, and loses it elsewhere.
+        # The official 0.3 client finds the error only inside a stream.
         return await sse.respond_error(request, orjson.dumps(body))
     return _respond(body)

@@ -1,4 +1,4 @@
-"""Operations as every binding needs them: decoded parameters in, JSON or a stream out."""
+"""The operations of all bindings: parameters in, JSON or a stream out."""
 
 from __future__ import annotations
 
@@ -42,50 +42,52 @@ from bridge.store.tasks import Record
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 PRINCIPAL = web.RequestKey("principal", Principal)
-"""Who sends the request."""
+"""The sender of the request."""
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 
 Batch = list[tuple[int, bytes]]
-"""Items of a stream: their numbers, and their JSON."""
+"""Items of a stream: numbers and JSON."""
 Write = Callable[[Batch], bool]
-"""Sends a batch, if that can be done at once."""
+"""Sends a batch synchronously. False: it was not possible, and nothing was sent."""
 
 T = TypeVar("T")
-WRITE_WITHIN = 10.0  # seconds in which what happens is written down, unless something is wrong
-HEARTBEAT = 3.0  # seconds; the official Python client gives up after 5 s of silence
+WRITE_WITHIN = 10.0  # seconds: limit for the commit of an update
+HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and from where: `address` is what they put before /a2a to reach this agent.
-    `retries`: the headers show that the client retries (see negotiation.shows_retry)."""
+    """The sender of a request. `address`: the URL of this agent as the client knows it, without
+    /a2a. `retries`: the headers show that the client retries (see negotiation.shows_retry).
+    `stays`: the client waits for the result."""
 
     address: str
     principal: Principal
     retries: bool = False
-    stays: bool = True  # to hear what comes of the request
+    stays: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The answer to a send that was accepted and waits for its task. Its JSON comes with answer(),
-    which is canceled when the client leaves."""
+    """The pending answer to an accepted send that waits for its task. answer() returns its JSON;
+    it is cancelled if the client disconnects."""
 
     answer: Callable[[], Coroutine[Any, Any, Any]]
 
 
-def _nobody() -> AbstractContextManager[Listener]:
+def _no_listener() -> AbstractContextManager[Listener]:
     return nullcontext(Listener())
 
 
 @dataclass(slots=True)
 class Stream:
-    """A task to be told about from update `after` on. `first` is its state at that update; None
-    for a client that has seen all up to there.
+    """The updates of a task after number `after`. `first`: JSON of its state at that update; None
+    for a client that has seen it.
 
-    The stream of a send ends when the agent asks a question, since the answer is another send;
-    that of a subscription goes on until the task has ended.
+    The stream of a send ends with a question of the agent, since the answer is another send; the
+    stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
+    the open stream. `beginning`: yields while a Message may still replace the task.
     """
 
     codec: Codec
@@ -93,16 +95,16 @@ class Stream:
     first: bytes | None
     after: int
     ends_on_question: bool
-    over: bool = False  # there is nothing to add to `first`
-    counted: Callable[[], AbstractContextManager[None]] = nullcontext  # as long as it is open
-    listening: Callable[[], AbstractContextManager[Listener]] = _nobody
-    beginning: AsyncIterator[None] | None = None  # as long as a Message may take its place
+    over: bool = False
+    counted: Callable[[], AbstractContextManager[None]] = nullcontext
+    listening: Callable[[], AbstractContextManager[Listener]] = _no_listener
+    beginning: AsyncIterator[None] | None = None
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
-        """Batches of (number, JSON), and None each time that HEARTBEAT seconds were silent.
+        """Batches of (number, JSON), and None after each HEARTBEAT seconds of silence.
 
-        What happens while nobody waits for the next one is offered to `write` first: what that
-        takes at once costs no turn of the event loop, and does not come here."""
+        While the consumer does not wait for the next batch, updates go to `write` first. An update
+        that it sends costs no turn of the event loop and is not yielded."""
 
         def tap(batch: Sequence[Entry[Update]]) -> bool:
             rendered, over = self._rendered(batch)
@@ -113,7 +115,7 @@ class Stream:
                 if self.beginning:
                     async for _ in self.beginning:
                         yield None
-                    self.beginning = None  # the stream may stay for days
+                    self.beginning = None  # the stream may stay open for days
                 for opening in self._opening():
                     yield opening
                 if self.over:
@@ -131,7 +133,7 @@ class Stream:
                 raise
 
     def _opening(self) -> Iterator[Batch]:
-        """What there is before the task's updates."""
+        """The items before the updates of the task."""
         if self.record.task.reply and not self.record.shown:
             self.over = True
             yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
@@ -140,7 +142,7 @@ class Stream:
             self.first = None
 
     def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
-        """The batch, up to the entry that ends the stream; whether there was one."""
+        """The batch up to the entry that ends the stream, and whether there is such an entry."""
         rendered: Batch = []
         for entry in batch:
             last = isinstance(entry.update, StatusUpdate) and self.ends(entry.update.state)
@@ -154,7 +156,7 @@ class Stream:
         return state.terminal or asks
 
     def _render(self, entry: Entry[Update], last: bool) -> bytes:
-        """The entry's JSON; where several follow the task, it is made once per codec."""
+        """The JSON of an entry. Several streams of a task share it per codec."""
         key = (self.codec, last)
         if entry.rendered and key in entry.rendered:
             return entry.rendered[key]
@@ -165,12 +167,12 @@ class Stream:
 
 
 class Operations:
-    """The table of what clients may ask for; the bindings only carry it.
+    """The operations that all bindings offer.
 
-    `push` notifies receivers. `extended_card` makes the card for clients that have authenticated
-    themselves; None where clients cannot. `stream_on_question`: "close" or "open", what a send's
-    stream does then. `fast_path`: a send that waits gets a Message for a task that completed
-    within so many seconds; 0 for never. `sign` adds signatures to a card of 1.0.
+    `push` notifies receivers. `extended_card` creates the card for authenticated clients; None
+    without authentication. `stream_on_question`: "close" or "open", the stream of a send at a
+    question. `fast_path`: a blocking send gets a Message if its task completes within so many
+    seconds; 0 = never. `sign` adds signatures to a 1.0 card.
     """
 
     def __init__(
@@ -201,8 +203,8 @@ class Operations:
         }
 
     async def call(self, codec: Codec, operation: Operation, params: Json, caller: Caller) -> Any:
-        """The JSON result of an operation that has one, or a Pending for a send that waits. Raises
-        RequestError."""
+        """The JSON result of an operation without a stream, or a Pending for a blocking send.
+        Raises RequestError."""
         return await self._calls[operation](codec, params, caller)
 
     async def stream(
@@ -213,8 +215,8 @@ class Operations:
         caller: Caller,
         seen: int | None = None,
     ) -> Stream:
-        """The stream of an operation that has one. `seen`: the number of the last update that the
-        client has seen of it, if it goes on with a stream that broke. Raises RequestError."""
+        """The stream of an operation of STREAMING. `seen`: the last update that the client has
+        received, if it resumes a broken stream. Raises RequestError."""
         quotas, owner = self._tasks.quotas, caller.principal.id
         quotas.check_stream(owner)
         stream = await self._streamed(codec, operation, params, caller, seen)
@@ -252,7 +254,7 @@ class Operations:
         if config and not sent.again:
             await self._push.create(config, sent.record, sent.after)
         record = sent.record
-        task = await record.whole()  # which it stays here when it is put away at its end
+        task = await record.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
             return Pending(partial(self._settled, codec, asked, sent, task, caller.principal))
         record.shown = True
@@ -261,7 +263,7 @@ class Operations:
     async def _settled(
         self, codec: Codec, asked: SendParams, sent: Sent, task: Task, principal: Principal
     ) -> Any:
-        """What became of the send, when its task has ended or asks."""
+        """The result of a blocking send, after its task has ended or asks a question."""
         with self._tasks.listen(sent.record, principal) as listener:
             try:
                 await self._tasks.settled(sent, principal)
@@ -276,7 +278,7 @@ class Operations:
     async def _checked_push(
         self, codec: Codec, asked: SendParams, caller: Caller
     ) -> PushConfig | None:
-        """Whom a send wants to be notified, found to be right before anything is begun."""
+        """The push config of a send. The check comes before the send has any effect."""
         config = _config(codec, asked.push) if asked.push else None
         if config:
             task_id = asked.message.task_id
@@ -300,9 +302,9 @@ class Operations:
                 read = record.whole if asked.include_artifacts else record.listed
                 try:
                     whole[record.task.id] = await read()
-                except (DataLoss, TaskNotFound):  # which does not cost the others their page
+                except (DataLoss, TaskNotFound):  # the other tasks of the page stay available
                     whole[record.task.id] = record.task
-            records, page = self._tasks.list(asked, caller.principal)  # as it is by now
+            records, page = self._tasks.list(asked, caller.principal)  # the current page
         tasks = [whole.get(record.task.id, record.task) for record in records]
         return await _durable(codec.encode_page(tasks, asked, page), *records)
 
@@ -324,7 +326,7 @@ class Operations:
         wanted = _config_id(codec, asked, configs)
         found = [config for config in configs if wanted in (None, config.id)]
         if not found:
-            raise TaskNotFound("The task has no such push notification config.")
+            raise TaskNotFound("Unknown push notification config.")
         return codec.encode_push(_shown(found[0]))
 
     async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
@@ -342,7 +344,7 @@ class Operations:
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
-            old = codec.version == "0.3"  # which has an error of its own for it
+            old = codec.version == "0.3"  # it has an error code of its own
             problem = ExtendedCardNotConfigured if old else UnsupportedOperation
             raise problem("This agent has no extended card.")
         encoded = codec.encode_card(self._extended_card(caller.address))
@@ -359,10 +361,10 @@ class Operations:
         if seen is not None and seen <= record.log.last:
             return Stream(codec, record, None, seen, ends_on_question)
         task = await record.whole()
-        # Nothing can happen between these lines: the snapshot has all updates up to `after`.
+        # No await between these lines: the snapshot has all updates up to `after`.
         encoded = codec.encode_sent(task, history_length)
         stream = Stream(codec, record, b"", record.log.last, ends_on_question)
-        if seen is not None:  # from another life of the server: what it has is not to be trusted
+        if seen is not None:  # a number of an earlier server: the client's copy is not valid
             _mark_reset(encoded.get("task", encoded))
         over = stream.ends(record.task.state)
         first = await _durable(_kept(encoded), record)
@@ -370,12 +372,12 @@ class Operations:
 
 
 def _kept(item: Json) -> bytes:
-    """Its JSON, without the 4 KiB that orjson reserves for the shortest and does not give back."""
+    """The JSON in an exact copy: orjson reserves 4 KiB for the shortest text."""
     return b"%b" % orjson.dumps(item)
 
 
 async def _durable(answer: T, *records: Record) -> T:
-    """`answer`, as soon as all that it tells of `records` cannot be lost any more."""
+    """`answer`, after the commit of all updates of `records`. Raises Unavailable."""
     awaited = [(one.log, one.log.last) for one in records if one.log.visible < one.log.last]
     if not awaited:
         return answer
@@ -384,7 +386,7 @@ async def _durable(answer: T, *records: Record) -> T:
             for log, number in awaited:
                 await log.reached(number)
     except TimeoutError:
-        text = "The server cannot write anything down now; try again in a moment."
+        text = "The server cannot write to its store now. Retry later."
         raise Unavailable(text) from None
     return answer
 
@@ -396,7 +398,7 @@ def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:
 
 
 def _seen(header: int | None, *metadata: Json | None) -> int | None:
-    """What the client has seen: as its header says, or `metadata.bridge.after`."""
+    """The last update that the client has received: `metadata.bridge.after`, else the header."""
     for one in (one for one in metadata if one):
         bridge = one.get("bridge")
         after = bridge.get("after") if isinstance(bridge, dict) else None
@@ -406,7 +408,7 @@ def _seen(header: int | None, *metadata: Json | None) -> int | None:
 
 
 def _mark_reset(task: dict[str, Any]) -> None:
-    """Tell the client that this replaces all that it has seen."""
+    """Tell the client to replace its copy of the task."""
     metadata = task.get("metadata", {})
     task["metadata"] = {**metadata, "bridge": {**metadata.get("bridge", {}), "reset": True}}
 
@@ -416,14 +418,21 @@ STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
 
 def _config(codec: Codec, asked: PushParams) -> PushConfig:
     version: Literal["1.0", "0.3"] = "0.3" if codec.version == "0.3" else "1.0"
-    secrets = (asked.token, asked.scheme, asked.credentials)
-    named = asked.config_id or "", asked.task_id, asked.url
-    return PushConfig(*named, *secrets, version, codec.extended)
+    return PushConfig(
+        asked.config_id or "",
+        asked.task_id,
+        asked.url,
+        token=asked.token,
+        scheme=asked.scheme,
+        credentials=asked.credentials,
+        version=version,
+        extended=codec.extended,
+    )
 
 
 def _config_id(codec: Codec, asked: PushParams, configs: Sequence[PushConfig]) -> str | None:
-    """The id that the client means; None for any. In 0.3, no id and the id `default` mean the
-    first config that was set without one (see Push.create), else the oldest."""
+    """The id of the requested config; None for any. In 0.3, no id and the id `default` mean the
+    first config that was set without an id (see Push.create), else the oldest config."""
     known = {config.id for config in configs}
     if codec.version != "0.3" or asked.config_id not in (None, "default") or "default" in known:
         return asked.config_id
@@ -435,9 +444,9 @@ def _shown(config: PushConfig) -> PushParams:
 
 
 def encode_notification(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes | None:
-    """What a receiver is told, in the version that its config was created with."""
+    """The body of a notification in the version of its config; None for no notification."""
     codec = codec_of(config.version, config.extended)
-    if task.reply:  # which stands for a task that nobody has been shown
+    if task.reply:  # the client has a Message instead of a task
         return orjson.dumps(codec.encode_reply(task.reply))
     item = codec.encode_notification(task, entry.update)
     return None if item is None else orjson.dumps(item)

@@ -1,10 +1,9 @@
-"""Who may speak to the server at all, before anything is routed: the names that it answers to, and
-which web pages.
+"""Checks of Host and Origin before routing.
 
-A page of any site can make the browser of whoever runs this server send requests to it, and a name
-that its owner points at 127.0.0.1 makes that page the server's own in the browser's eyes (DNS
-rebinding). Neither the name nor the origin of a request can be forged by a page, so they decide.
-Programs that are not browsers send no origin and pass.
+A page of any site can make the operator's browser send requests to this server, and a host name
+that points at 127.0.0.1 makes the page same-origin with the server (DNS rebinding). A page can
+forge neither the host name nor the origin of a request, so these decide. Programs other than
+browsers send no origin and pass.
 """
 
 from __future__ import annotations
@@ -26,29 +25,31 @@ from bridge.transports.negotiation import JSON, media_type
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-"""The names that a server has wherever it runs."""
-MAX_HEADERS = 32 * 1024  # bytes of all headers together; aiohttp bounds each one and their number
+"""The host names of every server."""
+MAX_HEADERS = (
+    32 * 1024
+)  # bytes of all headers; aiohttp limits the size of each header and the count
 SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""On every answer: a browser must neither guess what it is nor show it inside of another page."""
+"""Headers of every answer: a browser must neither guess its type nor show it in a frame."""
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _METHODS = "GET, POST, DELETE"
-_SENT = (
+_REQUEST_HEADERS = (
     "Content-Type, Authorization, A2A-Version, A2A-Extensions, X-A2A-Extensions, Last-Event-ID, "
     "Idempotency-Key"
 )
-_SEEN = "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate"
-_REMEMBERED = "600"  # seconds that a browser need not ask again
+_RESPONSE_HEADERS = "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate"
+_MAX_AGE = "600"  # seconds that a browser caches the answer to a preflight request
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer in the shape of the HTTP+JSON binding, to what has not come as far as a binding.
-    It says nothing of what was sent. `name` is the code of google.rpc."""
+class HttpRefusal:
+    """An error in the format of the HTTP+JSON binding, for a request that reaches no binding. It
+    repeats no part of the request. `name` is the code of google.rpc."""
 
     status: int
     name: str
@@ -72,31 +73,33 @@ class Refusal:
         )
 
 
-_MALFORMED = Refusal(
-    400, "INVALID_ARGUMENT", "INVALID_HOST", "Send one Host header, and a path as the target."
+_MALFORMED = HttpRefusal(
+    400,
+    "INVALID_ARGUMENT",
+    "INVALID_HOST",
+    "Send one Host header, and a path as the request target.",
 )
-_MISDIRECTED = Refusal(
+_MISDIRECTED = HttpRefusal(
     421,
     "FAILED_PRECONDITION",
     "HOST_NOT_ALLOWED",
-    "This server does not answer to that host name; its operator can add it to "
-    "BRIDGE_ALLOWED_HOSTS.",
+    "This host name is not allowed. The operator can add it to BRIDGE_ALLOWED_HOSTS.",
 )
-_FOREIGN = Refusal(
+_FOREIGN = HttpRefusal(
     403,
     "PERMISSION_DENIED",
     "ORIGIN_NOT_ALLOWED",
-    "Web pages of that origin may not use this server; its operator can add it to "
-    "BRIDGE_ALLOWED_ORIGINS.",
+    "This origin is not allowed. The operator can add it to BRIDGE_ALLOWED_ORIGINS.",
 )
-TOO_LONG = Refusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
+TOO_LONG = HttpRefusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
 REFUSALS = (_MALFORMED, _MISDIRECTED, _FOREIGN, TOO_LONG)
-"""What any request may be answered here."""
+"""The errors of this module, which any request may get."""
 
 
-class Gate:
-    """`hosts`: names and addresses that clients may use beside HOSTS; `public_url` has another.
-    `origins`: the web pages that may use the server, as browsers write them; none by default."""
+class OriginCheck:
+    """Rejects requests with a foreign host name or origin. `hosts`: allowed names and addresses
+    besides HOSTS and the name of `public_url`. `origins`: allowed origins of web pages, in the form
+    of the header Origin; none by default."""
 
     def __init__(
         self,
@@ -110,13 +113,13 @@ class Gate:
         self._origins = frozenset(origins)
 
     def attach(self, app: web.Application) -> None:
-        """Put the gate before everything else of `app`."""
+        """Add the check to `app`, before its other middlewares."""
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(self._prepare)
 
     def _middleware(self) -> Any:
         @web.middleware
-        async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             refused = self._refused(request)
             if refused:
                 return refused.response(media_type(request, JSON))
@@ -124,9 +127,9 @@ class Gate:
                 return _preflight(request)
             return await handler(request)
 
-        return gate
+        return check
 
-    def _refused(self, request: web.Request) -> Refusal | None:
+    def _refused(self, request: web.Request) -> HttpRefusal | None:
         headers = request.headers
         host = _host(request)
         if host is None:
@@ -138,7 +141,7 @@ class Gate:
             if len(origins) > 1 or origins[0] not in self._origins:
                 return _FOREIGN
         elif headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return _FOREIGN  # a browser says no more than this where a page loads, say, an image
+            return _FOREIGN  # the only hint if a page loads an image, for example
         if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADERS:
             return TOO_LONG
         return None
@@ -148,8 +151,8 @@ class Gate:
         for name, value in SAFE.items():
             headers.setdefault(name, value)
         if "Upgrade" in request.headers:
-            # No protocol is upgraded to. The HTTP parser drops bytes that follow such a request, so
-            # a client that has sent more must learn that it was not read.
+            # The server supports no upgrade. The HTTP parser drops bytes after such a request;
+            # closing the connection tells the client that they were not read.
             response.force_close()
             headers["Connection"] = "close"
         if not self._origins:
@@ -159,27 +162,27 @@ class Gate:
         origin = request.headers.get("Origin")
         if origin in self._origins:
             headers["Access-Control-Allow-Origin"] = origin
-            headers["Access-Control-Expose-Headers"] = _SEEN
+            headers["Access-Control-Expose-Headers"] = _RESPONSE_HEADERS
 
 
 def _host(request: web.Request) -> str | None:
-    """The host that the client means, in lower case; None where it says that in no proper way."""
+    """The requested host in lower case; None if it is missing, ambiguous or malformed."""
     given = request.headers.getall("Host", ())
-    # A whole URL as the target would count instead of Host, if anybody looked at it.
+    # An absolute URL as the target would take precedence over Host (RFC 9112 §3.2.2).
     if len(given) != 1 or not request.raw_path.startswith(("/", "*")):
         return None
     return _name_in(given[0])
 
 
-@lru_cache(16)  # clients know a server by few names
+@lru_cache(16)  # a server has few names
 def _name_in(host: str) -> str | None:
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower().removesuffix(".") if found else None
 
 
 def _is_own_address(host: str, request: web.Request) -> bool:
-    """Whether `host` is the very address that the client is connected to: no name, which could
-    lead elsewhere tomorrow. A server that listens on all addresses does not know them before."""
+    """Whether `host` is the address that the client is connected to. A name does not count, since
+    it could point elsewhere later. A server on all addresses learns its addresses only here."""
     try:
         own = request.get_extra_info("sockname")[0]
         return ip_address(host) == ip_address(own.partition("%")[0])
@@ -188,10 +191,10 @@ def _is_own_address(host: str, request: web.Request) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response:
-    """What a browser asks on behalf of a page before it sends what is not a plain form."""
+    """The answer to a preflight request of a browser."""
     headers = {
         "Access-Control-Allow-Methods": _METHODS,
-        "Access-Control-Allow-Headers": _SENT,
-        "Access-Control-Max-Age": _REMEMBERED,
+        "Access-Control-Allow-Headers": _REQUEST_HEADERS,
+        "Access-Control-Max-Age": _MAX_AGE,
     }
     return web.Response(status=204, headers=headers if "Origin" in request.headers else None)

@@ -1,7 +1,7 @@
-"""The HTTP+JSON binding of A2A 1.0 (§11): operations as routes, errors as google.rpc has them.
+"""The HTTP+JSON binding of A2A 1.0 (§11): operations as routes, errors in the format of google.rpc.
 
-0.3 is spoken over JSON-RPC only: its HTTP dialect in the wild is neither its specification's nor
-anybody else's.
+A2A 0.3 has JSON-RPC only: the HTTP dialects of its clients match neither its specification nor each
+other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bridge import errors
 from bridge.a2a import CODECS, Operation
 from bridge.a2a.codec import Codec
 from bridge.transports import blocking, sse
+from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     A2A_JSON,
     JSON,
@@ -26,7 +27,6 @@ from bridge.transports.negotiation import (
     codec_for,
     declares_json,
     media_type,
-    read_json,
     retry_after,
 )
 from bridge.transports.operation import STREAMING, Caller, Operations, Pending
@@ -43,7 +43,7 @@ ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", _TASK + ":cancel", Operation.CANCEL),
     ("GET", _TASK + ":subscribe", Operation.SUBSCRIBE),
     ("POST", _TASK + ":subscribe", Operation.SUBSCRIBE),
-    ("GET", _TASK, Operation.GET),  # after those: the first route that fits is taken
+    ("GET", _TASK, Operation.GET),  # after the others: the first match wins
     ("POST", _PUSH, Operation.PUSH_CREATE),
     ("GET", _PUSH, Operation.PUSH_LIST),
     ("GET", _PUSH + "/{id:[^/]+}", Operation.PUSH_GET),
@@ -71,14 +71,14 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.Unavailable: (503, "UNAVAILABLE"),
     errors.DataLoss: (500, "DATA_LOSS"),
 }
-_NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON has numbers of enums, too
+_NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON also has numbers for enums
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
 _REST = tuple(codec for codec in CODECS if codec.version == "1.0")
 
 
 class Rest:
-    """Handlers for ROUTES. `extension_required`: requests without our extension are refused."""
+    """The handlers of ROUTES. `extension_required`: they reject requests without EXTENSION."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Rest:
         self._extension_required = extension_required
 
     def routes(self, prefix: str) -> Iterator[web.RouteDef]:
-        """The routes below `prefix`, and below any tenant there: no interface of ours declares
-        one, so that a tenant that is sent is ignored (§8.3.2)."""
+        """The routes below `prefix`, and below any tenant there. The card declares no tenant, so
+        that the bridge ignores it (§8.3.2)."""
         for method, path, operation in ROUTES:
             for start in (prefix, prefix + "/{tenant}"):
                 yield web.route(method, start + path, self._handler(operation))
@@ -131,12 +131,12 @@ class Rest:
 
 
 def _cut(error: Exception) -> None:
-    """An answer of HTTP+JSON that has begun cannot turn into an error."""
+    """An HTTP+JSON answer cannot become an error after its status was sent."""
     log.error("a send failed after its answer had begun", exc_info=error)
 
 
 async def _params(request: web.Request) -> dict[str, Any]:
-    """Body, query and path as one JSON object, which is what JSON-RPC has as params."""
+    """Body, query and path as one JSON object, like the params of JSON-RPC."""
     body: dict[str, Any] = {}
     if request.method == "POST":
         body = _object(await read_json(request, empty={}))
@@ -157,7 +157,7 @@ def _camel(name: str) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """A query parameter as the JSON that it stands for. What does not fit is left to decoding."""
+    """A query parameter as JSON. Decoding rejects invalid values."""
     if name in _NUMBERS and _NUMBER.fullmatch(text):
         return int(text)
     return _FLAGS.get(text, text) if name == "includeArtifacts" else text
@@ -172,8 +172,8 @@ def _respond(request: web.Request, body: Any) -> web.Response:
 
 
 def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:
-    """`error` as of encode_error(). It is plain JSON for clients that do not say what they read:
-    unlike a result, it is not of A2A's own format (§11.6, AIP-193)."""
+    """The answer for an error of encode_error(). It is plain JSON for clients without Accept:
+    unlike a result, it has the format of AIP-193, not of A2A (§11.6)."""
     return web.Response(
         body=orjson.dumps({"error": error}),
         status=error["code"],
@@ -196,7 +196,7 @@ def encode_error(error: Exception) -> dict[str, Any]:
 def _respond_error(request: web.Request, error: Exception) -> web.Response:
     body = encode_error(error)
     if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
-        body["code"] = 415  # what HTTP itself says of a body that nobody can read
+        body["code"] = 415  # the status of HTTP for an unreadable body
     response = respond_error(request, body)
     response.headers.update({**activated_extensions(request), **retry_after(error)})
     return response
@@ -205,12 +205,12 @@ def _respond_error(request: web.Request, error: Exception) -> web.Response:
 def respond_unrouted(
     request: web.Request, error: web.HTTPNotFound | web.HTTPMethodNotAllowed
 ) -> web.Response:
-    """The answer where no route has the path, or none with that path has the method."""
+    """The answer for a path without a route, or for a method that the path does not have."""
     if isinstance(error, web.HTTPNotFound):
-        body = encode_error(errors.MethodNotFound("Nothing answers at this address."))
+        body = encode_error(errors.MethodNotFound("Unknown path."))
         return respond_error(request, body)
     allowed = error.headers["Allow"]
-    body = encode_error(errors.MethodNotFound(f"This address takes only {allowed}."))
+    body = encode_error(errors.MethodNotFound(f"This path supports only {allowed}."))
     body |= {"code": 405, "status": "UNIMPLEMENTED"}
     response = respond_error(request, body)
     response.headers["Allow"] = allowed

@@ -1,4 +1,4 @@
-"""Server-sent events: framing and heartbeats. Readers that do not read are cut off by timers.py."""
+"""Server-sent events: frames and heartbeats. connection_limits.py closes stalled connections."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bridge.transports.operation import HEARTBEAT, Batch, Stream, Write
 
 log = logging.getLogger(__name__)
 
-PIECE = 256 * 1024  # bytes that are handed to a connection at once; it asks for more
-AT_ONCE = 16 * 1024  # bytes that are written where they come up; more waits for its turn
+PIECE = 256 * 1024  # bytes of one write to a connection
+AT_ONCE = 16 * 1024  # bytes that are written synchronously; larger batches wait for their turn
 HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
@@ -29,7 +29,7 @@ Items = AsyncGenerator[Batch | None]
 
 
 def last_event_id(request: web.Request) -> int | None:
-    """The number of the last event that the client has seen, if it says so."""
+    """The number in Last-Event-ID, if it is valid."""
     given = request.headers.get("Last-Event-ID", "")
     return int(given) if re.fullmatch("[0-9]{1,18}", given) else None
 
@@ -37,10 +37,10 @@ def last_event_id(request: web.Request) -> int | None:
 async def respond(
     request: web.Request, stream: Stream, before: bytes = b"", after: bytes = b""
 ) -> web.StreamResponse:
-    """Answer `request` with `stream`; `before` and `after` are put around each item's JSON.
+    """Answer `request` with `stream`. `before` and `after` enclose the JSON of each item.
 
-    All that is ready goes out in one write. A client that goes away or stops reading ends only
-    its own stream.
+    All ready items share one write. A client that disconnects or stops reading ends only its own
+    stream.
     """
     return await _respond(request, stream.items, before, after)
 
@@ -65,7 +65,7 @@ async def _respond(
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, **activated_extensions(request)})
     await response.prepare(request)
-    if request.method == "HEAD":  # GET's routes answer it, too, and it has no body
+    if request.method == "HEAD":  # the routes of GET also answer HEAD
         return response
 
     def write(batch: Batch) -> bool:
@@ -73,7 +73,7 @@ async def _respond(
         if transport is None or transport.get_write_buffer_size():
             return False
         size = 0
-        for _, data in batch:  # a plain loop: it is asked for each update
+        for _, data in batch:  # a plain loop, because this runs for each update
             size += len(data)
         if size > AT_ONCE:
             return False
@@ -94,8 +94,8 @@ async def _respond(
 
 
 def _done(writing: Coroutine[Any, Any, None]) -> bool:
-    """Begin to write. All of it is on its way then, unless the connection is gone: what might be
-    waited for is that it takes more."""
+    """Start a write. The transport then has all bytes, unless the connection is closed; the rest of
+    the coroutine only waits until the buffer has space again."""
     try:
         writing.send(None)
     except StopIteration:
@@ -107,8 +107,8 @@ def _done(writing: Coroutine[Any, Any, None]) -> bool:
 
 
 def _pieces(batch: Batch, before: bytes, after: bytes) -> Iterator[bytes | memoryview]:
-    """The frames of a batch: many short ones in one piece, and a long one in many, uncopied. What
-    waits for a reader that takes its time stays small."""
+    """The frames of a batch: many short frames in one piece, and a long frame in many pieces
+    without a copy. The buffer of a slow reader stays small."""
     joined: list[bytes] = []
     size = 0
     for number, data in batch:
@@ -133,11 +133,11 @@ def _frame(item: tuple[int, bytes], before: bytes, after: bytes) -> bytes:
 
 
 def _cut(request: web.Request) -> None:
-    """End the connection so that the client cannot take this for the end of the stream."""
+    """Abort the connection, so that the client does not see a regular end of the stream."""
     if request.transport:
         request.transport.abort()
 
 
 async def respond_error(request: web.Request, data: bytes) -> web.StreamResponse:
-    """A stream that has nothing but an error, for clients that read nothing else."""
+    """A stream with one error, for clients that read errors only from streams."""
     return web.Response(body=b"data: %b\n\n" % data, headers=HEADERS)
