@@ -225,7 +225,7 @@ def _json(schema: Schema) -> Schema:
 
 
 def _response(description: str, content: Schema, **headers: Schema) -> Schema:
-    on = {"description": "Which extensions are on.", "schema": {"const": EXTENSION}}
+    on = {"description": "The activated extensions.", "schema": {"const": EXTENSION}}
     return {
         "description": description,
         "headers": {"A2A-Extensions": on, **headers},

@@ -33,14 +33,14 @@ from bridge.push.configs import (
     QueueUnavailable,
     SqliteQueue,
 )
-from bridge.push.notifier import BATCH_BYTES, Limits, Push
+from bridge.push.notifier import BATCH_BYTES, Push, RetryPolicy
 from bridge.store.event_log import Entry
 from bridge.store.tasks import Record
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 WITHIN = 10.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-QUICK = Limits(attempts=4, first_pause=0.001, longest_pause=0.002)
+QUICK = RetryPolicy(attempts=4, first_pause=0.001, longest_pause=0.002)
 REPOSITORY = Path(__file__).parent.parent
 Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -140,7 +140,7 @@ async def receiving(*receivers: Receiver) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def pushing(queue: SqliteQueue, **options: Any) -> AsyncIterator[Push]:
-    settings: dict[str, Any] = {"limits": QUICK, "allow_private": True, **options}
+    settings: dict[str, Any] = {"policy": QUICK, "allow_private": True, **options}
     push = Push(queue, settings.pop("encode", encode), **settings)
     async with asyncio.timeout(WITHIN):
         await push.start()
@@ -382,17 +382,17 @@ async def postponed(queue: SqliteQueue) -> bool:
 
 
 def test_pauses_double_up_to_the_longest_and_half_of_each_is_chance() -> None:
-    limits = Limits()
-    assert [limits.pause(n, lambda: 1.0) for n in (1, 2, 3, 9, 10, 2000)] == [
+    policy = RetryPolicy()
+    assert [policy.pause(n, lambda: 1.0) for n in (1, 2, 3, 9, 10, 2000)] == [
         *(1.0, 2.0, 4.0, 256.0, 300.0, 300.0)
     ]
-    assert [limits.pause(n, lambda: 0.0) for n in (1, 2, 9)] == [0.5, 1.0, 128.0]
+    assert [policy.pause(n, lambda: 0.0) for n in (1, 2, 9)] == [0.5, 1.0, 128.0]
 
 
 async def test_what_failed_waits_for_its_time() -> None:
     receiver, record, queue = Receiver(status(500)), new_record(), SqliteQueue(None)
-    patient = Limits(first_pause=3600, longest_pause=3600)
-    async with receiving(receiver), pushing(queue, limits=patient) as push:
+    patient = RetryPolicy(first_pause=3600, longest_pause=3600)
+    async with receiving(receiver), pushing(queue, policy=patient) as push:
         await push.create(config(receiver), record)
         happen(record, 2)
         await until(lambda: postponed(queue))
@@ -453,9 +453,9 @@ async def test_a_host_sees_two_connections_at_once_and_other_hosts_are_not_kept(
 async def test_all_connections_together_are_limited() -> None:
     receiver = Receiver()
     receiver.behaviours = [receiver.stall]
-    limits = replace(QUICK, per_host=100, overall=3)
+    policy = replace(QUICK, per_host=100, overall=3)
     queue = SqliteQueue(None)
-    async with receiving(receiver), pushing(queue, limits=limits) as push:
+    async with receiving(receiver), pushing(queue, policy=policy) as push:
         for n in range(8):
             record = new_record(f"t{n}")
             await push.create(config(receiver), record)
@@ -529,9 +529,9 @@ async def test_a_task_has_a_limited_number_of_configs_and_replacing_one_is_not_o
 
 async def test_what_waits_for_a_config_that_is_replaced_goes_to_the_new_address_at_once() -> None:
     wrong, right, record = Receiver(status(500)), Receiver(), new_record()
-    patient = Limits(first_pause=3600, longest_pause=3600)
+    patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     queue = SqliteQueue(None)
-    async with receiving(wrong, right), pushing(queue, limits=patient) as push:
+    async with receiving(wrong, right), pushing(queue, policy=patient) as push:
         await push.create(config(wrong), record)
         happen(record, 3)
         await until(lambda: postponed(queue))
@@ -868,9 +868,9 @@ async def test_what_waits_is_delivered_after_a_restart_and_then_the_task_is_forg
     directory: Path,
 ) -> None:
     receiver, record = Receiver(status(500), accept), new_record()
-    patient = Limits(first_pause=3600, longest_pause=3600)
+    patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(receiver):
-        async with pushing(SqliteQueue(directory), limits=patient) as push:
+        async with pushing(SqliteQueue(directory), policy=patient) as push:
             await push.create(config(receiver, token="t0k"), record)
             happen(record, 3, end=True)
             await receiver.got(1)
@@ -908,7 +908,7 @@ async def test_a_task_that_is_known_after_a_restart_is_followed_from_where_it_wa
             await drained(queue)
         happen(record, 3)
         queue = SqliteQueue(directory)
-        push = Push(queue, encode, allow_private=True, limits=QUICK)
+        push = Push(queue, encode, allow_private=True, policy=QUICK)
         await push.start(known=["t"])
         await push.watch(record)
         await push.watch(record)

@@ -1,4 +1,4 @@
-"""The protocol versions that are spoken: one file each, over one version-free model."""
+"""The supported protocol versions: one file per version, over one common model."""
 
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.v0_3 import V0_3
@@ -6,7 +6,7 @@ from bridge.a2a.v1_0 import V1_0
 
 CODECS: tuple[Codec, ...] = (V1_0(), V0_3())
 EXTENDED: tuple[Codec, ...] = (V1_0(extended=True), V0_3(extended=True))
-"""The same, for clients that ask for our extension."""
+"""The same codecs for clients that activate EXTENSION."""
 
 __all__ = ["CODECS", "EXTENDED", "Codec", "Operation", "codec_of"]
 

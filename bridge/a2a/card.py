@@ -1,4 +1,4 @@
-"""What an agent card says, free of any protocol version (1.0 §4.4)."""
+"""The content of an agent card, independent of the protocol version (1.0 §4.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 EXTENSION = "urn:coding-agent-bridge:v1"
-"""Our own extension (docs/extension.md): `metadata.bridge`, both ways."""
+"""The extension of the bridge (docs/extension.md): `metadata.bridge` in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """`url` is the JSON-RPC endpoint as clients reach it, `rest_url` the HTTP+JSON one.
+    """`url`: the public URL of the JSON-RPC endpoint. `rest_url`: of the HTTP+JSON endpoint.
 
-    `bearer`: requests need a token. `oidc`: where the OpenID provider describes itself whose
-    tokens are such, too. `push`: receivers can be notified of updates. `extended`:
-    clients that have authenticated themselves may ask for more; `details` is that more, for
-    programs: what runs, and its limits. `extension_required`: clients must ask for EXTENSION.
+    `bearer`: requests need a token. `oidc`: URL of the discovery document of an OpenID provider
+    whose tokens are accepted. `push`: push notifications are supported. `extended`: authenticated
+    clients can get an extended card; `details` is its additional content for programs: the CLI
+    and its limits. `extension_required`: clients must activate EXTENSION.
     """
 
     name: str

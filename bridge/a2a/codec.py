@@ -1,7 +1,7 @@
-"""What every protocol version must be able to do, and what they share.
+"""The interface and the common parts of the codecs, one per protocol version.
 
-A codec is a set of tables (methods, states, error codes) and pure functions between the wire's
-JSON and the version-free types. Nothing but a codec knows what a version calls a thing.
+A codec has tables (methods, states, error codes) and pure functions between JSON and the types that
+all versions share. Only codecs know the names of a version.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Operation(Enum):
-    """What a client may ask for (1.0 §5.3)."""
+    """An operation of the protocol (1.0 §5.3)."""
 
     SEND = "send"
     STREAM = "stream"
@@ -58,8 +58,8 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PushParams:
-    """A push notification config, or what names one: then there is no url. Without a
-    `config_id`, a new one is called by the server, and any one is got."""
+    """A push notification config, or its name, with an empty `url`. `config_id` None: the server
+    names a new config, or any config matches."""
 
     task_id: str
     config_id: str | None = None
@@ -71,10 +71,9 @@ class PushParams:
 
 @dataclass(frozen=True, slots=True)
 class SendParams:
-    """`blocking`: answer when the task has ended or waits for the client, not at once.
-    `reopens`: a message that names a task that has ended, and its context, begins the next one.
-    `attends`: the client listens to what comes of it. `retries`: it shows that it retries what
-    failed, and does not send a new message that happens to equal an earlier one."""
+    """`blocking`: the answer waits until the task has ended or asks the client. `reopens`: the id
+    of a finished task, with its context, begins the next task. `attends`: the client receives the
+    result. `retries`: the client shows that an equal message is a retry, not a new message."""
 
     message: Message
     blocking: bool
@@ -89,7 +88,7 @@ class SendParams:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where a page stands: `next_token` is empty on the last one, `total` counts all pages."""
+    """The position of a page. `next_token`: empty for the last page. `total`: of all pages."""
 
     next_token: str
     total: int
@@ -104,8 +103,8 @@ class TaskParams:
 
 @dataclass(frozen=True, slots=True)
 class ListParams:
-    """`changed_since`: only tasks whose status is not older. `page_token` is what the page before
-    gave; empty for the first one."""
+    """`changed_since`: lower limit for the time of the status. `page_token`: `next_token` of the
+    previous page; empty for the first page."""
 
     context_id: str | None = None
     state: TaskState | None = None
@@ -141,8 +140,8 @@ INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
 
 
 class Params(BaseModel):
-    """Base of the request shapes: camelCase on the wire, snake_case accepted, more ignored, and
-    null the same as absent (ProtoJSON), but for members that may hold any JSON."""
+    """Base of the request models. They accept camelCase and snake_case, ignore unknown members,
+    and treat null as absent (ProtoJSON), except for the members of ANY_JSON."""
 
     ANY_JSON: ClassVar[frozenset[str]] = frozenset()
 
@@ -162,24 +161,24 @@ P = TypeVar("P", bound=Params)
 
 
 def name_or_number(value: Any) -> Any:
-    """An enum's member as ProtoJSON has it. In Python, True is 1."""
+    """A member of an enum in ProtoJSON. Rejects booleans, which are integers in Python."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("a name or a number is expected")
+        raise ValueError("must be a name or a number")
     return value
 
 
 def _time(value: Any) -> Any:
-    """Text as in RFC 3339; pydantic itself would take seconds since 1970, too."""
+    """A text of RFC 3339. pydantic would also accept seconds since 1970."""
     if not isinstance(value, str) or not _DATE.match(value):
-        raise ValueError("a time such as 2026-01-31T12:00:00Z is expected")
+        raise ValueError("must be a time such as 2026-01-31T12:00:00Z")
     return value
 
 
-# Of a list, the first wrong item is enough: the answer must not be many times the request.
+# Report only the first invalid item of a list, so that the error is not larger than the request.
 ONE_WRONG: Any = Field(fail_fast=True)
 HistoryLength = Annotated[StrictInt, Field(ge=0)]
 Texts = Annotated[tuple[str, ...], ONE_WRONG]
-# Of a message. Whatever it has is kept, and told again to everybody who asks for its task.
+# Limits of a message, because every answer with its task repeats it.
 MessageId = Annotated[str, Field(min_length=1, max_length=256)]
 _TaskId = Annotated[str, Field(max_length=256)]
 _Uri = Annotated[str, Field(max_length=1024)]
@@ -204,18 +203,18 @@ class ListRequest(Params):
 
 
 class Codec(ABC):
-    """One protocol version: its tables, and the few places where shapes really differ.
+    """One protocol version: its tables, and the shapes that differ between versions.
 
-    `extended`: the client asks for our extension, and gets the facts of messages as data parts.
+    `extended`: the client activates EXTENSION and gets the facts of messages as data parts.
     """
 
     version: ClassVar[str]
     methods: ClassVar[Mapping[str, Operation]]
-    """JSON-RPC method names; sloppy spellings that are seen in the wild included."""
+    """JSON-RPC method names, including wrong spellings of real clients."""
     states: ClassVar[Mapping[TaskState, str]]
     roles: ClassVar[Mapping[Role, str]]
     numbers: ClassVar[Mapping[int, TaskState]] = {}
-    """The states by their enum number, where the wire has numbers."""
+    """The states by enum number, for versions with numbers."""
 
     def __init__(self, extended: bool = False) -> None:
         self.extended = extended
@@ -224,41 +223,41 @@ class Codec(ABC):
     def decode_send(self, params: Mapping[str, Any]) -> SendParams: ...
 
     def decode_task(self, params: Mapping[str, Any]) -> TaskParams:
-        """Of get, cancel and subscribe. Raises InvalidParams, as decode_send does."""
+        """The parameters of get, cancel and subscribe. Raises InvalidParams."""
         decoded = parse(TaskRequest, params)
         return TaskParams(decoded.id, decoded.history_length, decoded.metadata)
 
     def decode_list(self, params: Mapping[str, Any]) -> ListParams:
         decoded = parse(ListRequest, params)
         return ListParams(
-            decoded.context_id or None,
-            self._state(decoded.status),
-            decoded.status_timestamp_after,
-            decoded.page_size or 50,
-            decoded.page_token or "",
-            decoded.history_length,
-            decoded.include_artifacts,
+            context_id=decoded.context_id or None,
+            state=self._state(decoded.status),
+            changed_since=decoded.status_timestamp_after,
+            page_size=decoded.page_size or 50,
+            page_token=decoded.page_token or "",
+            history_length=decoded.history_length,
+            include_artifacts=decoded.include_artifacts,
         )
 
     @abstractmethod
     def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
-        """Of the four operations on push notification configs."""
+        """The parameters of the four operations on push notification configs."""
 
     @abstractmethod
     def encode_push(self, config: PushParams) -> dict[str, Any]:
-        """A config, without its credentials: they are never shown again."""
+        """A config without its credentials, which are write-only."""
 
     @abstractmethod
     def encode_pushes(self, configs: Sequence[PushParams]) -> Any: ...
 
     @abstractmethod
     def encode_notification(self, task: Task, update: Update) -> dict[str, Any] | None:
-        """What the receiver is told of an update; None for nothing."""
+        """The body of a notification; None for no notification."""
 
     @abstractmethod
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
-        """The result of a send: a task or, where the agent replied directly, a message. It is
-        also the first item of a stream."""
+        """The result of a send: a task, or the message of a direct reply. It is also the first
+        item of a stream."""
 
     @abstractmethod
     def encode_reply(self, message: Message) -> dict[str, Any]:
@@ -266,7 +265,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
-        """An item of a stream; `final` says that it is the last one."""
+        """An item of a stream. `final`: it is the last item."""
 
     @abstractmethod
     def encode_part(self, part: Part) -> dict[str, Any]: ...
@@ -275,7 +274,7 @@ class Codec(ABC):
     def encode_card(self, card: Card) -> dict[str, Any]: ...
 
     def kind(self, name: str) -> dict[str, Any]:
-        """The member that says what an object is, in versions that have one."""
+        """The member with the type of an object, in versions with such a member."""
         return {}
 
     def encode_task(
@@ -295,7 +294,7 @@ class Codec(ABC):
         )
 
     def encode_page(self, tasks: Iterable[Task], asked: ListParams, page: Page) -> dict[str, Any]:
-        """The result of a list; all of its members are always there (§3.1.4)."""
+        """The result of a list. All members are always present (§3.1.4)."""
         return {
             "tasks": [
                 self.encode_task(task, asked.history_length, asked.include_artifacts)
@@ -326,7 +325,7 @@ class Codec(ABC):
         )
 
     def encode_artifact(self, artifact: Artifact) -> dict[str, Any]:
-        parts = tuple(artifact.parts) or (TextPart(""),)  # never without one (§4.1.7)
+        parts = tuple(artifact.parts) or (TextPart(""),)  # one part at least (§4.1.7)
         return self._artifact(
             artifact.id, artifact.name, artifact.description, parts, artifact.metadata
         )
@@ -357,13 +356,13 @@ class Codec(ABC):
         }
 
     def _state(self, name: str | int | None) -> TaskState | None:
-        """The state that a filter names; ProtoJSON's unspecified filters nothing."""
+        """The state of a filter; None for the unspecified state of ProtoJSON."""
         if name in (None, "", 0, "TASK_STATE_UNSPECIFIED"):
             return None
         for state, spelled in self.states.items():
             if name == spelled or (isinstance(name, int) and self.numbers.get(name) is state):
                 return state
-        raise errors.InvalidParams(f"There is no state {name!r}.", [("status", "no such state")])
+        raise errors.InvalidParams(f"Unknown state {name!r}.", [("status", "unknown state")])
 
     def _status(self, state: TaskState, time: datetime, message: Message | None) -> dict[str, Any]:
         return without_none(
@@ -389,7 +388,7 @@ class Codec(ABC):
         )
 
     def encode_error(self, error: Exception) -> dict[str, Any]:
-        """A JSON-RPC error object. What was not raised on purpose says nothing about itself."""
+        """A JSON-RPC error object. Unexpected exceptions reveal no details."""
         code, reason = ERRORS.get(type(error), INTERNAL_ERROR)  # type: ignore[arg-type]
         known = isinstance(error, errors.RequestError)
         details: list[dict[str, Any]] = [
@@ -418,9 +417,9 @@ class Codec(ABC):
 
 
 def parse(model: type[P], params: Mapping[str, Any]) -> P:
-    """`params` as `model`. Raises InvalidParams that names every field that is wrong, and of a
-    list the first such item."""
-    if is_deep(params):  # what cannot be written again must not be taken in
+    """`params` as `model`. Raises InvalidParams with all invalid fields; of a list, only the first
+    invalid item."""
+    if is_deep(params):  # orjson could not encode it again
         problem = "nested too deeply"
         raise errors.InvalidParams(f"The params are {problem}.", [("params", problem)])
     try:
@@ -435,7 +434,8 @@ def parse(model: type[P], params: Mapping[str, Any]) -> P:
 
 
 def checked_base64(value: str) -> str:
-    """`value` as standard base64; ProtoJSON also allows the URL alphabet and missing padding."""
+    """`value` as standard base64. ProtoJSON also allows the URL alphabet and missing padding.
+    Raises ValueError."""
     text = value.replace("-", "+").replace("_", "/")
     text += "=" * (-len(text) % 4)
     try:
@@ -446,7 +446,7 @@ def checked_base64(value: str) -> str:
 
 
 def recent(history: Sequence[Message], length: int | None) -> Sequence[Message]:
-    """The `length` most recent messages (§3.2.4); all where it is None, none for 0."""
+    """The `length` most recent messages (§3.2.4); None: all messages."""
     if length is None:
         return history
     return history[len(history) - min(length, len(history)) :]
@@ -458,7 +458,7 @@ def timestamp(time: datetime) -> str:
 
 
 def encode_extensions(card: Card) -> list[dict[str, Any]]:
-    """Our extension, with the details of an extended card as its parameters."""
+    """EXTENSION, with the details of an extended card as its parameters."""
     about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
     extension = {"uri": EXTENSION, "description": about, "required": card.extension_required}
     return [extension | ({"params": dict(card.details)} if card.details else {})]

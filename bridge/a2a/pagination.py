@@ -1,7 +1,7 @@
-"""Pages of tasks: the newest status first, and a token that says where the last page ended.
+"""Pages of tasks: the newest status first, and a token with the end of the previous page.
 
-The order is by status time, then id, so that it is total. A page token is opaque to clients; what
-it names is a position in that order, not a task, so that a page can follow whatever has changed.
+The order is total: by status time, then by id. A page token is opaque to clients. It names a
+position in the order, not a task, so that it stays valid when tasks change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Position = tuple[float, str]
 
 
 def page(tasks: Iterable[Task], asked: ListParams) -> tuple[list[Task], Page]:
-    """The tasks of the page that is asked for. Raises InvalidParams for a token not of ours."""
+    """The tasks of the requested page. Raises InvalidParams for an invalid token."""
     after = _decode(asked.page_token) if asked.page_token else None
     matching = sorted((task for task in tasks if _matches(task, asked)), key=_position)
     rest = [task for task in matching if after is None or _position(task) > after]

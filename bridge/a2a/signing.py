@@ -193,13 +193,14 @@ def judge(card: Mapping[str, Any], keys: CardKeys) -> list[Verdict]:
     claims = list(map(_read_claim, found))
     times = Counter((claim.kid, claim.form) for claim in claims)
     twice = {kid for (kid, _), number in times.items() if number > 1}
-    return [
-        Verdict(_shown(one.kid), _shown(one.alg), _judge(one, one.kid in twice, payloads, keys))
-        for one in claims
-    ]
+    verdicts = []
+    for claim in claims:
+        says = _judge(claim, twice=claim.kid in twice, payloads=payloads, keys=keys)
+        verdicts.append(Verdict(_shown(claim.kid), _shown(claim.alg), says))
+    return verdicts
 
 
-def _judge(claim: _Claim, twice: bool, payloads: Mapping[str, bytes], keys: CardKeys) -> str:
+def _judge(claim: _Claim, *, twice: bool, payloads: Mapping[str, bytes], keys: CardKeys) -> str:
     if claim.problem:
         return claim.problem
     if twice:

@@ -42,12 +42,12 @@ class _File(Params):
     @model_validator(mode="after")
     def _has_one_content(self) -> _File:
         if (self.bytes is None) == (self.uri is None):
-            raise ValueError("a file has either bytes or uri")
+            raise ValueError("a file must have either bytes or uri")
         return self
 
 
 class _Part(Params):
-    """`type` and `content` are what pages about A2A before 0.3 show."""
+    """`type` and `content` are spellings of documents about A2A before 0.3."""
 
     kind: Literal["text", "file", "data"] = Field(validation_alias=AliasChoices("kind", "type"))
     text: str | None = Field(None, validation_alias=AliasChoices("text", "content"))
@@ -58,7 +58,7 @@ class _Part(Params):
     @model_validator(mode="before")
     @classmethod
     def _with_kind(cls, part: Any) -> Any:
-        """Some clients leave the kind to be guessed from the one content member that is there."""
+        """Add the kind for clients that send one content member without it."""
         if not isinstance(part, dict) or any(part.get(n) is not None for n in ("kind", "type")):
             return part
         kinds = {_KINDS[name] for name in _KINDS if part.get(name) is not None}
@@ -67,7 +67,7 @@ class _Part(Params):
     @model_validator(mode="after")
     def _has_its_content(self) -> _Part:
         if getattr(self, self.kind) is None:
-            raise ValueError(f"a part of kind {self.kind} has a member {self.kind}")
+            raise ValueError(f"a part of kind {self.kind} must have a member {self.kind}")
         return self
 
     def decoded(self) -> Part:
@@ -99,11 +99,11 @@ class _Message(Params):
             self.message_id,
             Role(self.role),
             tuple(part.decoded() for part in self.parts),
-            self.task_id or None,
-            self.context_id or None,
-            self.reference_task_ids,
-            self.extensions,
-            self.metadata,
+            task_id=self.task_id or None,
+            context_id=self.context_id or None,
+            reference_task_ids=self.reference_task_ids,
+            extensions=self.extensions,
+            metadata=self.metadata,
         )
 
 
@@ -123,9 +123,9 @@ class _PushConfig(Params):
             task_id,
             self.id or None,
             self.url,
-            self.token or None,
-            self.authentication.schemes[0] if self.authentication else None,
-            self.authentication.credentials if self.authentication else None,
+            token=self.token or None,
+            scheme=self.authentication.schemes[0] if self.authentication else None,
+            credentials=self.authentication.credentials if self.authentication else None,
         )
 
 
@@ -180,12 +180,12 @@ class V0_3(Codec):
         push = configuration.push_notification_config
         return SendParams(
             decoded.message.decoded(),
-            # 0.3 has no default; its SDKs' servers block unless told otherwise.
+            # 0.3 defines no default; the servers of its SDKs block by default.
             blocking=configuration.blocking is not False,
             history_length=configuration.history_length,
             accepted_output_modes=configuration.accepted_output_modes,
             metadata=decoded.metadata,
-            reopens=True,  # Gemini CLI keeps the id of a task that was cut short
+            reopens=True,  # Gemini CLI keeps the id of an aborted task
             push=push.decoded("") if push else None,
         )
 
@@ -223,7 +223,7 @@ class V0_3(Codec):
             case UrlPart(url):
                 file = without_none(uri=url, mimeType=part.media_type, name=part.filename)
                 encoded = {"kind": "file", "file": file}
-            case DataPart(data):  # 0.3 knows objects only
+            case DataPart(data):  # data of 0.3 is an object
                 encoded = {
                     "kind": "data",
                     "data": data if isinstance(data, dict) else {"value": data},
@@ -244,8 +244,8 @@ class V0_3(Codec):
         return [self.encode_push(config) for config in configs]
 
     def encode_notification(self, task: Task, update: Update) -> dict[str, Any] | None:
-        """The whole task each time (0.3 §9.5). A piece that is only appended is not worth it:
-        the next status tells of it, too."""
+        """The whole task (0.3 §9.5). An appended chunk causes no notification; the next
+        status includes it."""
         if isinstance(update, StatusUpdate) or not update.append:
             return self.encode_task(task)
         return None
@@ -258,7 +258,7 @@ class V0_3(Codec):
                 schemes["oidc"] = {"type": "openIdConnect", "openIdConnectUrl": card.oidc}
             security = {
                 "securitySchemes": schemes,
-                "security": [{name: []} for name in schemes],  # any of them
+                "security": [{name: []} for name in schemes],  # alternatives
             }
         return {
             "protocolVersion": "0.3.0",

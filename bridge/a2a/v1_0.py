@@ -62,7 +62,7 @@ class _Part(Params):
             if name in self.model_fields_set and (name == "data" or getattr(self, name) is not None)
         ]
         if len(present) != 1:
-            raise ValueError("a part has exactly one of text, raw, url and data")
+            raise ValueError("a part must have exactly one of text, raw, url and data")
         return self
 
     def decoded(self) -> Part:
@@ -96,11 +96,11 @@ class _Message(Params):
             self.message_id,
             _ROLES[self.role],
             tuple(part.decoded() for part in self.parts),
-            self.task_id or None,  # proto's default for a string is "", which means absent
-            self.context_id or None,
-            self.reference_task_ids,
-            self.extensions,
-            self.metadata,
+            task_id=self.task_id or None,  # "" is the protobuf default and means absent
+            context_id=self.context_id or None,
+            reference_task_ids=self.reference_task_ids,
+            extensions=self.extensions,
+            metadata=self.metadata,
         )
 
 
@@ -114,7 +114,7 @@ class _Authentication(Params):
 
 
 class PushConfigRequest(Params):
-    """Flat in 1.0: TaskPushNotificationConfig."""
+    """TaskPushNotificationConfig."""
 
     id: str | None = None
     task_id: str | None = None
@@ -127,9 +127,9 @@ class PushConfigRequest(Params):
             self.task_id or "",
             self.id or None,
             self.url,
-            self.token or None,
-            self.authentication.scheme if self.authentication else None,
-            self.authentication.credentials if self.authentication else None,
+            token=self.token or None,
+            scheme=self.authentication.scheme if self.authentication else None,
+            credentials=self.authentication.credentials if self.authentication else None,
         )
 
 
@@ -208,7 +208,7 @@ class V1_0(Codec):
         return PushParams(named.task_id, named.id)
 
     def decode_parts(self, parts: Any) -> tuple[Part, ...]:
-        """Parts that stand alone, as in the `jsonl` protocol. Raises InvalidParams."""
+        """Parts outside of a message, for the `jsonl` protocol. Raises InvalidParams."""
         return tuple(part.decoded() for part in parse(_Parts, {"parts": parts}).parts)
 
     def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:

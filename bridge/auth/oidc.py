@@ -95,7 +95,7 @@ class Issuer:
 
     def find(self, token: str) -> Principal | Awaitable[Principal | None] | None:
         """The principal of a token, None for an invalid token, or an awaitable of either if the
-        keys must be fetched first. Raises Unavailable if there are no keys."""
+        keys must be fetched first. Raises Unavailable without keys."""
         if len(token) > MAX_TOKEN:
             return None
         if time.monotonic() - self._keys.fetched > REFRESH:

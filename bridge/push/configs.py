@@ -1,5 +1,7 @@
-"""Push notifications that wait for their receivers, on disk: they outlive a crash, of the machine
-too. `PushQueue` is what others rely on; a queue that several servers share can take its place."""
+"""The queue of push notifications on disk, which survives a crash of the machine.
+
+`PushQueue` is its interface, so that several servers can share another implementation.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Version = Literal["1.0", "0.3"]
 CONFIGS_PER_TASK = 10
-MAX_BACKLOG = 64 * 1024 * 1024  # bytes that wait for one receiver, dead letters included
+MAX_BACKLOG = 64 * 1024 * 1024  # bytes per receiver, including dead letters
 BACKLOG_FULL = "backlog full"
 DATABASE, KEY = "push.db", "push.key"
 
-# Each brings a database from the version that is its index to the next. Only ever append.
+# Migration number N converts a database of version N to version N + 1. Only append.
 MIGRATIONS = (
     """
     CREATE TABLE seal (proof BLOB NOT NULL);
@@ -40,20 +42,20 @@ MIGRATIONS = (
         id TEXT NOT NULL,
         version TEXT NOT NULL,
         sealed BLOB NOT NULL,      -- url, token, scheme and credentials
-        cursor INTEGER NOT NULL,   -- number of the newest update that was put down, or passed over
-        held INTEGER NOT NULL,     -- bytes of the payloads that are kept
-        position INTEGER NOT NULL, -- order in which a task got its configs
+        cursor INTEGER NOT NULL,   -- number of the newest update that was queued or skipped
+        held INTEGER NOT NULL,     -- bytes of the queued payloads
+        position INTEGER NOT NULL, -- order of creation within the task
         PRIMARY KEY (task, id)
     );
     CREATE TABLE delivery (
         task TEXT NOT NULL,
         config TEXT NOT NULL,
         number INTEGER NOT NULL,
-        version TEXT NOT NULL,     -- that the payload is written in
+        version TEXT NOT NULL,     -- protocol version of the payload
         payload BLOB NOT NULL,
         attempts INTEGER NOT NULL,
         due REAL NOT NULL,
-        state TEXT NOT NULL,       -- pending or dead; what was delivered is deleted
+        state TEXT NOT NULL,       -- pending or dead; delivered ones are deleted
         error TEXT NOT NULL,
         time REAL NOT NULL,        -- of the last change
         PRIMARY KEY (task, config, number),
@@ -65,18 +67,18 @@ MIGRATIONS = (
 
 
 def check_room(count: int) -> None:
-    """Raise InvalidParams if a task that has so many configs can have no other one."""
+    """Raise InvalidParams if a task with `count` configs has reached the limit."""
     if count >= CONFIGS_PER_TASK:
         raise InvalidParams(f"A task has at most {CONFIGS_PER_TASK} push notification configs.")
 
 
 class QueueUnavailable(BridgeError):
-    """The queue cannot be read or written now, such as when the disk is full. Try again later."""
+    """The queue is not available now, for example because the disk is full. Retry later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A config, anywhere: clients choose its id, which is unique within its task only."""
+    """The key of a config. Clients choose its id, which is unique only within its task."""
 
     task_id: str
     config_id: str
@@ -84,12 +86,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class PushConfig:
-    """Where a task's updates are sent. `version` is the protocol's that it was created with;
-    `extended`: so was our extension."""
+    """The receiver of the updates of a task. `version`: of the protocol at its creation.
+    `extended`: its creator activated EXTENSION."""
 
     id: str
     task_id: str
-    url: str = field(repr=False)  # of many receivers, it is the secret itself
+    url: str = field(repr=False)  # many receivers use the URL as a secret
     token: str | None = field(default=None, repr=False)
     scheme: str | None = None
     credentials: str | None = field(default=None, repr=False)
@@ -101,13 +103,13 @@ class PushConfig:
         return Key(self.task_id, self.id)
 
     def shown(self) -> PushConfig:
-        """What clients may see of it: its secrets are write-only."""
+        """The config without its secrets, which are write-only."""
         return replace(self, token=None, credentials=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A notification to put down. One with an `error` is a dead letter from the beginning."""
+    """A new notification. With an `error`, it is a dead letter at once."""
 
     number: int
     payload: bytes = field(repr=False)
@@ -116,7 +118,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A notification that waits. `due` is the time (as time.time) of its next attempt."""
+    """A pending notification. `due`: seconds since 1970, the time of its next attempt."""
 
     key: Key
     number: int
@@ -128,7 +130,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A notification that is not attempted any more; `error` is the class of the last failure."""
+    """A notification without further attempts. `error`: the class of the last failure."""
 
     config_id: str
     number: int
@@ -138,19 +140,17 @@ class DeadLetter:
 
 
 class PushQueue(Protocol):
-    """Configs, and the deliveries that wait for them. What a method has returned from is durable.
-
-    All methods raise QueueUnavailable if that cannot be had; then nothing has changed.
-    """
+    """Configs and their pending deliveries. Changes are durable when a method returns. All methods
+    raise QueueUnavailable, and then have changed nothing."""
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def put(self, config: PushConfig, cursor: int) -> None:
-        """Keep `config`, for updates after number `cursor`. One with its id is replaced: what
-        waits goes to the new address, at once, and the old cursor holds. Raises InvalidParams if
-        the task has as many configs as it may."""
+        """Store `config` for updates after number `cursor`. It replaces a config with the same id,
+        keeps its cursor, and makes its pending deliveries due at the new URL. Raises InvalidParams
+        if the task has too many configs."""
         ...
 
     async def get(self, key: Key) -> tuple[PushConfig, int] | None:
@@ -158,7 +158,7 @@ class PushQueue(Protocol):
         ...
 
     async def configs(self, task_id: str) -> list[PushConfig]:
-        """With their secrets, in the order in which they were created."""
+        """The configs with their secrets, in the order of their creation."""
         ...
 
     async def tasks(self) -> set[str]:
@@ -166,45 +166,45 @@ class PushQueue(Protocol):
         ...
 
     async def remove(self, key: Key) -> None:
-        """Forget the config and all its deliveries, if there is one."""
+        """Delete the config and its deliveries, if it exists."""
         ...
 
     async def forget(self, task_id: str) -> None:
-        """Forget all that belongs to the task."""
+        """Delete all configs and deliveries of the task."""
         ...
 
     async def add(self, key: Key, outgoing: Sequence[Outgoing], cursor: int) -> None:
-        """Put down all of `outgoing` or nothing, and move the cursor. What is not beyond the
-        cursor is there already; for a config that is gone, nothing is kept."""
+        """Store all of `outgoing` or nothing, and advance the cursor. Ignores notifications up to
+        the cursor, and all notifications of a deleted config."""
         ...
 
     async def pending(self) -> set[Key]:
-        """Configs with deliveries that wait."""
+        """The configs with pending deliveries."""
         ...
 
     async def first(self, key: Key) -> tuple[PushConfig, Delivery] | None:
-        """The delivery that is next for a config."""
+        """The next delivery of a config."""
         ...
 
     async def delivered(self, delivery: Delivery) -> None: ...
 
     async def postpone(self, delivery: Delivery, due: float, error: str) -> None:
-        """An attempt has failed, the next one is at `due`."""
+        """Record a failed attempt; the next one is at `due`."""
         ...
 
     async def bury(self, delivery: Delivery, error: str) -> None:
-        """An attempt has failed and was the last."""
+        """Record the failure of the last attempt."""
         ...
 
     async def dead(self, task_id: str) -> list[DeadLetter]: ...
 
 
 class SqliteQueue:
-    """The queue in a directory of its own, or in memory where there is none (for tests).
+    """The queue in a directory of its own, or in memory without one (for tests).
 
-    One thread has the database. Each write is one transaction that is on the disk when the method
-    returns (synchronous=FULL: with less, a power loss takes what was promised). The database is
-    locked as long as it is open, since two servers would deliver everything twice.
+    One thread uses the database. Each write is one transaction, which is on the disk when the
+    method returns (synchronous=FULL, against power loss). The database is locked while it is open,
+    since two servers would deliver everything twice.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class SqliteQueue:
         self._fernet: Fernet | None = None
 
     async def open(self) -> None:
-        """Raises ConfigurationError if the directory cannot be used."""
+        """Raises ConfigurationError if the directory is not usable."""
         await self._run(self._open)
 
     async def close(self) -> None:
@@ -283,11 +283,11 @@ class SqliteQueue:
         return [DeadLetter(*row) for row in rows]
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Do `work` in the database's thread. A caller that is cancelled does not wait for it."""
+        """Run `work` in the database thread. A cancelled caller does not wait for its end."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            raise QueueUnavailable(f"the push queue does not work: {error}") from error
+            raise QueueUnavailable(f"the push queue is not available: {error}") from error
 
     # --- in the database's thread: opening -----------------------------------------------------
 
@@ -297,7 +297,7 @@ class SqliteQueue:
         try:
             self._key = _key(self._directory / KEY) if self._directory else _new_key()
             if self._rows("SELECT 1 FROM config LIMIT 1"):
-                self._cipher()  # with another key it would be unreadable: better to know now
+                self._cipher()  # detect a wrong key at the start
         except sqlite3.Error as error:
             self._database.close()
             raise ConfigurationError(f"cannot use {path}: {error}") from error
@@ -310,7 +310,7 @@ class SqliteQueue:
 
     def _cipher(self) -> Fernet:
         if self._fernet is None:
-            # Late: it takes 7 MiB, and few servers have anybody to notify.
+            # Imported at its first use: it takes 7 MiB, and few servers have receivers.
             library = importlib.import_module("cryptography.fernet")
             fernet: Fernet = library.Fernet(self._key)
             self._prove_key(fernet, library.InvalidToken)
@@ -319,7 +319,7 @@ class SqliteQueue:
 
     def _prove_key(self, fernet: Fernet, wrong: type[Exception]) -> None:
         if not self._rows("SELECT 1 FROM config LIMIT 1"):
-            self._write("DELETE FROM seal")  # any key will do
+            self._write("DELETE FROM seal")  # the database accepts any key
         proofs = self._rows("SELECT proof FROM seal")
         if not proofs:
             self._write("INSERT INTO seal VALUES (?)", fernet.encrypt(b"bridge"))
@@ -328,7 +328,7 @@ class SqliteQueue:
             fernet.decrypt(proofs[0][0])
         except wrong:
             raise ConfigurationError(
-                f"{KEY} is not the key that {DATABASE} was written with; remove both to begin anew"
+                f"{KEY} is not the key of {DATABASE}. Remove both to start with an empty queue."
             ) from None
 
     def _close(self) -> None:
@@ -340,7 +340,7 @@ class SqliteQueue:
         return self._database.execute(query, values).fetchall()
 
     def _write(self, statement: str, *values: object) -> int:
-        """Returns the number of rows that were changed."""
+        """Returns the number of changed rows."""
         return self._database.execute(statement, values).rowcount
 
     def _put(self, config: PushConfig, cursor: int) -> None:
@@ -384,21 +384,13 @@ class SqliteQueue:
             self._write(statement, max(cursor, known), held, *names)
 
     def _insert(self, names: tuple[str, str], version: str, one: Outgoing, room: int) -> int:
-        """Returns the bytes that are kept. Where there is no room, what is left is a dead letter
-        that says so: a receiver that is never there must not fill the disk."""
+        """Returns the stored bytes. Above the backlog limit, the notification becomes a dead letter
+        without a payload: an absent receiver must not fill the disk."""
         if len(one.payload) > room:
             one = Outgoing(one.number, b"", BACKLOG_FULL)
         state = "dead" if one.error else "pending"
-        self._write(
-            "INSERT INTO delivery VALUES (?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
-            *names,
-            one.number,
-            version,
-            one.payload,
-            state,
-            one.error,
-            time.time(),
-        )
+        row = (*names, one.number, version, one.payload, state, one.error, time.time())
+        self._write("INSERT INTO delivery VALUES (?, ?, ?, ?, ?, 0, 0, ?, ?, ?)", *row)
         return len(one.payload)
 
     def _delivered(self, delivery: Delivery) -> None:
@@ -410,23 +402,16 @@ class SqliteQueue:
                 self._write(statement, len(delivery.payload), *names)
 
     def _failed(self, delivery: Delivery, state: str, due: float, error: str) -> None:
-        self._write(
-            """UPDATE delivery SET attempts = ?, state = ?, due = ?, error = ?, time = ?
-               WHERE task = ? AND config = ? AND number = ?""",
-            delivery.attempts + 1,
-            state,
-            due,
-            error,
-            time.time(),
-            delivery.key.task_id,
-            delivery.key.config_id,
-            delivery.number,
-        )
+        statement = """UPDATE delivery SET attempts = ?, state = ?, due = ?, error = ?, time = ?
+                       WHERE task = ? AND config = ? AND number = ?"""
+        changed = (delivery.attempts + 1, state, due, error, time.time())
+        names = (delivery.key.task_id, delivery.key.config_id, delivery.number)
+        self._write(statement, *changed, *names)
 
-    # --- what is kept secret -------------------------------------------------------------------
+    # --- encryption ----------------------------------------------------------------------------
 
     def _seal(self, config: PushConfig) -> bytes:
-        """Everything that a client said, encrypted: URLs may be secrets, too."""
+        """The encrypted values of the client. URLs may be secrets, too."""
         secrets = (config.url, config.token, config.scheme, config.credentials)
         words = (*secrets, config.extended)
         return self._cipher().encrypt(orjson.dumps(words))
@@ -435,14 +420,23 @@ class SqliteQueue:
         task, identity, version, sealed = row
         words = orjson.loads(self._cipher().decrypt(sealed))
         url, token, scheme, credentials, extended = (*words, False)[:5]  # older servers wrote four
-        return PushConfig(identity, task, url, token, scheme, credentials, version, extended)
+        return PushConfig(
+            identity,
+            task,
+            url,
+            token=token,
+            scheme=scheme,
+            credentials=credentials,
+            version=version,
+            extended=extended,
+        )
 
 
 # --- private files -----------------------------------------------------------------------------
 
 
 def _key(path: Path) -> bytes:
-    """The key in `path`, made on first use. It appears whole or not at all, whatever happens."""
+    """The key in `path`, which the first call creates atomically."""
     if not path.exists():
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -460,5 +454,5 @@ def _key(path: Path) -> bytes:
 
 
 def _new_key() -> bytes:
-    """As Fernet.generate_key() makes it."""
+    """A key in the format of Fernet.generate_key()."""
     return base64.urlsafe_b64encode(os.urandom(32))

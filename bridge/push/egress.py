@@ -1,8 +1,8 @@
-"""Requests to addresses that clients name. They must not reach what only this machine can reach.
+"""Requests to URLs of clients. They must not reach addresses that only this machine can reach.
 
-The address is checked where it is dialled, in the connector's socket factory. Whatever a check
-before that has seen may be another address by then: a name resolves anew, a resolver is not asked
-for literals, a redirect goes elsewhere. `check_url` only tells the client early what would fail.
+The socket factory of the connector checks the address. An earlier check could see another address:
+a name may resolve differently, literals skip the resolver, and a redirect leads elsewhere.
+`check_url` only reports early to the client that a URL would fail.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from yarl import URL
 
 from bridge.errors import InvalidParams
 
-TIMEOUT = 15.0  # seconds for one request with all that belongs to it; A2A 1.0 §13.2 says 10 to 30
+TIMEOUT = 15.0  # seconds for one whole request; A2A 1.0 §13.2 recommends 10 to 30
 MAX_URL = 2048
-MAX_RESPONSE = 64 * 1024  # bytes of a response's body that are read, only to be discarded
-LOOKUPS_AT_ONCE = 8  # threads: a name server that does not answer holds one for many seconds
+MAX_RESPONSE = 64 * 1024  # bytes of a response that are read and discarded
+LOOKUPS_AT_ONCE = 8  # threads; a name server without an answer blocks one for many seconds
 
 REFUSED = "refused address"
 UNREACHABLE = "connection failed"
 LATE = "timeout"
 
-# Written out, because `is_global` of the standard library changes between patch releases.
+# An explicit list, because `is_global` of the standard library changes between patch releases.
 _CLOSED_V4 = tuple(
     map(
         IPv4Network,
         (
             "0.0.0.0/8",  # unspecified, "this network"
             "10.0.0.0/8",
-            "100.64.0.0/10",  # carrier NAT; a cloud's metadata at 100.100.100.200
+            "100.64.0.0/10",  # carrier NAT; cloud metadata at 100.100.100.200
             "127.0.0.0/8",
-            "168.63.129.16/32",  # a cloud's metadata, at an address that is public otherwise
-            "169.254.0.0/16",  # link-local; clouds' metadata at 169.254.169.254
+            "168.63.129.16/32",  # cloud metadata at a public address
+            "169.254.0.0/16",  # link-local; cloud metadata at 169.254.169.254
             "172.16.0.0/12",
-            "192.0.0.0/24",  # protocol assignments; a cloud's metadata at 192.0.0.192
+            "192.0.0.0/24",  # protocol assignments; cloud metadata at 192.0.0.192
             "192.0.2.0/24",  # documentation, as are 198.51.100 and 203.0.113
             "192.88.99.0/24",  # 6to4 relays
             "192.168.0.0/16",
@@ -57,7 +57,7 @@ _CLOSED_V4 = tuple(
         ),
     )
 )
-_OPEN_V6 = IPv6Network("2000::/3")  # all else is no global unicast: ::1, fc00::/7, fe80::/10 …
+_OPEN_V6 = IPv6Network("2000::/3")  # global unicast; not ::1, fc00::/7, fe80::/10 …
 _CLOSED_V6 = tuple(
     map(
         IPv6Network,
@@ -69,19 +69,19 @@ _CLOSED_V6 = tuple(
         ),
     )
 )
-_NAT64 = IPv6Network("64:ff9b::/96")  # how a network that has only IPv6 reaches IPv4
+_NAT64 = IPv6Network("64:ff9b::/96")  # IPv4 addresses in an IPv6-only network
 _ISATAP = (0x00005EFE, 0x02005EFE)  # upper half of an interface id that embeds an IPv4 address
 _NAME = re.compile(r"[a-z0-9_.-]+")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class RequestFailed(Exception):
-    """There was no answer. `str(error)` is a class of errors and tells nothing about the network:
-    refused address, connection failed or timeout."""
+    """A request without an answer. `str(error)` is one of "refused address", "connection failed"
+    and "timeout"; it reveals nothing else about the network."""
 
 
 class RefusedAddress(OSError):
-    """The address must not be dialled. An OSError, so that a name's other addresses are tried."""
+    """A forbidden address. An OSError, so that aiohttp tries the other addresses of the name."""
 
     def __init__(self) -> None:
         super().__init__(REFUSED)
@@ -91,7 +91,7 @@ class RefusedAddress(OSError):
 
 
 def forbidden(address: str) -> bool:
-    """Whether a numeric address is not on the public internet, or leads to one that is not."""
+    """Whether a numeric address is not public, or embeds an address that is not public."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -119,29 +119,26 @@ def _low_bits(ip: IPv6Address) -> IPv4Address:
 
 
 def check_url(url: str, allow_private: bool = False) -> None:
-    """Raise InvalidParams if `url` cannot be a receiver: not http(s), or not plainly written.
-
-    http is allowed: the receiver decides what its notifications are worth. Names are not looked
-    up here, since what they resolve to only counts when it is dialled.
-    """
+    """Raise InvalidParams unless `url` is a valid receiver: an unambiguous https URL, or also http
+    with `allow_private`. Does not resolve names: the check at the connection decides."""
     problem = _problem(url, allow_private)
     if problem:
         raise InvalidParams(f"The callback URL {problem}.", [("url", problem)])
 
 
 def host_of(url: str) -> str:
-    """The host of a URL that has passed check_url, as it is dialled."""
+    """The host of a URL that has passed check_url, in the form of the client library."""
     return URL(url).raw_host or ""
 
 
 def _problem(url: str, allow_private: bool) -> str:
-    """What is wrong with it; empty if nothing is."""
+    """The reason to reject the URL; empty for a valid one."""
     if len(url) > MAX_URL:
         return f"is longer than {MAX_URL} characters"
     if any(ord(character) <= 0x20 or character in "\x7f\\" for character in url):
         return "contains a space, a control character or a backslash"
     try:
-        parsed = URL(url)  # the parser of the client that will dial
+        parsed = URL(url)  # the parser of the HTTP client
         authority = urlsplit(url).netloc
     except ValueError:
         return "is not a URL"
@@ -150,14 +147,14 @@ def _problem(url: str, allow_private: bool) -> str:
     if "@" in authority or parsed.user is not None:
         return "must not contain a user name or password"
     if "[" in authority and not _is_address(parsed.raw_host or ""):
-        return "has brackets around what is no IPv6 address"
+        return "must have an IPv6 address inside the brackets"
     if "#" in url:
         return "must not have a fragment"
     if not parsed.port:
-        return "must not name port 0"
+        return "must not have port 0"
     problem = _host_problem(parsed.raw_host or "", allow_private)
     if not problem and parsed.scheme == "http" and not allow_private:
-        return "must begin with https://: what is sent there is not for everybody on the way"
+        return "must begin with https://, to protect the notifications in transit"
     return problem
 
 
@@ -166,13 +163,13 @@ def _host_problem(host: str, allow_private: bool) -> str:
     if _is_address(host):
         closed = forbidden(host)
     elif not _NAME.fullmatch(name):
-        return "has a host that is neither a name nor an address"
+        return "must have a name or an address as its host"
     elif _NUMBER.fullmatch(name.rpartition(".")[2]):
-        # 127.1, 0x7f.1 and 2130706433 are names for some and addresses for others.
-        return "has a host that is no address; write four decimal numbers, or [IPv6]"
+        # Some parsers read 127.1, 0x7f.1 and 2130706433 as addresses, others as names.
+        return "must have an address of four decimal numbers, or an [IPv6] address"
     else:
         closed = name == "localhost" or name.endswith(".localhost")
-    return "leads to an address that is not public" if closed and not allow_private else ""
+    return "points to an address that is not public" if closed and not allow_private else ""
 
 
 def _is_address(host: str) -> bool:
@@ -193,10 +190,10 @@ def open_session(
     resolver: AbstractResolver | None = None,
     open_socket: Callable[..., socket.socket] = socket.socket,
 ) -> aiohttp.ClientSession:
-    """A session that dials public addresses only, unless `allow_private`.
+    """A session that connects only to public addresses, unless `allow_private`.
 
-    It uses no proxy and no credentials of the environment, keeps no cookies and unpacks nothing.
-    The session closes `resolver`; the caller closes the session.
+    It ignores proxies and credentials of the environment, stores no cookies and decompresses
+    nothing. The session closes `resolver`; the caller closes the session.
     """
 
     def dial(info: tuple[Any, ...]) -> socket.socket:
@@ -207,7 +204,7 @@ def open_session(
 
     connector = _Connector(
         resolver=resolver or _Resolver(),
-        use_dns_cache=False,  # a receiver that moves is found at the next attempt
+        use_dns_cache=False,  # the next attempt finds a receiver at a new address
         socket_factory=dial,
     )
     return aiohttp.ClientSession(
@@ -224,10 +221,8 @@ def open_session(
 async def post(
     session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
 ) -> int:
-    """Send `body` and return the status of the answer, whose content nobody looks at.
-
-    Redirects are not followed: theirs is the status. Raises RequestFailed if there is no answer.
-    """
+    """Send `body` and return the status of the answer. Does not follow redirects and ignores the
+    content. Raises RequestFailed without an answer."""
     try:
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             await _discard(response)
@@ -237,17 +232,15 @@ async def post(
     except aiohttp.ClientConnectorError as error:
         refused = isinstance(error.os_error, RefusedAddress)
         raise RequestFailed(REFUSED if refused else UNREACHABLE) from None
-    except aiohttp.InvalidURL:  # such as an address in an odd spelling
+    except aiohttp.InvalidURL:  # for example an unusual spelling of an address
         raise RequestFailed(REFUSED) from None
-    except (aiohttp.ClientError, OSError, ValueError):  # ValueError: a name that DNS cannot have
+    except (aiohttp.ClientError, OSError, ValueError):  # ValueError: not a DNS name
         raise RequestFailed(UNREACHABLE) from None
 
 
 async def _discard(response: aiohttp.ClientResponse) -> None:
-    """Read a short body, so that the connection can be used again; a long one is not worth it.
-
-    The status has come, whatever becomes of the body.
-    """
+    """Read a short body, so that the connection can be reused; close the connection after a long
+    one. Errors do not matter, since the status has arrived."""
     left = MAX_RESPONSE
     with contextlib.suppress(aiohttp.ClientError, OSError):  # a TimeoutError is an OSError
         while left > 0 and (data := await response.content.read(left)):
@@ -258,7 +251,7 @@ async def _discard(response: aiohttp.ClientResponse) -> None:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Closes a resolver that was passed in as well, which TCPConnector leaves to others."""
+    """Also closes a resolver of the caller, which TCPConnector leaves open."""
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         await super().close(abort_ssl=abort_ssl)
@@ -266,8 +259,8 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Resolver(AbstractResolver):
-    """Look-ups in threads of their own: clients choose the names, and those that take long must
-    not keep the event loop's threads from others."""
+    """Resolves names in threads of its own: clients choose the names, and slow ones must not occupy
+    the default executor of the event loop."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="resolve")

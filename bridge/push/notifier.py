@@ -1,13 +1,13 @@
-"""Push notifications: every update of a task, to each receiver that was configured, in order.
+"""Push notifications: every update of a task to each configured receiver, in order.
 
-Per config there is a follower, which puts the updates of the task's log into the queue, and a
-lane, which delivers what the queue holds, one after the other. A follower reads the log as any
-subscriber does, so that nothing here can delay the task.
+Each config has a follower, which copies the updates of the task's log into the queue, and a
+sender, which delivers the notifications of the queue in order. A follower reads the log like any
+subscriber, so that it cannot delay the task.
 
-What may change by itself is attempted again: no connection, a timeout, 5xx, 408, 425 and 429.
-After the last attempt, and at once where repeating is useless (a refused address, any other
-status), the notification becomes a dead letter, and the next one has its turn: receivers keep the
-order, may see a notification twice (its id says so), and can see in the numbers what is missing.
+The sender retries after temporary failures: no connection, a timeout, 5xx, 408, 425 and 429. After
+the last attempt, or at once after a permanent failure (a refused address, any other status), the
+notification becomes a dead letter and the next one follows. Receivers get notifications in order,
+may get one twice (with the same id), and can detect missing ones by their numbers.
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Encode = Callable[[PushConfig, Task, Entry[Update]], bytes | None]
-"""The body that tells the receiver of an entry; None where it is told nothing."""
+"""The body of the notification of an entry; None for no notification."""
 
 CONTENT_TYPES: dict[Version, str] = {"1.0": "application/a2a+json", "0.3": "application/json"}
 RETRIED = {408, 425, 429}
 ENCODING_FAILED = "internal error"
-BATCH_BYTES = 1024 * 1024  # put down at once: one commit for many updates, but no flood of memory
-CLOSE_WAIT = 5.0  # seconds for the end of tasks to be put down when the server stops
+BATCH_BYTES = 1024 * 1024  # bytes of the bodies of one commit; limits the memory
+CLOSE_WAIT = 5.0  # seconds at the stop of the server to queue the ends of tasks
 MAX_CREDENTIALS = 8192  # characters: room for signed tokens
 _chance = SystemRandom().random
-_ID = re.compile(r"[!-~]{1,128}")  # it is part of a header, too
+_ID = re.compile(r"[!-~]{1,128}")  # it is part of a header
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")  # a token (RFC 9110 §11.1)
-_SECRET = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # what every HTTP implementation takes as it is
+_SECRET = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # no HTTP implementation changes such a value
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Attempts per notification, seconds between the first two and at most, connections."""
+class RetryPolicy:
+    """`attempts`: per notification. `first_pause`, `longest_pause`: seconds between attempts.
+    `per_host`, `overall`: open connections."""
 
     attempts: int = 10
     first_pause: float = 1.0
@@ -83,14 +84,15 @@ class Limits:
     overall: int = 32
 
     def pause(self, failures: int, random: Callable[[], float]) -> float:
-        """Seconds after so many failures: doubled each time, of which the upper half is chance,
-        so that receivers that come back are not met by everybody at once."""
+        """Seconds to wait after so many failures. The pause doubles each time; its upper half is
+        random, so that the retries to a recovered receiver do not coincide."""
         longest = min(self.first_pause * 2.0 ** min(failures - 1, 60), self.longest_pause)
         return longest * (0.5 + random() / 2)
 
 
 class Push:
-    """Sends what happens to tasks. `random` is between 0 and 1; `timeout` is of one request."""
+    """Sends the updates of tasks. `random`: returns a number between 0 and 1. `timeout`: seconds of
+    one request."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Push:
         encode: Encode,
         *,
         allow_private: bool = False,
-        limits: Limits = Limits(),
+        policy: RetryPolicy = RetryPolicy(),
         timeout: float = egress.TIMEOUT,
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
@@ -106,25 +108,23 @@ class Push:
         self._queue = queue
         self._encode = encode
         self._allow_private = allow_private
-        self._limits = limits
+        self._policy = policy
         self._timeout = timeout
         self._resolver = resolver
         self._random = random
-        self._places = _Places(limits.per_host, limits.overall)
+        self._connections = _Connections(policy.per_host, policy.overall)
         self._changing = asyncio.Lock()  # one change of configs at a time
         self._followers: dict[Key, asyncio.Task[None]] = {}
         self._logs: dict[asyncio.Task[None], EventLog[Update]] = {}  # by follower
-        self._lanes: dict[Key, asyncio.Task[None]] = {}
-        self._again: set[Key] = set()  # lanes that have to look into the queue once more
-        self._leaving: set[str] = set()  # tasks of an earlier run, until all is delivered
+        self._senders: dict[Key, asyncio.Task[None]] = {}
+        self._again: set[Key] = set()  # senders that must read the queue again
+        self._leaving: set[str] = set()  # removed tasks with undelivered notifications
         self._session: aiohttp.ClientSession
 
     async def start(self, known: Collection[str] = ()) -> None:
-        """Open the queue and go on with what waits there.
-
-        Configs of tasks that are not `known` any more are forgotten after their last delivery.
-        Raises ConfigurationError if the queue cannot be opened.
-        """
+        """Open the queue and deliver its notifications. `known`: the ids of all stored tasks;
+        configs of other tasks are deleted after their last delivery. Raises ConfigurationError if
+        the queue cannot be opened."""
         await self._queue.open()
         try:
             waiting = await self._queue.pending()
@@ -141,19 +141,19 @@ class Push:
             self._kick(key)
 
     async def close(self) -> None:
-        """Stop; what waits is delivered after the next start. Tasks that have ended are put down
-        before, so let them end first."""
+        """Stop. The next start delivers the queued notifications. The updates of tasks that have
+        ended are queued first."""
         ending = [follower for follower, followed in self._logs.items() if followed.closed]
         if ending:
             await asyncio.wait(ending, timeout=CLOSE_WAIT)
-        await _stop([*self._followers.values(), *self._lanes.values()])
+        await _stop([*self._followers.values(), *self._senders.values()])
         await self._session.close()
         await self._queue.close()
 
     # --- configs -------------------------------------------------------------------------------
 
     async def check(self, config: PushConfig, task_id: str | None) -> None:
-        """Raise InvalidParams if create() would, for this task or for one that is yet to begin."""
+        """Raise InvalidParams if create() would. `task_id` None: for a new task."""
         check(replace(config, id=config.id or "new"), self._allow_private)
         known = [one.id for one in await self._queue.configs(task_id)] if task_id else []
         if config.id not in known:
@@ -162,11 +162,11 @@ class Push:
     async def create(
         self, config: PushConfig, record: Record, after: int | None = None
     ) -> PushConfig:
-        """Notify `config` of all that happens to the task after update `after`, or from now on.
-        Returns it as clients may see it, with an id if it had none; one with its id is replaced.
-        The first one without an id in 0.3 gets the task's id: it is the task's default config.
+        """Notify `config` of the updates of the task after number `after`, by default from now on.
+        Replaces a config with the same id. Returns the config without secrets and with an id; the
+        first config of 0.3 without an id gets the id of the task and is the default config.
 
-        Raises InvalidParams if it is wrong, or one too many.
+        Raises InvalidParams for an invalid config, or if the task has too many configs.
         """
         cursor = record.log.last if after is None else after
         config = replace(config, task_id=record.task.id)
@@ -174,51 +174,51 @@ class Push:
         async with self._changing:
             config = replace(config, id=config.id or await self._new_id(config))
             try:
-                # First, lest an attempt at the old address has the last word on what waits.
+                # First stop the attempt at the old address: its result would change the queue.
                 await self._halt({config.key})
                 await self._queue.put(config, cursor)
-            finally:  # whatever happened: the new config begins, or the old one goes on
+            finally:  # start the new config or, after an error, resume the old one
                 self._follow(config.key, record)
                 self._kick(config.key)
         return config.shown()
 
     async def get(self, task_id: str, config_id: str) -> PushConfig | None:
-        """Without its secrets, as in all that follows."""
+        """The config without its secrets."""
         found = await self._queue.get(Key(task_id, config_id))
         return found[0].shown() if found else None
 
     async def list(self, task_id: str) -> Sequence[PushConfig]:
-        """In the order in which they were created."""
+        """The configs without their secrets, in the order of their creation."""
         return [config.shown() for config in await self._queue.configs(task_id)]
 
     async def list_dead(self, task_id: str) -> Sequence[DeadLetter]:
-        """What could not be delivered."""
+        """The undeliverable notifications of the task."""
         return await self._queue.dead(task_id)
 
     async def delete(self, task_id: str, config_id: str) -> None:
-        """Send nothing more to it, not even what waits. It need not exist."""
+        """Delete a config and its queued notifications. The config need not exist."""
         key = Key(task_id, config_id)
         async with self._changing:
             await self._queue.remove(key)
             await self._halt({key})
 
     async def forget(self, task_id: str) -> None:
-        """The task is deleted, and with it its configs and what waits for them."""
+        """Delete the configs and the queued notifications of a deleted task."""
         async with self._changing:
             await self._queue.forget(task_id)
-            running = self._followers.keys() | self._lanes.keys()
+            running = self._followers.keys() | self._senders.keys()
             await self._halt({key for key in running if key.task_id == task_id})
 
     def leave(self, task_id: str) -> None:
-        """Nobody will ask for the task: forget its configs when all is delivered. It has ended."""
+        """Delete the configs of a task that has ended after the delivery of its notifications."""
         self._leaving.add(task_id)
-        for key in {*self._followers, *self._lanes}:
+        for key in {*self._followers, *self._senders}:
             if key.task_id == task_id:
                 self._kick(key)
 
     async def watch(self, record: Record) -> None:
-        """Go on notifying the configs of a task that an earlier run has left, from where they
-        were. Nothing is sent twice by this."""
+        """Resume the notifications of a task of an earlier server process, after the last queued
+        update."""
         async with self._changing:
             self._leaving.discard(record.task.id)
             for config in await self._queue.configs(record.task.id):
@@ -233,38 +233,38 @@ class Push:
         return uuid.uuid4().hex
 
     async def _halt(self, keys: Collection[Key]) -> None:
-        groups = (self._followers, self._lanes)
+        groups = (self._followers, self._senders)
         self._again.difference_update(keys)
         await _stop([group.pop(key) for group in groups for key in keys if key in group])
 
     # --- from the log into the queue -----------------------------------------------------------
 
     def _follow(self, key: Key, record: Record) -> None:
-        follower = self._run(self._followers, key, self._put_down(key, record))
+        follower = self._run(self._followers, key, self._follow_log(key, record))
         self._logs[follower] = record.log
         follower.add_done_callback(self._logs.pop)
-        follower.add_done_callback(lambda _: self._put_down_all(key))
+        follower.add_done_callback(lambda _: self._queued_all(key))
 
-    def _put_down_all(self, key: Key) -> None:
+    def _queued_all(self, key: Key) -> None:
         if key.task_id in self._leaving:
             self._kick(key)
 
-    async def _put_down(self, key: Key, record: Record) -> None:
-        found = await self._insist(partial(self._queue.get, key))
+    async def _follow_log(self, key: Key, record: Record) -> None:
+        found = await self._retry(partial(self._queue.get, key))
         if found is None:
             return
         config, cursor = found
         task: Task | None = None
         async for entries in record.log.follow(cursor, pause=3600):
-            task = task or await record.whole()  # which it stays here when it is put away
+            task = task or await record.whole()  # a strong reference: the task may be evicted
             for outgoing, last in self._outgoing(config, task, entries):
-                await self._insist(partial(self._queue.add, key, outgoing, last))
+                await self._retry(partial(self._queue.add, key, outgoing, last))
                 self._kick(key)
 
     def _outgoing(
         self, config: PushConfig, task: Task, entries: Iterable[Entry[Update]]
     ) -> Iterable[tuple[Sequence[Outgoing], int]]:
-        """The bodies of `entries`, in portions, each with the number of its last entry."""
+        """The bodies of `entries` in portions, each with the number of its last entry."""
         portion: list[Outgoing] = []
         size = last = 0
         for entry in entries:
@@ -279,7 +279,7 @@ class Push:
             yield portion, last
 
     def _body(self, config: PushConfig, task: Task, entry: Entry[Update]) -> Outgoing | None:
-        """A bug in the encoding costs one notification, which is seen, and not those after it."""
+        """A bug in the encoding costs one notification, which becomes a dead letter."""
         try:
             body = self._encode(config, task, entry)
         except Exception:
@@ -290,40 +290,40 @@ class Push:
     # --- from the queue to the receiver --------------------------------------------------------
 
     def _kick(self, key: Key) -> None:
-        """There may be something to deliver."""
+        """Let the sender of the config read the queue."""
         self._again.add(key)
-        if key not in self._lanes:
-            self._run(self._lanes, key, self._lane(key))
+        if key not in self._senders:
+            self._run(self._senders, key, self._send(key))
 
-    async def _lane(self, key: Key) -> None:
+    async def _send(self, key: Key) -> None:
         while key in self._again:
             self._again.discard(key)
-            while waiting := await self._insist(partial(self._queue.first, key)):
+            while waiting := await self._retry(partial(self._queue.first, key)):
                 await self._deliver(*waiting)
             if key.task_id in self._leaving:
                 await self._leave(key.task_id)
-        # Here, with nothing awaited since: a kick finds a lane that will look, or none.
-        if self._lanes.get(key) is asyncio.current_task():
-            del self._lanes[key]
+        # No await since the check: a kick finds a sender that reads the queue again, or none.
+        if self._senders.get(key) is asyncio.current_task():
+            del self._senders[key]
 
     async def _deliver(self, config: PushConfig, delivery: Delivery) -> None:
-        """One attempt, when it is due, and what follows from it."""
-        pause = min(delivery.due - time.time(), self._limits.longest_pause)  # a clock may be set
+        """Make one attempt at its time, and record its result."""
+        pause = min(delivery.due - time.time(), self._policy.longest_pause)  # the clock may change
         await asyncio.sleep(max(pause, 0))
         error, final = await self._attempt(config, delivery)
         failures = delivery.attempts + 1
         if not error:
-            await self._insist(partial(self._queue.delivered, delivery))
-        elif final or failures >= self._limits.attempts:
-            await self._insist(partial(self._queue.bury, delivery, error))
-            log.warning("notification %s is given up: %s", _name(delivery), error)
+            await self._retry(partial(self._queue.delivered, delivery))
+        elif final or failures >= self._policy.attempts:
+            await self._retry(partial(self._queue.bury, delivery, error))
+            log.warning("notification %s is a dead letter: %s", _name(delivery), error)
         else:
-            due = time.time() + self._limits.pause(failures, self._random)
-            await self._insist(partial(self._queue.postpone, delivery, due, error))
+            due = time.time() + self._policy.pause(failures, self._random)
+            await self._retry(partial(self._queue.postpone, delivery, due, error))
 
     async def _attempt(self, config: PushConfig, delivery: Delivery) -> tuple[str, bool]:
-        """The class of the failure, empty for none, and whether another attempt is useless."""
-        async with self._places.take(egress.host_of(config.url)):
+        """The class of the failure (empty: success), and whether it is permanent."""
+        async with self._connections.take(egress.host_of(config.url)):
             try:
                 status = await egress.post(
                     self._session, config.url, delivery.payload, _headers(config, delivery)
@@ -336,30 +336,30 @@ class Push:
         return f"status {status}", status < 500 and status not in RETRIED
 
     async def _leave(self, task_id: str) -> None:
-        """Forget a task that nobody knows any more, unless something waits for another config."""
+        """Delete the configs of a removed task, unless it has undelivered notifications."""
         if any(key.task_id == task_id for key in self._followers):
             return
-        waiting = await self._insist(self._queue.pending)
+        waiting = await self._retry(self._queue.pending)
         if all(key.task_id != task_id for key in waiting):
             self._leaving.discard(task_id)
-            await self._insist(partial(self._queue.forget, task_id))
+            await self._retry(partial(self._queue.forget, task_id))
 
     # --- tasks ---------------------------------------------------------------------------------
 
-    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do `work`, as often as it takes the queue to be available again."""
+    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Retry `work` until the queue is available."""
         for failures in itertools.count(1):
             try:
                 return await work()
             except QueueUnavailable as error:
                 log.error("%s", error)
-                await asyncio.sleep(self._limits.pause(failures, self._random))
+                await asyncio.sleep(self._policy.pause(failures, self._random))
         raise AssertionError("unreachable")
 
     def _run(
         self, group: dict[Key, asyncio.Task[None]], key: Key, work: Coroutine[None, None, None]
     ) -> asyncio.Task[None]:
-        """Run `work` as the task of `key`; once it has ended, it is so no more."""
+        """Run `work` as the asyncio task of `key` in `group`, until it ends."""
 
         def ended(task: asyncio.Task[None]) -> None:
             if group.get(key) is task:
@@ -372,8 +372,8 @@ class Push:
         return task
 
 
-class _Places:
-    """Connections that may be open at once: so many to a host, and so many to all."""
+class _Connections:
+    """Limits of open connections, per host and in total."""
 
     def __init__(self, per_host: int, overall: int) -> None:
         self._per_host = per_host
@@ -382,7 +382,8 @@ class _Places:
 
     @asynccontextmanager
     async def take(self, host: str) -> AsyncIterator[None]:
-        """Wait for a place at the host first, which keeps none of the others waiting."""
+        """Hold a connection. Waits for the limit of the host first, so that it holds no connection
+        of the total limit meanwhile."""
         of_host = self._hosts.get(host) or asyncio.Semaphore(self._per_host)
         self._hosts[host] = of_host
         async with of_host, self._overall:
@@ -390,12 +391,12 @@ class _Places:
 
 
 def check(config: PushConfig, allow_private: bool = False) -> None:
-    """Raise InvalidParams if `config` says what cannot be sent, or must not be sent there."""
+    """Raise InvalidParams for an invalid config or a forbidden URL."""
     if not _ID.fullmatch(config.id):
         raise _invalid("id", "must be 1 to 128 printable ASCII characters without spaces")
     egress.check_url(config.url, allow_private)
     if config.scheme and not _SCHEME.fullmatch(config.scheme):
-        raise _invalid("scheme", "is no name of an HTTP authentication scheme")
+        raise _invalid("scheme", "must be the name of an HTTP authentication scheme")
     if config.credentials and not config.scheme:
         raise _invalid("scheme", "is missing")
     for name, secret in (("token", config.token), ("credentials", config.credentials)):
@@ -421,12 +422,12 @@ def _headers(config: PushConfig, delivery: Delivery) -> dict[str, str]:
 
 
 def _name(delivery: Delivery) -> str:
-    """The same at each attempt, and unique: ids of configs alone are not."""
+    """The id of a notification, the same for each attempt. Ids of configs are not unique."""
     return f"{delivery.key.task_id}:{delivery.key.config_id}:{delivery.number}"
 
 
 async def _stop(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel them and wait until they have ended."""
+    """Cancel the tasks and wait for their end."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

@@ -256,17 +256,18 @@ class Operations:
         record = sent.record
         task = await record.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
-            return Pending(partial(self._settled, codec, asked, sent, task, caller.principal))
+            by = caller.principal
+            return Pending(partial(self._settled, codec, asked, sent=sent, task=task, by=by))
         record.shown = True
         return await _durable(codec.encode_sent(task, asked.history_length), record)
 
     async def _settled(
-        self, codec: Codec, asked: SendParams, sent: Sent, task: Task, principal: Principal
+        self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task, by: Principal
     ) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
-        with self._tasks.listen(sent.record, principal) as listener:
+        with self._tasks.listen(sent.record, by) as listener:
             try:
-                await self._tasks.settled(sent, principal)
+                await self._tasks.settled(sent, by)
             except asyncio.CancelledError:
                 listener.left = True
                 raise
