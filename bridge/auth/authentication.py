@@ -132,10 +132,14 @@ class Identity:
         return self._checked(await finding, address)
 
     def _checked(self, found: Principal | None, address: str) -> Principal | None:
-        if found is None:
-            self._refusals.note(address, "unknown credentials")
-            self._failed(address)
-        return found
+        if found:
+            return found
+        self._refusals.note(address, "unknown credentials")
+        bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
+        if not bucket.take():
+            text = "Too many wrong credentials from this address. Retry later."
+            raise TooManyRequests(text, math.ceil(bucket.wait()))
+        return None
 
     def _if_outside(self, request: web.Request, address: str) -> Found:
         """The operator, unless the server has started the process of the client."""
@@ -154,13 +158,6 @@ class Identity:
             self._refusals.note(address, "as the operator, from a process of the server's own")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
-
-    def _failed(self, address: str) -> None:
-        """Count a wrong token."""
-        bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
-        if not bucket.take():
-            text = "Too many wrong credentials from this address. Retry later."
-            raise TooManyRequests(text, math.ceil(bucket.wait()))
 
 
 class Refusals:

@@ -57,9 +57,6 @@ class TokenBuckets(Generic[K]):
         self._buckets[key] = found  # the first one is always the longest unused
         return found
 
-    def __len__(self) -> int:
-        return len(self._buckets)
-
 
 class RateLimitedLogs(logging.Filter):
     """Limits log lines that clients can cause in any number. `more` of a line is the number of
