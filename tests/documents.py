@@ -3,11 +3,14 @@ writes them."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bridge.server.settings import NAMES, Settings
+from bridge.server.settings import sections
+from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import blast_radius, client_matrix, matrix
 
 CHECKOUT = Path(__file__).parent.parent
@@ -17,30 +20,60 @@ SETTINGS = CHECKOUT / "docs/settings.md"
 CLIENTS = CHECKOUT / "docs/clients.md"
 SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
-FIELDS = {name: field for name, field in Settings.model_fields.items() if name in NAMES}
 HEAD = """\
-# Settings of coding-agent-bridge. Copy to .env where you start the server (not into the workspace
-# of the agent: from there it is not read). Every line shows the default.
+# Settings of coding-agent-bridge. Copy this file to .env in the directory in which you start the
+# server. A .env inside the workspace of an agent is not read. Each line shows the default.
 """
 
 
-def settings_table() -> str:
-    """The table of docs/settings.md: a row for each setting."""
-    rows = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in FIELDS.items():
-        default = f"`{shown(field.default)}`" if shown(field.default) else ""
-        rows.append(f"| `{name.upper()}` | {default} | {field.description} |")
-    return "\n".join(rows) + "\n"
+def help_texts() -> dict[str, dict[str, str]]:
+    """The string below each field of each section, by class and field."""
+    classes = ast.parse(inspect.getsource(sections)).body
+    return {
+        one.name: {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in zip(one.body, one.body[1:], strict=False)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if isinstance(text.value.value, str)
+        }
+        for one in classes
+        if isinstance(one, ast.ClassDef)
+    }
+
+
+def variables() -> Iterator[tuple[str, list[tuple[str, object, str]]]]:
+    """For each section its title and its variables: name, default and help text."""
+    texts = help_texts()
+    for kind in SECTIONS.values():
+        rows = [
+            (field.alias.upper(), field.default, texts[kind.__name__][name])
+            for name, field in kind.model_fields.items()
+            if field.alias in VARIABLES
+        ]
+        yield inspect.getdoc(kind) or "", rows
+
+
+def settings_tables() -> str:
+    """The tables of docs/settings.md: a row for each variable."""
+    lines = []
+    for title, rows in variables():
+        lines.append(f"\n## {title.rstrip('.')}\n")
+        lines += ["| setting | default | meaning |", "|---|---|---|"]
+        for name, default, text in rows:
+            value = f"`{shown(default)}`" if shown(default) else ""
+            lines.append(f"| `{name}` | {value} | {text} |")
+    return "\n".join(lines) + "\n"
 
 
 def env_example() -> str:
     """The whole of .env.example."""
     blocks = [HEAD]
-    for name, field in FIELDS.items():
-        lines = textwrap.wrap(
-            field.description or "", 96, initial_indent="# ", subsequent_indent="# "
-        )
-        blocks.append("\n".join([*lines, f"#{name.upper()}={shown(field.default)}", ""]))
+    for title, rows in variables():
+        blocks.append(f"# --- {title.rstrip('.')} ---\n")
+        for name, default, text in rows:
+            lines = textwrap.wrap(text, 96, initial_indent="# ", subsequent_indent="# ")
+            blocks.append("\n".join([*lines, f"#{name}={shown(default)}", ""]))
     return "\n".join(blocks)
 
 
@@ -54,8 +87,8 @@ def shown(default: object) -> str:
 
 
 def with_settings(settings: str) -> str:
-    """`settings` with today's table of settings."""
-    return _with(settings, {"settings": settings_table()})
+    """`settings` with today's tables of settings."""
+    return _with(settings, {"settings": settings_tables()})
 
 
 def with_matrix(agents: str) -> str:

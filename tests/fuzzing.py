@@ -26,7 +26,7 @@ from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
 from bridge.process.agent_process import LineSplitter, LongLine
 from bridge.server import registry
-from bridge.server.settings import nearest
+from bridge.server.settings.values import nearest
 from bridge.session.redaction import MARK, Redactor, Secrets
 from bridge.task.answers import read_answer
 from bridge.task.approval_policy import Rule, decide

@@ -15,11 +15,13 @@ from bridge.process.agent_process import reap_orphans
 from bridge.push.configs import SqliteQueue
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
+from bridge.server.agents.configured import configure_agents
 from bridge.server.app import Http, make_app
-from bridge.server.assemble import choose_all, make_root, make_service
+from bridge.server.assemble import make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import limits, make_pool
-from bridge.server.settings import Loaded, Settings
+from bridge.server.settings.load import Loaded
+from bridge.server.settings.root import Settings
 from bridge.transports.connection_limits import LimitedRunner
 from bridge.transports.operation import encode_notification
 from tests.agent import PROGRAM
@@ -54,7 +56,8 @@ async def serving(
         "bridge_push_allow_private": True,
         "bridge_max_text_bytes": 2**25,  # tests/agent.py has its script in the prompt
     }
-    async with serving_loaded(Loaded(Settings(**{**defaults, **settings}), {}, [])) as server:
+    chosen = Settings().updated({**defaults, **settings})
+    async with serving_loaded(Loaded(chosen, {}, [])) as server:
         yield server
 
 
@@ -65,22 +68,22 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     loaded = _open_to_all(loaded)
     chosen = loaded.settings
     pool = make_pool(chosen)
-    allow_private = chosen.bridge_push_allow_private
+    allow_private = chosen.push.allow_private
     push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
     await push.start()
-    choices = choose_all(loaded)
-    services = [make_service(one, pool, push, cli_version) for one in choices]
+    agents = configure_agents(loaded)
+    served = [make_served_agent(one, pool=pool, push=push, version=cli_version) for one in agents]
     app = make_app(
-        make_root(choices, services, push, cli_version),
-        services,
+        make_root(agents, served, push=push, version=cli_version),
+        served,
         started=0.0,
         sessions=pool.figures,
         http=Http(
-            chosen.public_url,
-            Identity(chosen.auth, token_issuer(chosen)),
-            chosen.bridge_max_body_bytes,
-            chosen.bridge_allowed_hosts,
-            chosen.bridge_allowed_origins,
+            chosen.server.public_url,
+            Identity(chosen.auth.config, token_issuer(chosen)),
+            chosen.server.max_body_bytes,
+            chosen.server.allowed_hosts,
+            chosen.server.allowed_origins,
         ),
     )
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
@@ -88,7 +91,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    managers = [service.manager for service in services]
+    managers = [one.manager for one in served]
     for manager in managers:
         manager.warm_up()
     try:
@@ -106,7 +109,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
 def _open_to_all(loaded: Loaded) -> Loaded:
     """Without tokens of its own, the server asks for none: its test is its only client."""
     one = loaded.settings
-    if one.bridge_token or one.tokens or one.bridge_oidc_issuer:
+    if one.auth.config.has_tokens:
         return loaded
-    settings = one.model_copy(update={"bridge_auth": "none"})
+    settings = one.updated({"bridge_auth": "none"})
     return Loaded(settings, loaded.dotenv, loaded.warnings)

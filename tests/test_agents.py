@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.server.assemble import choose_all
-from bridge.server.settings import load
+from bridge.server.agents.configured import configure_agents
+from bridge.server.settings.load import load
 from tests.agent import PROGRAM
 from tests.client import Client, Json, RpcError, artifact_text, facts, said, state
 from tests.liveness import listening
@@ -310,25 +310,25 @@ async def test_one_agent_that_cannot_start_does_not_matter_to_the_other(
         ("agents = 5", "AGENTS"),
         ("agents = ['a']", "AGENTS"),
         ("[agents]\na = 5", "AGENTS"),
-        ("[agents.a]\nmodle = 'x'", r"\[agents.a\] sets modle.* Did you mean model\?"),
-        ("[agents.a]\nworkspce = '/'", r"\[agents.a\] sets workspce"),
-        ("[agents.a]\nport = 1", r"\[agents.a\] sets port, which no agent has of its own"),
-        ("[agents.a]\nhost = '::1'", "which no agent has"),
-        ("[agents.a]\nagents = {}", "which no agent has"),
-        ("[agents.a]\ntoken = 'x'", "which no agent has"),
-        ("[agents.a]\nmax_sessions = 1", "which no agent has"),
+        ("[agents.a]\nmodle = 'x'", r"\[agents.a\] unknown setting modle. Did you mean model\?"),
+        ("[agents.a]\nworkspce = '/'", r"\[agents.a\] unknown setting workspce"),
+        ("[agents.a]\nport = 1", r"\[agents.a\] port is a setting of the whole server"),
+        ("[agents.a]\nhost = '::1'", "of the whole server"),
+        ("[agents.a]\nagents = {}", "of the whole server"),
+        ("[agents.a]\ntoken = 'x'", "of the whole server"),
+        ("[agents.a]\nmax_sessions = 1", "of the whole server"),
         ("[agents.a]\ntimeout_ms = 'soon'", "AGENT_TIMEOUT_MS"),
         ("[agents.a]\nskills = 'code'", "AGENT_SKILLS"),
         ("[agents.a]\nskills = [{id = 'x'}]", "AGENT_SKILLS"),
         ("[agents.a]\nmodel = '-x'", "AGENT_MODEL"),
         ("[agents.a]\nworkspace = '/no/such/folder'", "is not a directory"),
-        ("[agents.a]\nadapter = 'jsnl'", r"no adapter 'jsnl'.* Did you mean jsonl\?"),
+        ("[agents.a]\nadapter = 'jsnl'", r"unknown adapter 'jsnl'.* Did you mean jsonl\?"),
         ("[agents.a]\nbinary = '/no/such/program'", "was not found"),
         (
             "BRIDGE_DEFAULT_AGENT = 'reviwer'\n[agents.reviewer]",
-            r"no agent reviwer.* Did you mean reviewer\?",
+            r"unknown agent reviwer. Did you mean reviewer\?",
         ),
-        ("[agent.a]\nmodel = 'x'", r"sets agent, which is no setting. Did you mean agents\?"),
+        ("[agent.a]\nmodel = 'x'", r"unknown setting agent. Did you mean agents\?"),
     ],
     ids=str,
 )
@@ -336,15 +336,15 @@ def test_a_file_that_is_wrong_is_refused_with_what_may_be_meant(
     write: Write, text: str, complaint: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        choose_all(load({"config_file": str(write(text))}))
+        configure_agents(load({"config_file": str(write(text))}))
 
 
 def test_names_of_an_agents_settings_may_be_upper_case_as_elsewhere_in_the_file(
     write: Write,
 ) -> None:
     path = write("[agents.a]\nAGENT_MODEL = 'x'\nBRIDGE_CARD = '0.3'")
-    (choice,) = choose_all(load({"config_file": str(path)}))
-    assert (choice.settings.agent_model, choice.settings.bridge_card) == ("x", "0.3")
+    (agent,) = configure_agents(load({"config_file": str(path)}))
+    assert (agent.settings.agent.model, agent.settings.agent.card) == ("x", "0.3")
 
 
 @pytest.mark.parametrize(
@@ -356,12 +356,12 @@ def test_names_of_an_agents_settings_may_be_upper_case_as_elsewhere_in_the_file(
     ],
 )
 def test_a_setting_of_the_server_is_no_agents(write: Write, setting: str) -> None:
-    with pytest.raises(ConfigurationError, match="no agent has of its own"):
+    with pytest.raises(ConfigurationError, match="of the whole server"):
         load({"config_file": str(write(f"[agents.a]\n{setting}"))})
 
 
 def test_the_first_agent_of_the_file_comes_first_and_the_rest_as_written(write: Write) -> None:
     path = write("[agents.c]\n[agents.a]\n[agents.b]")
-    assert [one.id for one in choose_all(load({"config_file": str(path)}))] == ["c", "a", "b"]
+    assert [one.id for one in configure_agents(load({"config_file": str(path)}))] == ["c", "a", "b"]
     path = write("BRIDGE_DEFAULT_AGENT = 'b'\n[agents.c]\n[agents.a]\n[agents.b]")
-    assert [one.id for one in choose_all(load({"config_file": str(path)}))] == ["b", "c", "a"]
+    assert [one.id for one in configure_agents(load({"config_file": str(path)}))] == ["b", "c", "a"]

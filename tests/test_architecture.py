@@ -50,7 +50,9 @@ SPEAKS_HTTP = {"auth", "push", "transports", "server", "cli"}
 IMPORTS_LATE = {"bridge/cli/main.py", "bridge/server/extras.py"}
 IMPORTS_BY_NAME = {"bridge/server/registry.py", "bridge/push/configs.py"}
 READS_ENVIRONMENT = {
-    "bridge/server/settings.py": None,
+    "bridge/server/settings/load.py": None,
+    "bridge/server/settings/root.py": None,
+    "bridge/server/settings/sections.py": None,
     "bridge/process/pty_runner.py": None,  # a program: it passes its own environment on
     "bridge/process/spawn.py": "os.environ.get(LIBRARIES",  # without it, interpreters do not start
 }

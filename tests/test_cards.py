@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 
-from bridge.server.settings import load
+from bridge.server.settings.load import load
 from tests.client import Client, Json, RpcError
 from tests.served import Server, serving, serving_loaded
 from tests.test_rest import Rest

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from bridge.server.settings import Settings
 from bridge.task.approval_policy import Rule
+from tests import documents
 from tests.client_driver import READS_AS_A_PERSON, TOKEN, WITHIN, driving
 from tests.client_matrix import (
     BY_NAME,
@@ -195,7 +195,7 @@ async def test_a_card_of_the_other_version_excludes_the_client(
     ):
         assert "Here." not in await driver.say("text Here.")
     name = re.sub(r",.*| \(.*|^AWS |^Vercel ", "", client.title)
-    assert name in (Settings.model_fields["bridge_card"].description or "")
+    assert name in documents.help_texts()["AgentSettings"]["card"]
 
 
 @each([BY_NAME["adk"]])

@@ -11,7 +11,7 @@ from bridge.sandbox.confine import landlock_abi
 from bridge.sandbox.credentials import HIDDEN
 from bridge.sandbox.homes import resolve
 from bridge.server import registry
-from bridge.server.assemble import _hidden
+from bridge.server.agents.sandboxes import _hidden
 from tests import programs
 from tests.bridge_process import CHECKOUT
 from tests.client import artifact_text, said, state

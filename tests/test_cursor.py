@@ -18,8 +18,9 @@ import pytest
 from bridge.adapter import AgentConfig, SessionStart
 from bridge.errors import ConfigurationError
 from bridge.server import registry
-from bridge.server.assemble import choose_all
-from bridge.server.settings import Loaded, Settings
+from bridge.server.agents.configured import configure_agents
+from bridge.server.settings.load import Loaded
+from bridge.server.settings.root import Settings
 from tests.bridge_process import BridgeProcess, bridge
 from tests.client import (
     Client,
@@ -285,9 +286,9 @@ async def test_a_cancel_between_two_processes_begins_nothing(workspace: Path) ->
 
 def test_a_binary_that_is_missing_is_named(workspace: Path) -> None:
     chosen = {"agent_adapter": "cursor", "agent_binary": "/no/agent"}
-    settings = Settings(**{**chosen, "agent_repo_path": str(workspace)})  # type: ignore[arg-type]
+    settings = Settings().updated({**chosen, "agent_repo_path": str(workspace)})
     with pytest.raises(ConfigurationError, match=r"/no/agent was not found.*Install Cursor CLI"):
-        choose_all(Loaded(settings, {}, []))
+        configure_agents(Loaded(settings, {}, []))
 
 
 async def test_a_binary_that_goes_away_fails_the_turn(workspace: Path, tmp_path: Path) -> None:

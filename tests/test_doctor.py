@@ -23,8 +23,8 @@ from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.errors import ConfigurationError
 from bridge.sandbox.confine import landlock_abi
 from bridge.server import registry
-from bridge.server.assemble import choose_all
-from bridge.server.settings import load
+from bridge.server.agents.configured import configure_agents
+from bridge.server.settings.load import load
 from bridge.session.session import Limits, Session
 from bridge.task.events import AgentEvent, Failed, Started
 from bridge.task.message import Message, Role, TextPart
@@ -44,7 +44,7 @@ SHORT = """
 import asyncio, sys
 from bridge.cli.doctor.command import doctor
 from bridge.cli.doctor.talk import Within
-from bridge.server.settings import load
+from bridge.server.settings.load import load
 within = Within(version=1, help=1, login=1, handshake=2, prompt=2)
 sys.exit(asyncio.run(doctor(load({}), sys.argv[1], "live" in sys.argv, True, within)))
 """
@@ -204,7 +204,7 @@ def test_people_are_told_the_same_in_lines(machine: Machine) -> None:
     assert mark(text, "program", "gemini").startswith("  ok  program    ")
     assert mark(text, "handshake", "gemini").startswith("  ok  handshake  answered in ")
     assert "BRIDGE_WARM_SESSIONS=1" in mark(text, "start", "gemini")
-    assert text.splitlines()[-1] == "All that is needed works: gemini."
+    assert text.splitlines()[-1] == "All necessary checks pass: gemini."
     assert "\n  --  claude-code" in text
     assert "npm install -g @anthropic-ai/claude-code" in text
 
@@ -473,7 +473,7 @@ def test_an_agent_without_a_handshake_says_so_and_takes_a_prompt(machine: Machin
     code, report = machine.examined("--agent", "jsonl", **env)
     check = the(report, "handshake", "jsonl")
     assert (code, check["status"]) == (0, "note")
-    assert "--live tries one" in check["text"]
+    assert "run with --live" in check["text"]
     code, report = machine.examined("--agent", "jsonl", "--live", **env)
     assert (code, the(report, "prompt", "jsonl")["status"]) == (0, "ok")
 
@@ -713,7 +713,7 @@ def test_adapters_are_listed_with_what_they_can(machine: Machine) -> None:
     assert set(registry.names()) <= set(rows)
     assert rows["claude-code"][1:9] == ["claude", *["yes"] * 7]
     assert rows["replay"][1:9] == ["-", "agent", "agent", *["no"] * 4, "agent"]
-    assert "agent: as the agent does" in done.stdout
+    assert "agent: depends on the program" in done.stdout
     assert "  replay: no models: a recording says what it says" in done.stdout
 
 
@@ -751,11 +751,11 @@ def test_a_model_for_an_agent_that_has_no_choice_is_refused_at_the_start(
     setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_ADAPTER", "replay")
-    (choice,) = choose_all(load({}))
-    assert choice.adapter.name == "replay"
+    (agent,) = configure_agents(load({}))
+    assert agent.adapter.name == "replay"
     monkeypatch.setenv(setting, "opus")
-    with pytest.raises(ConfigurationError, match=f"replay cannot be told.*Unset {setting}"):
-        choose_all(load({}))
+    with pytest.raises(ConfigurationError, match=f"replay does not support.*Unset {setting}"):
+        configure_agents(load({}))
 
 
 class Single(Echo):
@@ -770,11 +770,11 @@ def test_the_same_holds_for_adapters_of_others(
     setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_ADAPTER", f"{__name__}:Single")
-    (choice,) = choose_all(load({}))
-    assert choice.adapter is Single
+    (agent,) = configure_agents(load({}))
+    assert agent.adapter is Single
     monkeypatch.setenv(setting, "opus")
     with pytest.raises(ConfigurationError, match=r"it has one.*Unset"):
-        choose_all(load({}))
+        configure_agents(load({}))
 
 
 # --- the greeting of Claude Code -----------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession
 
 import bridge
+from bridge.server.settings.root import VARIABLES
 from tests import documents
 from tests.bridge_process import bridge as bridge_process
 from tests.client import Client, artifact_text, context_id, said
@@ -32,8 +33,11 @@ def test_the_matrix_of_clis_is_the_one_of_the_tests() -> None:
     assert documents.with_matrix(page) == page, REWRITE
 
 
-def test_every_setting_is_in_env_example() -> None:
+def test_every_setting_has_a_help_text_and_is_in_env_example() -> None:
     assert documents.ENV_EXAMPLE.read_text("utf-8") == documents.env_example(), REWRITE
+    assert {name for _, rows in documents.variables() for name, _, text in rows if text} == {
+        name.upper() for name in VARIABLES
+    }
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:

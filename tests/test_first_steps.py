@@ -1,4 +1,4 @@
-"""What a newcomer meets: output that is cut off, a CLI that is missing or not signed in."""
+"""What a newcomer meets: output that is cut off, a CLI that is missing or not logged in."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_cli_that_is_not_signed_in_is_named_at_the_start(
     }
     async with bridge(workspace, **env) as server:
         pass
-    notes = [line for line in server.log.splitlines() if "not signed in" in line]
+    notes = [line for line in server.log.splitlines() if "not logged in" in line]
     logged = [line for line in notes if "warning" in line]
     shown = [line for line in notes if line.startswith("  note ")]
     assert len(logged) == warned and len(shown) <= warned  # the banner does not wait for long
@@ -94,7 +94,7 @@ async def test_a_cli_that_does_not_say_is_not_waited_for(workspace: Path, tmp_pa
         "PYTHONPATH": f"{CHECKOUT}:{tmp_path}",
     }
     async with bridge(workspace, **env) as server:
-        assert "not signed in" not in server.log
+        assert "not logged in" not in server.log
         number = int(await asyncio.to_thread(fifo.read_text))
         assert psutil.pid_exists(number)
     assert server.process.returncode == 0

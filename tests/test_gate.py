@@ -14,7 +14,8 @@ import pytest_asyncio
 from aiohttp import ClientResponse
 
 from bridge.errors import ConfigurationError
-from bridge.server.settings import Settings, load
+from bridge.server.settings.load import load
+from bridge.server.settings.root import Settings
 from bridge.transports.json_body import MAX_DEPTH, MAX_TOKENS
 from tests.bridge_process import bridge
 from tests.client import Json
@@ -541,6 +542,6 @@ async def test_an_origin_that_would_never_match_is_no_setting(value: str, tmp_pa
 async def test_origins_are_compared_as_browsers_write_them() -> None:
     origins = ["HTTP://App.Example:80", "https://a:443", "https://a:80", "vscode-webview://1abc"]
     given: dict[str, Any] = {"bridge_allowed_origins": origins}
-    settings = Settings(**given)
+    settings = Settings().updated(given)
     wanted = ("http://app.example", "https://a", "https://a:80", "vscode-webview://1abc")
-    assert settings.bridge_allowed_origins == wanted
+    assert settings.server.allowed_origins == wanted

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.server.assemble import choose_all
-from bridge.server.settings import Loaded, Settings
+from bridge.server.agents.configured import configure_agents
+from bridge.server.settings.load import Loaded
+from bridge.server.settings.root import Settings
 from tests.client import (
     Client,
     Json,
@@ -216,6 +217,7 @@ async def test_a_cancel_leaves_nothing_behind(tmp_path: Path, pty: bool, repl: b
     ],
 )
 def test_what_cannot_be_is_said_at_the_start(settings: Json, about: str) -> None:
-    chosen = Settings(agent_adapter="generic", agent_binary=PROGRAM_OF_SYSTEM, **settings)
+    program = {"agent_adapter": "generic", "agent_binary": PROGRAM_OF_SYSTEM}
+    chosen = Settings().updated(program | settings)
     with pytest.raises(ConfigurationError, match=about):
-        choose_all(Loaded(chosen, {}, []))
+        configure_agents(Loaded(chosen, {}, []))

@@ -28,7 +28,7 @@ from bridge.auth.authentication import FAILURES
 from bridge.auth.oidc import LEEWAY, MAX_BYTES, Issuer, OidcConfig, principal_id
 from bridge.auth.principal import Principal
 from bridge.errors import ConfigurationError, Unavailable
-from bridge.server.settings import load
+from bridge.server.settings.load import load
 from tests.bridge_process import bridge
 from tests.client import Json, RpcError, artifact_text, task_id
 from tests.counting import counted

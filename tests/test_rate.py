@@ -18,7 +18,7 @@ from aiohttp import web
 from bridge.a2a.card import Card
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
-from bridge.server.app import Http, Service, make_app
+from bridge.server.app import Http, ServedAgent, make_app
 from bridge.transports.connection_limits import Connection, ConnectionLimits, LimitedRunner
 from bridge.transports.operation import Operations
 from bridge.transports.rate_limit import (
@@ -330,9 +330,11 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     nothing: Any = None
-    service = Service("broken", nothing, nothing, Broken(), make_broken)
+    agent = ServedAgent(
+        id="broken", manager=nothing, store=nothing, operations=Broken(), card=make_broken
+    )
     runner = LimitedRunner(
-        make_app(service, [], started=0.0, http=Http(identify=identify)), ConnectionLimits()
+        make_app(agent, [], started=0.0, http=Http(identify=identify)), ConnectionLimits()
     )
     await runner.setup()
     await runner.site(socket.create_server(("127.0.0.1", 0))).start()

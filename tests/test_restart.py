@@ -578,7 +578,7 @@ async def test_what_an_earlier_server_has_left_is_ended_and_nothing_else(
     try:
         async with place.server() as (server, client):
             await live.gone("idle", "below")
-            assert "ended what an earlier server had left" in server.log
+            assert "killed processes of an earlier server" in server.log
             assert place.sessions == []
         assert [one.poll() for one in strangers] == [None] * 3
     finally:
@@ -658,7 +658,7 @@ async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None
     spoil(place.state / "tasks.db")
     spoiled = (place.state / "tasks.db").read_bytes()
     async with place.server() as (server, client):
-        assert "put aside" in server.log
+        assert "was renamed" in server.log
         with pytest.raises(RpcError):
             await client.get(task["id"])
         assert artifact_text(await client.send("turn")) == "1"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.server.assemble import choose_all
-from bridge.server.settings import load
+from bridge.server.agents.configured import configure_agents
+from bridge.server.settings.load import load
 from tests.client import Client, Json, RpcError, artifact_text, context_id, states, task_id
 from tests.served import Server
 from tests.test_agents import CARD, TWO, Write, agents, get, of, write
@@ -177,7 +177,7 @@ async def test_the_card_at_the_root_names_the_others_as_skills(write: Write) -> 
 @pytest.mark.parametrize(
     ("profile", "about"),
     [
-        ('agent = "frist"', r"\[profiles.complex\] there is no agent frist. Did you mean first"),
+        ('agent = "frist"', r"\[profiles.complex\] unknown agent frist. Did you mean first"),
         ("agents = 1", "PROFILES.complex.agents: "),
         ("keywords = 1", "PROFILES.complex.keywords: "),
     ],
@@ -185,4 +185,4 @@ async def test_the_card_at_the_root_names_the_others_as_skills(write: Write) -> 
 async def test_a_profile_that_cannot_be(write: Write, profile: str, about: str) -> None:
     path = write(f"{TWO}\n[profiles.complex]\n{profile}")
     with pytest.raises(ConfigurationError, match=about):
-        choose_all(load({"config_file": str(path)}))
+        configure_agents(load({"config_file": str(path)}))

@@ -176,14 +176,14 @@ async def test_where_nothing_keeps_a_cli_in_the_operator_is_told(
 ) -> None:
     async with serving_shell(workspace, **env) as (client, server):
         assert artifact_text(await client.send("echo x > ../beside && echo out")) == "out\n"
-        assert "\n  sandbox    none: agents can do what this user can\n" in server.log
+        assert "\n  sandbox    none: agents can do all that this user can do\n" in server.log
         assert server.log.count("no Landlock") == (env == NO_LANDLOCK)
 
 
 @pytest.mark.parametrize(
     ("env", "about"),
     [
-        ({"AGENT_FORCE": "true"}, "BRIDGE_SANDBOX=none, if it may do whatever this user can"),
+        ({"AGENT_FORCE": "true"}, "BRIDGE_SANDBOX=none if the CLI may do all"),
         ({"BRIDGE_SANDBOX": "landlock"}, "here is no Landlock"),
         ({"BRIDGE_SANDBOX_PORTS": "443"}, "BRIDGE_SANDBOX_PORTS"),
     ],
@@ -830,7 +830,7 @@ async def test_from_a_checkout_agents_work_beside_the_code(tmp_path: Path) -> No
         )
         text = artifact_text(task) or said(task)
         assert text.startswith(f"{tmp_path}/checkout/workspace\n")
-        assert "note       this directory has the bridge's own code" in server.log
+        assert "note       this directory contains the code of the bridge" in server.log
     made = tmp_path / "checkout/workspace"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert (tmp_path / "checkout/bridge/sandbox/confine.py").read_text() != "x\n"

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.server.settings import Loaded, Settings, load
+from bridge.server.settings.load import Loaded, load
+from bridge.server.settings.root import NAMES, Settings
 from bridge.workspace.project_config import guards
 from tests.bridge_process import bridge
 from tests.client import Client, artifact_text
@@ -124,7 +125,7 @@ ELSEWHERE = {
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory that the server is started in, with nothing set; the workspace is another."""
     for name in list(os.environ):
-        if name.lower() in Settings.model_fields:
+        if name.lower() in NAMES:
             monkeypatch.delenv(name)
     for folder in ("start", "workspace"):
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -134,6 +135,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 Source = Callable[[str, str], Loaded]
+
+
+def by_name(settings: Settings) -> dict[str, Any]:
+    """Every value by the name of its setting, whatever section it is in."""
+    sections = settings.model_dump(by_alias=True).values()
+    return {name: value for section in sections for name, value in section.items()}
 
 
 @pytest.fixture(params=["environment", ".env", "--env-file", "CONFIG_FILE"])
@@ -166,7 +173,7 @@ def source(request: pytest.FixtureRequest, start: Path, monkeypatch: pytest.Monk
 
 
 def test_every_setting_is_among_those_that_are_tried() -> None:
-    assert set(Settings.model_fields) == set(VALUES) | ELSEWHERE
+    assert set(NAMES) == set(VALUES) | ELSEWHERE
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -180,15 +187,16 @@ def test_every_setting_is_read_from_every_source(
             return  # it lies in what is the workspace without it, and is not read: see below
     if name == "host":
         monkeypatch.setenv("BRIDGE_TOKEN", "x" * 16)
-    assert getattr(source(name.upper(), text).settings, name) == value
+    assert by_name(source(name.upper(), text).settings)[name] == value
 
 
 def test_what_is_empty_is_not_set(monkeypatch: pytest.MonkeyPatch, start: Path) -> None:
     monkeypatch.setenv("PORT", "")
     (start / ".env").write_text("HOST=\nLOG_LEVEL\nAGENT_MODEL=\n")
     settings = load({}).settings
-    assert (settings.port, settings.host, settings.log_level) == (41242, "127.0.0.1", "INFO")
-    assert settings.agent_model is None
+    server = settings.server
+    assert (server.port, server.host, server.log_level) == (41242, "127.0.0.1", "INFO")
+    assert settings.agent.model is None
 
 
 def test_flags_come_before_the_environment_before_the_env_file_before_the_config_file(
@@ -202,20 +210,20 @@ def test_flags_come_before_the_environment_before_the_env_file_before_the_config
     monkeypatch.setenv("PORT", "2")
     monkeypatch.setenv("HOST", "127.0.0.1")
     settings = load({"port": "1", "host": None}).settings
-    assert (settings.port, settings.host) == (1, "127.0.0.1")
-    assert (settings.log_level, settings.agent_model) == ("WARNING", "toml")
-    assert load({}).settings.port == 2
+    assert (settings.server.port, settings.server.host) == (1, "127.0.0.1")
+    assert (settings.server.log_level, settings.agent.model) == ("WARNING", "toml")
+    assert load({}).settings.server.port == 2
     monkeypatch.delenv("PORT")
-    assert load({}).settings.port == 3
+    assert load({}).settings.server.port == 3
     (start / ".env").unlink()
-    assert load({"config_file": str(config)}).settings.port == 4
+    assert load({"config_file": str(config)}).settings.server.port == 4
 
 
 def test_another_env_file_takes_the_place_of_the_implicit_one(start: Path) -> None:
     (start / ".env").write_text("PORT=1\nLOG_LEVEL=ERROR\n")
     (start / "my.env").write_text("PORT=2\n")
     settings = load({}, str(start / "my.env")).settings
-    assert (settings.port, settings.log_level) == (2, "INFO")
+    assert (settings.server.port, settings.server.log_level) == (2, "INFO")
 
 
 def test_values_of_an_env_file_are_taken_as_they_are(
@@ -224,7 +232,7 @@ def test_values_of_an_env_file_are_taken_as_they_are(
     monkeypatch.setenv("SECRET", "revealed")
     (start / ".env").write_text("AGENT_NAME='${SECRET} $SECRET'\nAGENT_DESCRIPTION=\"a # b\"\n")
     settings = load({}).settings
-    assert (settings.agent_name, settings.agent_description) == ("${SECRET} $SECRET", "a # b")
+    assert (settings.agent.name, settings.agent.description) == ("${SECRET} $SECRET", "a # b")
     assert "PORT" not in os.environ
 
 
@@ -279,7 +287,7 @@ def test_an_env_file_that_agents_can_write_is_not_read_and_the_operator_is_told(
     (start / ".env").write_text("PORT=1\nBRIDGE_TOKEN=chosen-by-the-repository\n")
     inside(start, monkeypatch, how)
     loaded = load({})
-    assert loaded.settings.port == 41242 and loaded.settings.bridge_token is None
+    assert loaded.settings.server.port == 41242 and loaded.settings.auth.token is None
     assert loaded.dotenv == {}
     assert len(loaded.warnings) == 1
     assert "inside the workspace" in loaded.warnings[0] and "--env-file" in loaded.warnings[0]
@@ -292,7 +300,7 @@ def test_a_directory_of_a_name_that_only_begins_like_the_workspace_is_outside(
     monkeypatch.setenv("AGENT_REPO_PATH", str(start.parent / "sta"))
     (start / ".env").write_text("PORT=1\n")
     loaded = load({})
-    assert (loaded.settings.port, loaded.warnings) == (1, [])
+    assert (loaded.settings.server.port, loaded.warnings) == (1, [])
 
 
 def test_an_env_file_inside_the_workspace_is_refused_even_if_it_is_asked_for(
@@ -394,10 +402,10 @@ def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("prot = 1", "prot, which is no setting. Did you mean port?"),
+        ("prot = 1", "unknown setting prot. Did you mean port?"),
         ("agent_adaptor = 'x'", "Did you mean agent_adapter?"),
         ("BRIDGE_TOKN = 'x'", "Did you mean bridge_token?"),
-        ("zzz = 1", "zzz, which is no setting."),
+        ("zzz = 1", "unknown setting zzz."),
         ("[agents.a]\nadaptr = 'x'", "Did you mean adapter?"),
         ("port = ", "cannot read CONFIG_FILE"),
     ],
@@ -417,9 +425,9 @@ def test_the_config_file_has_types_of_its_own(start: Path) -> None:
         "agent_force = true\nagent_env = ['A', 'B']\nbridge_replay_speed = 2\n"
     )
     settings = load({"config_file": str(start / "settings.toml")}).settings
-    assert (settings.port, settings.agent_args) == (5, ("-a", "b c"))
-    assert settings.agent_allowed_repo_roots == ("/srv",)
-    assert (settings.agent_force, settings.agent_env) == (True, ("A", "B"))
+    assert (settings.server.port, settings.agent.args) == (5, ("-a", "b c"))
+    assert settings.agent.allowed_repo_roots == ("/srv",)
+    assert (settings.agent.force, settings.agent.env) == (True, ("A", "B"))
 
 
 def test_a_config_file_that_is_missing_is_told(start: Path) -> None:

@@ -221,7 +221,7 @@ async def test_one_that_knows_another_workspace_is_not_handed_over(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(
-        "bridge.server.assemble._warm", lambda choice: prewarm.Plan(1, True, PATTERNS)
+        "bridge.server.assemble._warm", lambda agent: prewarm.Plan(1, True, PATTERNS)
     )
     async with serving(workspace, bridge_warm_sessions=1) as server:
         await kept(server, 1)
@@ -515,7 +515,7 @@ async def test_the_operator_is_told_where_it_has_no_effect(workspace: Path) -> N
     settings: Json = {"AGENT_ADAPTER": "generic", "AGENT_BINARY": "/bin/cat"}
     async with bridge(workspace, **settings, BRIDGE_WARM_SESSIONS="1") as server:
         (note,) = [line for line in server.log.splitlines() if "BRIDGE_WARM_SESSIONS" in line]
-        assert "is started anew for each turn" in note
+        assert "starts a new process for each turn" in note
 
 
 async def test_health_and_monitor_count_them(workspace: Path, http: aiohttp.ClientSession) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import ConfigurationError, WorkspaceError
-from bridge.server.settings import load
+from bridge.server.settings.load import load
 from bridge.workspace.paths import Workspaces
 from tests.client import artifact_text, context_id, facts, said, state
 from tests.served import serving

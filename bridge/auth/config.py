@@ -1,4 +1,4 @@
-"""The settings of authentication, which bridge/server/settings.py reads."""
+"""The settings of authentication, which bridge/server/settings reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: `coding-agent-bridge [serve]`, and the commands beside it."""
+"""The command line: `coding-agent-bridge [serve]` and the other commands."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bridge import __version__
 from bridge.auth.authentication import new_token
 from bridge.errors import ConfigurationError
 from bridge.server.lifecycle import serve
-from bridge.server.settings import Loaded, load
+from bridge.server.settings.load import Loaded, load
 
 EXAMPLES = """\
 examples:
   AGENT_ADAPTER=claude-code coding-agent-bridge          serve Claude Code in this directory
   coding-agent-bridge --adapter replay                   try it without any CLI or key
-  coding-agent-bridge --adapter jsonl                    a program of yours (AGENT_BINARY)
-  coding-agent-bridge doctor                             what works here, and what to do if not
-  coding-agent-bridge adapters                           what can be served, and what each can do
+  coding-agent-bridge --adapter jsonl                    serve your own program (AGENT_BINARY)
+  coding-agent-bridge doctor                             check this machine and its CLIs
+  coding-agent-bridge adapters                           list the adapters and their abilities
   coding-agent-bridge card verify http://127.0.0.1:41242 --keys trusted.json
   coding-agent-bridge record talk.jsonl -- claude -p …   record a CLI, to replay it later
 
@@ -32,9 +32,9 @@ All settings are environment variables; docs/settings.md and .env.example list t
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 after an orderly stop, 1 if the server cannot run, 2 for wrong settings.
-    Of the doctor: 0 if all that is needed works, 1 if not, 2 for wrong settings. 141, as a shell
-    reports SIGPIPE, if the reader of the output has gone: `… adapters | head`."""
+    """Run a command. Returns the exit status: 0 after an orderly stop, 1 if the server cannot run,
+    2 for invalid settings. Of the doctor: 0 if all necessary checks pass, 1 if one fails, 2 for
+    invalid settings. 141 (SIGPIPE) if the reader of the output has exited: `… adapters | head`."""
     try:
         try:
             return _run(argv)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout:
                 sys.stdout.flush()
     except BrokenPipeError:
-        # The rest of the buffer must not be written at the exit of the interpreter.
+        # The interpreter must not write the rest of the buffer at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
@@ -51,10 +51,10 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0].startswith("-"):
         arguments.insert(0, "serve")
-    # What follows `--` is somebody else's command line and must not be parsed as ours.
+    # The arguments after `--` are the command line of another program.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if arguments[0] == "card":
-        end = min(end, 2)  # the rest is the subcommand's
+        end = min(end, 2)  # the subcommand parses the rest
     options = _parser().parse_args(arguments[:end])
     try:
         if options.command == "card":
@@ -106,14 +106,14 @@ def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
     if options.action == "verify":
         return verify_command(argv)
     if len(argv) != 2:
-        raise ConfigurationError("card new-key needs a kind and a name: new-key ES256 NAME")
+        raise ConfigurationError("card new-key requires a kind and a name: new-key ES256 NAME")
     print(json.dumps({"keys": [new_key(*argv)]}))
     return 0
 
 
 def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     if not argv:
-        raise ConfigurationError("record needs a command: record FILE -- claude -p …")
+        raise ConfigurationError("record requires a command: record FILE -- claude -p …")
     from bridge.server.recording import record
 
     return record(options.file, argv, options.adapter)
@@ -136,34 +136,35 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser(
         "doctor",
-        description="What works here with these settings, and what to do about what does not: the "
-        "machine, the folders, the port, and each known CLI with its version, flags, login and a "
-        "handshake, for which no model is asked. Exit status: 0 if all that is needed works, 1 if "
-        "something does not, 2 for wrong settings.",
+        description="Check the machine, the folders, the port, and each known CLI: version, flags, "
+        "login, and a handshake without a model request. Each failure is printed with its remedy. "
+        "Exit status: 0 if all necessary checks pass, 1 if one fails, 2 for invalid settings.",
         parents=[settings],
     )
-    check.add_argument("--agent", help="look at this one alone: an id of CONFIG_FILE, an adapter")
-    check.add_argument("--live", action="store_true", help="send a prompt; it may cost something")
-    check.add_argument("--json", action="store_true", help="one object, for programs")
-    table = commands.add_parser(
-        "adapters", description="All that can be served, and what each can and cannot do."
+    check.add_argument("--agent", help="check only this agent (an id of CONFIG_FILE) or adapter")
+    check.add_argument(
+        "--live", action="store_true", help="send a test prompt (may incur API cost)"
     )
-    table.add_argument("--json", action="store_true", help="one object, for programs")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    table = commands.add_parser(
+        "adapters", description="List all adapters with their abilities and limitations."
+    )
+    table.add_argument("--json", action="store_true", help="print one JSON object")
 
     tape = commands.add_parser(
         "record",
         usage="coding-agent-bridge record [--adapter NAME] FILE -- COMMAND …",
-        description="Run a CLI and write down all that passes through it. It takes the CLI's "
-        "place, so a bridge can be pointed at it to record a session with a client.",
+        description="Run a CLI and record its input and output. Use this command in place of the "
+        "CLI in a bridge to record a session with a client.",
     )
-    tape.add_argument("file", help="where to write the recording")
-    tape.add_argument("--adapter", help="adapter that understands this CLI")
+    tape.add_argument("file", help="path of the recording")
+    tape.add_argument("--adapter", help="adapter for this CLI")
     token = commands.add_parser(
         "token",
-        description="Make a bearer token, and what stands in CONFIG_FILE for it: its SHA-256. The "
-        "token itself is shown once.",
+        description="Make a bearer token, and its entry for CONFIG_FILE, which contains only the "
+        "SHA-256 of the token. The token is printed once.",
     )
-    token.add_argument("name", help="whose it is; tasks belong to this name")
+    token.add_argument("name", help="name of the principal; tasks belong to it")
     card = commands.add_parser(
         "card",
         usage="coding-agent-bridge card {verify CARD --keys FILE | new-key KIND NAME}",
@@ -175,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings_parser() -> argparse.ArgumentParser:
-    """The flags that are settings; whoever reads the settings has all of them."""
+    """The flags that override settings, for all commands that read the settings."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--host", help="address to listen on [HOST, 127.0.0.1]")
     parser.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
@@ -186,12 +187,12 @@ def _settings_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--token", action=_Removed, help=argparse.SUPPRESS)
     parser.add_argument("--config", help="TOML file with settings [CONFIG_FILE]")
-    parser.add_argument("--env-file", help="file with settings instead of ./.env")
+    parser.add_argument("--env-file", help="file of variables, instead of ./.env")
     return parser
 
 
 class _Removed(argparse.Action):
-    """Of a flag whose value every user of the machine could read in the list of processes."""
+    """A removed flag: every user of the machine could read its value in the process list."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.error("--token was removed: use --token-file FILE, or BRIDGE_TOKEN_FILE")

@@ -1,1 +1,1 @@
-"""Settings, assembly, the application, and the life of one server."""
+"""The settings, the assembly, the application and the life of one server."""

@@ -1,8 +1,9 @@
-"""The aiohttp application: routes, authentication, and what a request that fails is told."""
+"""The aiohttp application: routes, authentication, cards, and the page for browsers."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,41 +21,40 @@ from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.tasks import TaskManager
-from bridge.server import welcome
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
 from bridge.store.tasks import TaskStore
 from bridge.transports.jsonrpc import JsonRpc
-from bridge.transports.negotiation import retry_after, shows_retry
+from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
 from bridge.transports.origin import OriginCheck
 from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted
 
 log = logging.getLogger(__name__)
-for binding in ("jsonrpc", "rest", "sse"):  # whoever finds what breaks a handler can do so often
+for binding in ("jsonrpc", "rest", "sse"):  # a client can repeat a request that fails
     logging.getLogger(f"bridge.transports.{binding}").addFilter(RateLimitedLogs())
 log.addFilter(RateLimitedLogs())
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-ADDRESSES = 32  # by which clients know one server; for each, its cards are made once
-CARD_MAX_AGE = 60  # seconds; a card changes when the server is started anew
-UNKNOWN = (
-    "Send a token. The operator's is in a file that the server's banner names, by default "
+ADDRESSES = 32  # different base URLs of one server for which its cards are cached
+CARD_MAX_AGE = 60  # seconds; a card changes only with a restart of the server
+UNAUTHENTICATED = (
+    "Send a token. The operator token is in a file that the server's banner names, by default "
     '$XDG_STATE_HOME/coding-agent-bridge/PORT/token: curl -H "Authorization: Bearer '
     '$(cat ~/.local/state/coding-agent-bridge/PORT/token)"'
 )
-"""What a client without a valid token is told. It names no path of this machine."""
+"""The error for a client without a valid token. It contains no path of this machine."""
 Identify = Callable[[web.Request], Principal | Awaitable[Principal | None] | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeCard = Callable[[str], Card]
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """An agent as it is served. `card` makes its card, given the address that clients know the
-    server by (`http://host:port`); `card_versions` is its shape: both, 1.0 or 0.3; `sign` adds
-    signatures to it; `extension_required` refuses clients that do not ask for our extension."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAgent:
+    """An agent and its operations. `card` makes its card for the base URL that clients use
+    (`http://host:port`); `card_versions` is the shape of the card: both, 1.0 or 0.3; `sign` adds
+    signatures to it; `extension_required`: clients must request the extension."""
 
     id: str
     manager: TaskManager
@@ -66,8 +66,8 @@ class Service:
     extension_required: bool = False
 
 
-class Watched(Protocol):
-    """What may not work for a while. `problem` says why, in the words that /health tells."""
+class HealthCheck(Protocol):
+    """A part of the server that can fail for a while. `problem`: the text for /health, or None."""
 
     @property
     def problem(self) -> str | None: ...
@@ -75,9 +75,9 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """`public_url`: how clients reach the server, where that is not what they say. `identify` says
-    who sends a request, maybe not at once; None for somebody who must present a token.
-    `hosts`, `origins`: see OriginCheck."""
+    """`public_url`: the base URL, if the Host header does not contain it. `identify` returns the
+    principal of a request, or an awaitable of it; None: the client must send a token. `hosts`,
+    `origins`: see OriginCheck."""
 
     public_url: str | None = None
     identify: Identify = lambda request: OPERATOR
@@ -87,42 +87,47 @@ class Http:
 
 
 def make_app(
-    root: Service,
-    services: Sequence[Service],
+    root: ServedAgent,
+    agents: Sequence[ServedAgent],
     *,
     started: float,
     monitor: Monitor | None = None,
-    watched: Sequence[Watched] = (),
+    checks: Sequence[HealthCheck] = (),
     sessions: Callable[[], Mapping[str, Any]] = dict,
     http: Http = Http(),
 ) -> web.Application:
-    """The server without its sockets. `services` answer below /agents/ID, the default one first;
-    `root` answers at the root. `started`: when the cards were last changed, in seconds since
-    1970. `watched`: what /health looks at beside the agents' stores; `sessions`: how many sessions
-    there are, in figures for /health."""
+    """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
+    `root` answers at the root. `started`: the time of the last change of the cards, in seconds
+    since 1970. `checks`: the parts that /health checks in addition to the stores of the agents;
+    `sessions`: the figures of sessions for /health."""
     public_url = http.public_url
-    middlewares = [_welcome(public_url), _in_json, _authentication(http.identify)]
+    middlewares = [_answer_browser(public_url), _in_json, _authentication(http.identify)]
     app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
     OriginCheck(http.hosts, http.origins, public_url).attach(app)
-    _add_agent(app, "", root, public_url, started)
-    for service in services:
-        _add_agent(app, f"/agents/{service.id}", service, public_url, started)
+    _add_agent(app, "", root, public_url=public_url, started=started)
+    for agent in agents:
+        _add_agent(app, f"/agents/{agent.id}", agent, public_url=public_url, started=started)
 
-    async def agents(request: web.Request) -> web.StreamResponse:
-        return await _agents(services, _base(request, public_url))
+    async def list_agents(request: web.Request) -> web.StreamResponse:
+        return await _list_agents(agents, _base(request, public_url))
 
     async def health(request: web.Request) -> web.StreamResponse:
-        return _health(services, watched, sessions())
+        return _health(agents, checks, sessions())
 
     if monitor:
         app.add_routes(monitor.routes())
-    app.router.add_get("/agents", agents)
+    app.router.add_get("/agents", list_agents)
     app.router.add_get("/health", health)
     return app
 
 
 def _add_agent(
-    app: web.Application, prefix: str, service: Service, public_url: str | None, started: float
+    app: web.Application,
+    prefix: str,
+    agent: ServedAgent,
+    *,
+    public_url: str | None,
+    started: float,
 ) -> None:
     def address(request: web.Request) -> str:
         return _base(request, public_url) + prefix
@@ -132,12 +137,12 @@ def _add_agent(
 
     @lru_cache(ADDRESSES)
     def encoded_card(base: str) -> Document:
-        body = encode_card(service.card(base), service.card_versions)
-        return Document.of(service.sign(body) if service.sign else body, started)
+        body = encode_card(agent.card(base), agent.card_versions)
+        return Document.of(agent.sign(body) if agent.sign else body, started)
 
     @lru_cache(ADDRESSES)
     def description(base: str) -> Document:
-        return Document.of(document(service.card(base)), started, scope="private")
+        return Document.of(document(agent.card(base)), started, scope="private")
 
     async def card(request: web.Request) -> web.StreamResponse:
         return _cached(request, encoded_card(address(request)))
@@ -145,10 +150,10 @@ def _add_agent(
     async def describe(request: web.Request) -> web.StreamResponse:
         return _cached(request, description(address(request)))
 
-    jsonrpc = JsonRpc(service.operations, caller, service.extension_required)
+    jsonrpc = JsonRpc(agent.operations, caller, agent.extension_required)
     for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):
         app.router.add_post(prefix + path, jsonrpc.handle)
-    rest = Rest(service.operations, caller, service.extension_required)
+    rest = Rest(agent.operations, caller, agent.extension_required)
     for start in (prefix + "/a2a/rest", *(() if prefix else ("",))):
         app.add_routes(rest.routes(start))
 
@@ -158,7 +163,7 @@ def _add_agent(
 
 
 def _base(request: web.Request, public_url: str | None) -> str:
-    """The server's address: the operator's word, else the one that the client itself used."""
+    """The base URL of the server: PUBLIC_URL, otherwise the one of the request."""
     return (public_url or f"{request.scheme}://{request.host}").rstrip("/")
 
 
@@ -166,8 +171,8 @@ def _base(request: web.Request, public_url: str | None) -> str:
 
 
 def encode_card(card: Card, versions: str) -> dict[str, Any]:
-    """The agent card. The hybrid is the 1.0 card with the members that a 0.3 client needs; the
-    1.0 interfaces stand first, since clients take the first that they can speak."""
+    """The agent card. The hybrid is the 1.0 card with the members that a 0.3 client needs. The 1.0
+    interfaces come first, because clients use the first interface that they support."""
     newest, oldest = (codec.encode_card(card) for codec in CODECS)
     if versions != "both":
         return newest if versions == "1.0" else oldest
@@ -178,7 +183,7 @@ def encode_card(card: Card, versions: str) -> dict[str, Any]:
 
 
 def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Members of both; objects that both have are merged likewise."""
+    """The members of both; an object that is in both is merged in the same way."""
     merged = {**old, **new}
     for name in old.keys() & new.keys():
         if isinstance(old[name], dict) and isinstance(new[name], dict):
@@ -188,8 +193,8 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """JSON that stays as it is as long as the server runs; `tag` tells it from another. `headers`
-    are what a cache needs (§8.6), `changed` is in seconds since 1970."""
+    """JSON that does not change while the server runs. `tag` identifies it; `headers` are the
+    caching headers (§8.6); `changed` is in seconds since 1970."""
 
     data: bytes
     tag: str
@@ -198,7 +203,7 @@ class Document:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], changed: float, scope: str = "public") -> Document:
-        """`scope`: who may keep it."""
+        """`scope`: the caches that may store it, public or private."""
         data = orjson.dumps(body)
         tag = hashlib.sha256(data).hexdigest()[:32]
         headers = {
@@ -211,76 +216,119 @@ class Document:
 
 
 def _cached(request: web.Request, document: Document) -> web.Response:
-    """`document`, or 304 where the client's copy is still good."""
-    if _still_good(request, document):
+    """`document`, or 304 if the copy of the client is valid."""
+    if _is_fresh(request, document):
         return web.Response(status=304, headers=document.headers)
     return web.Response(
         body=document.data, headers=document.headers, content_type="application/json"
     )
 
 
-def _still_good(request: web.Request, document: Document) -> bool:
-    if request.if_none_match is not None:  # it alone counts where both are sent (RFC 9110 §13.2.2)
+def _is_fresh(request: web.Request, document: Document) -> bool:
+    if request.if_none_match is not None:  # it has precedence (RFC 9110 §13.2.2)
         return any(given.value in (document.tag, "*") for given in request.if_none_match)
     since = request.headers.get("If-Modified-Since")
     try:
         changed = int(document.changed)
         return since is not None and parsedate_to_datetime(since).timestamp() >= changed
-    except (ValueError, OverflowError):  # no date
+    except (ValueError, OverflowError):  # not a date
         return False
 
 
 # --- about the server --------------------------------------------------------------------------
 
 
-async def _agents(services: Sequence[Service], base: str) -> web.Response:
+async def _list_agents(agents: Sequence[ServedAgent], base: str) -> web.Response:
     listed = [
         {
-            "id": service.id,
+            "id": agent.id,
             "name": card.name,
             "description": card.description,
-            "default": service is services[0],
+            "default": agent is agents[0],
             "url": card.url,
-            "card": f"{base}/agents/{service.id}{CARD_PATHS[0]}",
+            "card": f"{base}/agents/{agent.id}{CARD_PATHS[0]}",
         }
-        for service in services
-        for card in [service.card(f"{base}/agents/{service.id}")]
+        for agent in agents
+        for card in [agent.card(f"{base}/agents/{agent.id}")]
     ]
     return _json({"agents": listed})
 
 
 def _health(
-    services: Sequence[Service], watched: Sequence[Watched], sessions: Mapping[str, Any]
+    agents: Sequence[ServedAgent], checks: Sequence[HealthCheck], sessions: Mapping[str, Any]
 ) -> web.Response:
-    """Degraded: something does not work, which may pass; agents that are at work go on. A server
-    that is only saturated is ok: new tasks wait. Anybody may read it, so it has only figures."""
-    agents = {service.id: service.manager.figures() for service in services}
-    found = [one.problem for one in (*(service.store for service in services), *watched)]
+    """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
+    ok: new tasks wait. The response needs no authentication, so it contains only figures."""
+    figures = {agent.id: agent.manager.figures() for agent in agents}
+    found = [one.problem for one in (*(agent.store for agent in agents), *checks)]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    return _json({**status, "version": __version__, "agents": agents, "sessions": sessions})
+    return _json({**status, "version": __version__, "agents": figures, "sessions": sessions})
 
 
 def _json(body: dict[str, Any]) -> web.Response:
     return web.Response(body=orjson.dumps(body), content_type="application/json")
 
 
-def _welcome(public_url: str | None) -> Any:
-    """Middleware that answers a browser at the root, which is not asked for a token."""
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+}
+_EXAMPLE = """\
+curl -N {base}/a2a/jsonrpc \\
+  -H 'Content-Type: application/json' -H 'A2A-Version: 1.0' \\
+  -H "Authorization: Bearer $TOKEN" \\
+  -d '{{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{{"message":
+       {{"messageId":"1","role":"ROLE_USER","parts":[{{"text":"Describe this project"}}]}}}}}}'"""
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>coding-agent-bridge</title></head>
+<body>
+<h1>coding-agent-bridge</h1>
+<p>Programs use this server to run a coding agent through the Agent2Agent protocol (A2A). Use an A2A
+client or curl; the server has only this page for browsers.</p>
+<ul>
+<li><a href="{base}/.well-known/agent-card.json">The agent card</a> describes the agent and contains
+its addresses.</li>
+<li><a href="{base}/health">/health</a> shows the health of the server.</li>
+</ul>
+<h2>An example</h2>
+<p>If the server requires a token, set <code>TOKEN</code> to the token from its operator.
+docs/protocol.md of the project explains the answer, and docs/curl.md shows how to answer a question
+of the agent.</p>
+<pre>{example}</pre>
+</body>
+</html>
+"""
+
+
+def _answer_browser(public_url: str | None) -> Any:
+    """Middleware that answers a browser at the root with a page. The page is the same for every
+    client, so it needs no authentication; it has no scripts and no styles."""
 
     @web.middleware
-    async def greet(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if welcome.is_for(request):
-            return welcome.respond(_base(request, public_url))
-        return await handler(request)
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_root = request.method in ("GET", "HEAD") and request.rel_url.raw_path == "/"
+        if not (is_root and prefers_html(request)):
+            return await handler(request)
+        base = _base(request, public_url)
+        example = html.escape(_EXAMPLE.format(base=base))
+        return web.Response(
+            text=_PAGE.format(base=html.escape(base), example=example),
+            content_type="text/html",
+            headers=_PAGE_HEADERS,
+        )
 
-    return greet
+    return answer
 
 
 @web.middleware
 async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Says in JSON, which clients expect, that there is no such path or method, or that the server
-    is at fault; why, is in its log alone."""
+    """Middleware that answers unknown paths, unknown methods and server errors with JSON. The cause
+    of a server error is only in the log."""
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
@@ -293,11 +341,11 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def _authentication(identify: Identify) -> Any:
-    """Middleware that lets only those pass who are known, but for cards and /health."""
+    """Middleware that requires a known principal, except for cards and /health."""
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        # The path as it was sent: an encoded slash is part of an id, and makes nothing a card.
+        # The raw path: an encoded slash is part of an id and does not make it a card path.
         if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
         try:
@@ -310,7 +358,7 @@ def _authentication(identify: Identify) -> Any:
         if principal:
             request[PRINCIPAL] = principal
             return await handler(request)
-        response = respond_error(request, encode_error(Unauthenticated(UNKNOWN)))
+        response = respond_error(request, encode_error(Unauthenticated(UNAUTHENTICATED)))
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
         return response
 

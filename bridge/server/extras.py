@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
-from bridge.server.settings import Settings
+from bridge.server.settings.root import Settings
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
 
 
 def token_issuer(settings: Settings) -> TokenIssuer | None:
-    """The OpenID provider whose tokens the server accepts, if there is one. To be called inside a
-    running loop. Raises ConfigurationError where the extra `oidc` is missing."""
-    if settings.bridge_oidc_issuer is None or not settings.auth.required:
+    """The OpenID provider whose tokens the server accepts, if one is configured. Requires a running
+    event loop. Raises ConfigurationError if the extra `oidc` is missing."""
+    auth = settings.auth
+    if auth.oidc_issuer is None or not auth.config.required:
         return None
     from bridge.auth import oidc
 
     config = oidc.OidcConfig(
-        issuer=settings.bridge_oidc_issuer,
-        audiences=settings.bridge_oidc_audience,
-        scopes=settings.bridge_oidc_scopes,
-        jwks=settings.bridge_oidc_jwks,
-        claim=settings.bridge_oidc_claim,
-        workspaces=settings.bridge_oidc_workspaces_claim,
+        issuer=auth.oidc_issuer,
+        audiences=auth.oidc_audience,
+        scopes=auth.oidc_scopes,
+        jwks=auth.oidc_jwks,
+        claim=auth.oidc_claim,
+        workspaces=auth.oidc_workspaces_claim,
     )
     return oidc.Issuer(config)
 

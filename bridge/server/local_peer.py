@@ -1,17 +1,17 @@
 """Whether a connection comes from a process that this server started.
 
-An agent runs as the user of the server, on the same machine. So neither a user id nor a token, that
-an agent without walls can read, proves that the operator asks. What an agent cannot change is its
-control group and its parents. The operator's credentials count only on connections whose other end
-is shown to be outside; what cannot be shown is refused:
+An agent runs as the user of the server, on the same machine. So neither a user id nor a token,
+which an agent without walls can read, proves that a request comes from the operator. An agent
+cannot change its control group and its parents. The operator's credentials are valid only on
+connections whose peer is proved to be outside; a connection without proof is refused:
 
 * The kernel names the control group of the process that made the socket. An agent within walls
   cannot leave its group, so the group decides.
-* Where there are no groups, or an agent has no walls, the processes that hold the socket decide.
-  There must be at least one, and none may descend from the server, be marked, or be in a group of
-  an agent.
+* Without control groups, or if an agent has no walls, the processes that hold the socket decide.
+  At least one process must hold it, and none of them may descend from the server, have its marker,
+  or be in a group of an agent.
 
-A connection from another machine is not looked at: no process of this one holds it.
+A connection from another machine is accepted without a search: a local process cannot hold it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from bridge.process import cgroup, procfs
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64  # connections that wait for their answer; the search takes milliseconds for each
-MOST_GROUPS = 10_000  # that are remembered
-_Ends = tuple[Any, Any]  # the addresses of a connection: ours, the other
+MAX_WAITING = 64  # connections that wait for a search, which takes milliseconds each
+MAX_GROUPS = 10_000  # in the cache
+_Ends = tuple[Any, Any]  # the local and the remote address of a connection
 
 
 class Origin:
-    """`markers`: what the markers of this server's processes begin with. `walled`: control groups
-    decide where there are any, because walls keep every agent from leaving its own."""
+    """`markers`: the prefix of the markers of this server's processes. `walled`: control groups, if
+    available, decide, because walls keep every agent in its group."""
 
     def __init__(self, markers: str, walled: bool) -> None:
         self._marker = f"{procfs.MARKER}={markers}".encode()
@@ -49,8 +49,8 @@ class Origin:
         self._waiting = 0
 
     def is_outside(self, connection: asyncio.BaseTransport | None) -> bool | Awaitable[bool]:
-        """Whether the other end is no process that the server started. Raises Unavailable while
-        that cannot be found out."""
+        """Whether the peer is a process that the server did not start. Raises Unavailable if this
+        is unknown for now."""
         if connection is None:
             return False
         if connection in self._known:
@@ -59,7 +59,7 @@ class Origin:
         try:
             peer = peer_of(*ends)
         except OSError as error:
-            raise _try_again() from error
+            raise _unknown_for_now() from error
         if peer is None:
             return self._note(connection, _is_elsewhere(ends[1]))
         if peer.group in _verdicts and (self._group_decides or _verdicts[peer.group]):
@@ -75,30 +75,29 @@ class Origin:
         return outside
 
     async def _later(self, connection: object, peer: Peer, ends: _Ends) -> bool:
-        if self._waiting >= AT_ONCE:
-            raise _try_again()
+        if self._waiting >= MAX_WAITING:
+            raise _unknown_for_now()
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            outside = await loop.run_in_executor(self._searcher, self._look, peer, ends)
+            outside = await loop.run_in_executor(self._searcher, self._search, peer, ends)
         except OSError as error:
-            raise _try_again() from error
+            raise _unknown_for_now() from error
         finally:
             self._waiting -= 1
         return self._note(connection, outside)
 
-    def _look(self, peer: Peer, ends: _Ends) -> bool:
-        """In a thread: it reads the folders of all groups, and perhaps of all processes."""
-        agents = _of_agents(peer.group)
+    def _search(self, peer: Peer, ends: _Ends) -> bool:
+        """Runs in a thread: it reads the folders of all groups and maybe of all processes."""
+        agents = _belongs_to_agent(peer.group)
         if agents or (agents is False and self._group_decides):
             return not agents
         holders = procfs.holders(peer.inode)
         if any(self._is_inside(pid) for pid in holders):
             return False
-        ours = os.geteuid()
-        if not holders and ours in (peer.uid, 0):
-            return False  # such as a process that hides its descriptors, or the server's end alone
-        return peer_of(*ends) == peer  # not closed meanwhile, and its inode given to another
+        if not holders and os.geteuid() in (peer.uid, 0):
+            return False  # a process hides its descriptors, or only the server's end is left
+        return peer_of(*ends) == peer  # the socket may have closed, and its inode may be reused
 
     def _is_inside(self, pid: int) -> bool:
         lineage = procfs.lineage(pid)
@@ -111,16 +110,16 @@ class Origin:
 
 
 def watch(markers: str, walled: bool) -> Origin | None:
-    """None where the kernel does not tell whose a connection is: another system than Linux, or a
-    Linux without sock_diag. Then the token alone decides."""
-    if sys.platform == "linux" and _kernel_tells():
+    """None if the kernel does not name the process of a connection: on other systems than Linux,
+    and on Linux without sock_diag. Then only the token decides."""
+    if sys.platform == "linux" and _kernel_names_peers():
         return Origin(markers, walled)
-    log.warning("this system does not tell which process a client is; its token alone decides")
+    log.warning("the process of a client is unknown on this system; only its token decides")
     return None
 
 
-def _kernel_tells() -> bool:
-    """Tried on a connection of this process with itself."""
+def _kernel_names_peers() -> bool:
+    """Tests a connection of this process with itself."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listening,
@@ -132,38 +131,40 @@ def _kernel_tells() -> bool:
 
 
 def _is_elsewhere(peername: Any) -> bool:
-    """Whether an address is another machine's: from this one, connections there have another
-    address of their own. Nothing is sent."""
+    """Whether an address belongs to another machine: the local address of a connection to it
+    differs. Sends nothing."""
     try:
         theirs = address(peername[0])
         if theirs.is_loopback:
             return False
         family = socket.AF_INET6 if theirs.version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            more = peername[2:] if family == socket.AF_INET6 else ()  # a link-local one's interface
+            more = (
+                peername[2:] if family == socket.AF_INET6 else ()
+            )  # interface of a link-local address
             probe.connect((str(theirs), peername[1], *more))
             return address(probe.getsockname()[0]) != theirs
     except (OSError, ValueError, TypeError, IndexError):
         return False
 
 
-def _try_again() -> Unavailable:
-    return Unavailable("The server cannot look at this connection now; try again in a moment.")
+def _unknown_for_now() -> Unavailable:
+    return Unavailable("The server cannot check this connection now. Retry in a moment.")
 
 
 _verdicts: dict[int | None, bool] = {}
 
 
-def _of_agents(group: int | None) -> bool | None:
-    """Whether it is a group of an agent; None if that is not known. Ids are not used twice, and a
-    group is never moved, so that the answer stays true."""
+def _belongs_to_agent(group: int | None) -> bool | None:
+    """Whether the group belongs to an agent; None if unknown. The kernel does not reuse group ids
+    and the server does not move groups, so the answer stays valid."""
     if group is None:
         return None
     if group not in _verdicts:
         found = cgroup.holds_agents(group)
         if found is None:
             return None
-        if len(_verdicts) >= MOST_GROUPS:
+        if len(_verdicts) >= MAX_GROUPS:
             _verdicts.clear()
         _verdicts[group] = found
     return _verdicts[group]

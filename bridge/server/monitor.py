@@ -1,4 +1,4 @@
-"""What goes on in the server, for operators: read-only JSON, and a feed of state changes."""
+"""The state of all tasks for operators: read-only JSON, and a feed of state changes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bridge.task.state import StatusUpdate, Task, TaskState
 from bridge.transports import sse
 from bridge.transports.operation import PRINCIPAL
 
-FEED = 1000  # state changes that a reader who comes back can still be told
+FEED = 1000  # state changes that a client can read after a reconnect
 Change = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Monitor:
-    """`sessions`: how many there are, in figures."""
+    """`sessions` returns the figures of sessions."""
 
     def __init__(self, sessions: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._sessions = sessions
@@ -31,12 +31,12 @@ class Monitor:
         self._feed: EventLog[Change] = EventLog(keep=FEED)
 
     def add(self, agent_id: str, manager: TaskManager) -> None:
-        """Watch an agent from now on."""
+        """Report the tasks of an agent from now on."""
         self._managers[agent_id] = manager
         manager.watch(lambda record, updates: self._changed(agent_id, record, updates))
 
     def close(self) -> None:
-        """End the feed, and with it the responses that tell it."""
+        """End the feed and its responses."""
         self._feed.close()
 
     def routes(self) -> Sequence[web.RouteDef]:
@@ -54,7 +54,7 @@ class Monitor:
         return web.json_response({"agents": listed, "sessions": dict(self._sessions())})
 
     async def _tasks(self, request: web.Request) -> web.Response:
-        """Filters: `agent`, `state` (as 0.3 spells it), `contextId`."""
+        """Filters: `agent`, `state` (in the spelling of 0.3), `contextId`."""
         wanted = request.query
         states = {state.value for state in TaskState}
         if wanted.get("state") and wanted["state"] not in states:
@@ -71,13 +71,13 @@ class Monitor:
         return web.json_response({"tasks": listed})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events, from now on, or from `Last-Event-ID` on."""
+        """Server-sent events, from now on or after `Last-Event-ID`."""
         seen = sse.last_event_id(request)
         after = self._feed.last if seen is None else seen
         return await sse.respond_feed(request, self._feed, after)
 
     def _changed(self, agent_id: str, record: Record, updates: Sequence[StatusUpdate]) -> None:
-        told: list[Change] = [
+        changes: list[Change] = [
             {
                 "agent": agent_id,
                 **_summary(record.task),
@@ -86,11 +86,11 @@ class Monitor:
             }
             for update in updates
         ]
-        self._feed.append(told)
+        self._feed.append(changes)
 
 
 def _for_operators(handler: Handler) -> Handler:
-    """It tells of everybody's tasks."""
+    """Requires the scope `admin`, because the response contains the tasks of all principals."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if not request[PRINCIPAL].may("admin"):
@@ -102,7 +102,7 @@ def _for_operators(handler: Handler) -> Handler:
 
 
 def _summary(task: Task) -> Change:
-    """A task in a line: no content, which is the client's."""
+    """The members of a task without its content, which belongs to its client."""
     return {
         "id": task.id,
         "contextId": task.context_id,
@@ -115,7 +115,7 @@ def _summary(task: Task) -> Change:
 
 
 def _waits_for(task: Task) -> str | None:
-    """The kind of the open question, or `slot`."""
+    """The kind of the open question, `slot`, or None."""
     if task.question:
         return task.question.kind
     return "slot" if task.queued else None

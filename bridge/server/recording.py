@@ -1,4 +1,4 @@
-"""Recordings of real CLIs: making them, and finding out what dialect they are in.
+"""Recordings of real CLIs: create a recording, and find the adapter for one.
 
 One JSON object per line: `t` seconds since the start, `dir` in | out | err | note, `data` the
 parsed JSON of a line, or its text. The first line is the note `spawn` with argv and adapter.
@@ -20,12 +20,12 @@ from typing import IO, Any
 
 from bridge.errors import ConfigurationError
 
-DRAIN = 5.0  # seconds for what is left in the pipes; a grandchild may hold them open for ever
+DRAIN = 5.0  # seconds to read the rest of the pipes; a grandchild may keep them open
 EXAMPLE = Path(__file__).parent / "example.jsonl"
 
 
 def dialect(path: str) -> str:
-    """Name of the adapter that understands the recording. Raises ConfigurationError."""
+    """The name of the adapter for the recording. Raises ConfigurationError."""
     try:
         with open(path, encoding="utf-8") as file:
             first = json.loads(next(file, "{}"))
@@ -40,31 +40,31 @@ def _guess(argv: Sequence[str]) -> str:
 
 
 def record(path: str, argv: Sequence[str], adapter: str | None = None) -> int:
-    """Run `argv` with our own stdin, stdout and stderr, and write down all that passes.
+    """Run `argv` with stdin, stdout and stderr of this process, and record all data.
 
-    Stands in for the CLI itself, so that a bridge can be pointed at it (CLAUDE_CODE_PATH).
-    Returns the exit status as a shell gives it. Raises ConfigurationError.
+    A bridge can run this command in place of the CLI (CLAUDE_CODE_PATH). Returns the exit status
+    as a shell reports it. Raises ConfigurationError.
     """
     pipe = subprocess.PIPE
     try:
         child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
     except OSError as error:
         raise ConfigurationError(f"cannot start {argv[0]}: {error.strerror}") from None
-    passed_on: list[int] = []
+    forwarded: list[int] = []
 
-    def pass_on(number: int, _: object) -> None:
-        passed_on.append(number)
+    def forward(number: int, _: object) -> None:
+        forwarded.append(number)
         child.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, pass_on)
+        signal.signal(number, forward)
     with child, _tape_file(path, child) as file:
         tape = _Tape(file)
         note = {"note": "spawn", "argv": list(argv), "cwd": os.getcwd()}
         tape.write("note", {**note, "adapter": adapter or _guess(argv)})
-        code = _pass_through(tape, child)
-        # An end that came from outside is not the CLI's own, and not to be played.
-        end = {"note": "stopped"} if passed_on else {"note": "exit", "rc": code}
+        code = _copy_streams(tape, child)
+        # The replay must not repeat an exit that a signal from outside caused.
+        end = {"note": "stopped"} if forwarded else {"note": "exit", "rc": code}
         tape.write("note", end)
     return code if code >= 0 else 128 - code
 
@@ -77,10 +77,10 @@ def _tape_file(path: str, child: subprocess.Popen[bytes]) -> IO[str]:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _pass_through(tape: _Tape, child: subprocess.Popen[bytes]) -> int:
-    """Copy all three streams until the child has ended. Returns its exit code."""
+def _copy_streams(tape: _Tape, child: subprocess.Popen[bytes]) -> int:
+    """Copy all three streams until the child exits. Returns its exit code."""
     assert child.stdin and child.stdout and child.stderr
-    # Our stdin may stay open for ever: that thread is left behind.
+    # stdin may never end, so nothing waits for its thread.
     threading.Thread(target=tape.copy, args=("in", 0, child.stdin), daemon=True).start()
     streams = (("out", child.stdout, sys.stdout), ("err", child.stderr, sys.stderr))
     outputs = [
@@ -102,8 +102,8 @@ class _Tape:
         self._lock = threading.Lock()
 
     def copy(self, direction: str, source: int, target: IO[Any]) -> None:
-        """Pass bytes on; each complete line is written down first. Descriptors, because a thread
-        that waits in a buffered stdin keeps the interpreter from ending."""
+        """Copy bytes and record each complete line first. Uses descriptors, because a thread that
+        waits in a buffered stdin keeps the interpreter from exiting."""
         rest = b""
         with contextlib.suppress(OSError, ValueError):
             while data := os.read(source, 65536):

@@ -1,7 +1,7 @@
 """Adapters by name: built in, from an installed distribution, or as pkg.mod:Class.
 
-The only place that loads adapters. `adapters/` stands beside this package in a checkout and
-inside it in an installation; either way its modules are bridge.adapters.*.
+The only module that loads adapters. The folder `adapters` is beside this package in a checkout and
+inside it in an installation; in both cases its modules are bridge.adapters.*.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ PACKAGE = "bridge.adapters"
 GROUP = "coding_agent_bridge.adapters"
 PREFERRED = ("claude-code", "codex")
 COMMON_NAMES = ("agent", "copilot", "goose")
-"""Programs of others are called so, too: they are run if asked for, not because they are there."""
+"""Names that other programs also have: the server runs these only if they are configured."""
 
 
 def names() -> list[str]:
-    """All names that load() knows, the built-in ones first."""
+    """All names for load(), the built-in ones first."""
     built_in = [*_files(), *(adapter.name for adapter in _further())]
     return [*sorted(built_in), *sorted(entry.name for entry in entry_points(group=GROUP))]
 
 
 def load(name: str) -> type[Adapter]:
-    """The adapter class called `name`. Raises ConfigurationError that says what else there is."""
+    """The adapter class. Raises ConfigurationError with the known names."""
     if ":" in name:
         return _from_path(name)
     if name in _files():
@@ -42,12 +42,12 @@ def load(name: str) -> type[Adapter]:
             return adapter
     for entry in entry_points(group=GROUP, name=name):
         return _checked(entry.load(), name)
-    raise ConfigurationError(f"There is no adapter {name!r}; known are {', '.join(names())}.")
+    raise ConfigurationError(f"unknown adapter {name!r}; known are {', '.join(names())}.")
 
 
 def with_binary() -> Iterable[type[Adapter]]:
-    """Built-in adapters of CLIs that can be looked for on PATH, in order of preference: PREFERRED,
-    then those that can ask the client, and of them those that have a file of their own."""
+    """Built-in adapters whose CLI can be found on PATH, in order of preference: PREFERRED, adapters
+    that can ask the client, other adapters; within these, those with a file of their own first."""
     every = (*map(load, _files()), *_further())
 
     def rank(adapter: type[Adapter]) -> tuple[bool, bool]:
@@ -59,13 +59,13 @@ def with_binary() -> Iterable[type[Adapter]]:
 
 
 def _files() -> list[str]:
-    """The names of the adapters that have a file of their own."""
+    """The names of the adapters with a file of their own."""
     paths = sorted(Path(_package_path()).glob("*.py"))
     return [path.stem.replace("_", "-") for path in paths if not path.stem.startswith("_")]
 
 
 def _further() -> Iterable[type[Adapter]]:
-    """What the files offer besides, in their ADAPTERS."""
+    """Further adapters in ADAPTERS of the files."""
     for name in _files():
         yield from getattr(_module(name), "ADAPTERS", ())
 
@@ -76,12 +76,12 @@ def _module(name: str) -> ModuleType:
 
 
 def _package_path() -> str:
-    """Import bridge.adapters from where it is, and say where that is."""
+    """Import bridge.adapters. Returns its path."""
     if PACKAGE not in sys.modules:
         here = Path(__file__).parent.parent
         spec = PathFinder.find_spec(PACKAGE, [str(here), str(here.parent)])
         if spec is None or spec.loader is None:
-            raise ConfigurationError("The folder `adapters` is missing from this installation.")
+            raise ConfigurationError("The folder `adapters` is missing in this installation.")
         module = module_from_spec(spec)
         sys.modules[PACKAGE] = module
         spec.loader.exec_module(module)
@@ -96,7 +96,9 @@ def _from_path(name: str) -> type[Adapter]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
-            raise ConfigurationError(f"There is no module {module_name!r} on sys.path.") from None
+            raise ConfigurationError(
+                f"unknown module {module_name!r}: it is not on sys.path."
+            ) from None
         raise
     return _checked(getattr(module, attribute, None), name)
 

@@ -1,4 +1,4 @@
-"""What a server keeps on disk: its journal, the streams of its sessions, files of its clients."""
+"""The state folder: the journal, the streams of sessions, and the files of clients."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from bridge.telemetry.audit import NO_AUDIT, Audit
 log = logging.getLogger(__name__)
 
 DATABASE = "tasks.db"
-SERVER = "server"  # pid and address of the server that uses the folder
+SERVER = "server"  # a file with pid and address of the server that uses the folder
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`journal` and `folder` are None for a server that forgets everything at its end. `markers`
-    is what the markers of all of its processes begin with, in every run. `operator`: the token of
-    who runs the server; None where none is needed."""
+    """`journal` and `folder` are None for a server without durable state. `markers`: the prefix of
+    the markers of its processes, the same in every run. `operator`: the operator token, if the
+    server requires tokens."""
 
     journal: Journal | None = None
     folder: Path | None = None
     markers: str = ""
     audit: Audit = NO_AUDIT
     operator: OperatorToken | None = None
-    attended: int | None = None  # while it is open, this process moves what the sessions write
+    attended: int | None = None  # while open, this process moves session output
 
     @property
     def spools(self) -> Path | None:
-        """Where sessions have their streams in files, so that they outlive the server; None where
-        the system cannot (it takes a launcher)."""
+        """The folder for the streams of sessions that survive the server; None on systems without
+        the fork server."""
         return self.folder / "sessions" if self.folder and LAUNCHES else None
 
     @property
@@ -56,32 +56,32 @@ class State:
         return self.folder / "files" if self.folder else None
 
     def sweep(self, kept: Iterable[str]) -> None:
-        """End all processes and remove all streams that earlier servers have left, but for those
-        of the sessions `kept`."""
+        """Kill all processes and remove all streams of earlier servers, except those of the
+        sessions `kept`."""
         ids = set(kept)
         killed = kill_marked(self.markers, {self.markers + one for one in ids})
         if killed:
-            log.warning("ended what an earlier server had left", extra={"processes": killed})
+            log.warning("killed processes of an earlier server", extra={"processes": killed})
         self.tidy(ids)
 
     def tidy(self, kept: Iterable[str]) -> None:
-        """Remove all streams but those of the sessions `kept`."""
+        """Remove all streams, except those of the sessions `kept`."""
         if self.spools and self.spools.is_dir():
             for name in set(os.listdir(self.spools)) - set(kept):
                 shutil.rmtree(self.spools / name, ignore_errors=True)
 
     async def renew(self, error: sqlite3.DatabaseError) -> bool:
-        """Put a database aside that turned out to be damaged, and begin a new one. False if that
-        is not what `error` says."""
+        """If `error` reports a damaged database, rename it and create a new one. Returns whether it
+        did."""
         if not (self.journal and self.folder and _damaged(error)):
             return False
         await self.journal.abandon()
-        _put_aside(self.folder / DATABASE, error)
+        _set_aside(self.folder / DATABASE, error)
         await self.journal.open()
         return True
 
     def announce(self, address: str) -> str:
-        """Have a second server on the same folder know where this one is. Returns the address."""
+        """Record the address for a second server on the same folder. Returns the address."""
         if self.folder:
             with contextlib.suppress(OSError):
                 (self.folder / SERVER).touch(mode=0o600)
@@ -106,9 +106,9 @@ NO_STATE = State()
 async def open_state(
     folder: Path | None, audit: Path | None = None, clean: Callable[[str], str] = str
 ) -> State:
-    """The state in `folder`. Raises ConfigurationError if it cannot be used, such as because
-    another server uses it. A database that is damaged is put aside. `audit`: where the audit log
-    is, if not in the folder; `clean` is what its lines go through."""
+    """Open the state in `folder`. Renames a damaged database and creates a new one. `audit`: the
+    path of the audit log, if it is not in the folder; `clean` redacts its lines. Raises
+    ConfigurationError, for example if another server uses the folder."""
     if folder is None:
         return State(markers=f"{secrets.token_hex(8)}.", audit=Audit(audit, clean))
     try:
@@ -125,7 +125,7 @@ async def open_state(
             raise ConfigurationError(_in_use(folder)) from cause
         if not isinstance(cause, sqlite3.DatabaseError) or not _damaged(cause):
             raise
-        _put_aside(folder / DATABASE, cause)
+        _set_aside(folder / DATABASE, cause)
         await journal.open()
     try:
         attended = await asyncio.to_thread(_attend, folder)
@@ -149,7 +149,7 @@ def _attend(folder: Path) -> int | None:
 
 
 def _in_use(folder: Path) -> str:
-    """Why the folder cannot be used, with the server that uses it, if that has told."""
+    """The error for a folder that another server uses, with its address if known."""
     who = "another server"
     with contextlib.suppress(OSError, ValueError):
         pid, address = (folder / SERVER).read_text().split()
@@ -160,7 +160,7 @@ def _in_use(folder: Path) -> str:
 
 
 def _identity(path: Path) -> str:
-    """What tells the processes of this state's servers from those of all others."""
+    """The id that identifies the processes of servers with this state folder."""
     if path.exists() and (known := re.fullmatch("[0-9a-f]{16}", path.read_text(errors="replace"))):
         return known[0]
     made = secrets.token_hex(8)
@@ -182,9 +182,9 @@ def _damaged(error: sqlite3.DatabaseError) -> bool:
     return error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _put_aside(path: Path, error: Exception) -> None:
+def _set_aside(path: Path, error: Exception) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    log.error("the tasks cannot be read; they are put aside", extra={"file": path, "error": error})
+    log.error("the task database is damaged and was renamed", extra={"file": path, "error": error})
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
         one = path.with_name(name)
         if one.exists():
@@ -192,6 +192,6 @@ def _put_aside(path: Path, error: Exception) -> None:
 
 
 def is_exposed(folder: Path) -> bool:
-    """Whether other users can look into a folder that was never used for state: a start refuses
-    it, since secrets would be kept there."""
+    """Whether other users can read a folder that was never used for state. The server refuses such
+    a folder, because it stores secrets there."""
     return bool(folder.stat().st_mode & OTHERS) and not was_used(folder)

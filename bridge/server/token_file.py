@@ -1,7 +1,7 @@
-"""The operator's token: a file that programs of the server's user read, and its agents cannot.
+"""The operator token: a file that programs of the server's user can read and its agents cannot.
 
-It lies in the state folder. A server without one has a folder of its own for as long as it runs,
-`pid-PID` beside the others, under a lock (flock) that tells a later start whether it still runs.
+The file is in the state folder. A server without one creates a temporary folder `pid-PID` beside
+the state folders. A lock on that folder (flock) shows later servers whether the server still runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 NAME = "token"
 FILES = (NAME,)
-"""All that a folder `pid-PID` has."""
+"""The files of a folder `pid-PID`."""
 PREFIX = "pid-"
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\n")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,8 +32,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OperatorToken:
-    """`value` is what the file at `path` has. `lock`: the descriptor of a folder that is removed
-    at the end."""
+    """`value` is the content of the file `path`. `lock`: the descriptor of the temporary folder,
+    which close() removes."""
 
     value: str
     path: Path
@@ -45,8 +45,8 @@ class OperatorToken:
 
 
 def open_token(folder: Path | None, beside: Path) -> OperatorToken:
-    """The token in `folder`, made if there is none. Without a folder, in a new one in `beside`,
-    where those of servers that have ended are removed. Raises ConfigurationError."""
+    """The token in `folder`, created if it is missing. Without a folder: in a new temporary folder
+    in `beside`, where the folders of ended servers are removed. Raises ConfigurationError."""
     try:
         if folder:
             fd = os.open(folder, _FOLDER)
@@ -60,23 +60,19 @@ def open_token(folder: Path | None, beside: Path) -> OperatorToken:
         return OperatorToken(_token(lock, path), path / NAME, lock)
     except OSError as error:
         where = error.filename or folder or beside
-        text = f"cannot keep the operator's token in {where}: {error.strerror}"
-        raise ConfigurationError(
-            f"{text}; set BRIDGE_STATE_DIR to a folder that can be written"
-        ) from error
+        text = f"cannot store the operator token in {where}: {error.strerror}"
+        raise ConfigurationError(f"{text}; set BRIDGE_STATE_DIR to a writable folder") from error
 
 
 def _token(folder: int, path: Path) -> str:
-    """The known one, or a new one where there is none or it may be known to others."""
+    """The token in the folder. A new one if the file is missing or other users could know it."""
     try:
         return _read(folder)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
         facts = {"file": path / NAME, "reason": str(error)}
-        log.warning(
-            "the operator's token is replaced; the old one is not valid any more", extra=facts
-        )
+        log.warning("the operator token was replaced; the old token is invalid", extra=facts)
     made, draft = secrets.token_urlsafe(32), f"{NAME}.{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(draft, flags, 0o600, dir_fd=folder), "w") as file:
@@ -89,22 +85,24 @@ def _token(folder: int, path: Path) -> str:
 
 
 def _read(folder: int) -> str:
-    """Raises ValueError for a file that others could have read or written."""
+    """Raises ValueError for a file that other users could have read or written."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(NAME, flags, dir_fd=folder)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise ValueError("it is not a file of its own")
+            raise ValueError("it is not a regular file with one link")
         if found.st_uid != os.geteuid():
             raise ValueError(f"it belongs to the user {found.st_uid}")
         if found.st_mode & 0o077:
-            raise ValueError(f"others may use it: its mode is {stat.S_IMODE(found.st_mode):o}")
+            raise ValueError(
+                f"other users have access: its mode is {stat.S_IMODE(found.st_mode):o}"
+            )
         content = os.read(fd, 4096)
     finally:
         os.close(fd)
     if not _TOKEN.fullmatch(content):
-        raise ValueError("it has no token")
+        raise ValueError("it does not contain a token")
     return content.decode().strip()
 
 
@@ -112,22 +110,22 @@ def _read(folder: int) -> str:
 
 
 def _own_folder(beside: Path) -> tuple[Path, int]:
-    """A new folder, and the descriptor that holds its lock."""
+    """A new temporary folder, and the descriptor that holds its lock."""
     while True:
         path = beside / f"{PREFIX}{os.getpid()}"
-        if path.exists():  # of a server in another process namespace
+        if path.exists():  # of a server in another PID namespace
             path = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
         path.mkdir(mode=0o700)
         private_directory(path)
         fd = os.open(path, _FOLDER)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if _is_at(path, fd):  # and not removed by a start between the two
+        if _is_at(path, fd):  # no other server removed it before the lock
             return path, fd
         os.close(fd)
 
 
 def remove_stale(beside: Path) -> None:
-    """Remove the folders of servers that have ended, as far as they can be."""
+    """Remove the folders of ended servers, as far as possible."""
     for path in beside.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             fd = os.open(path, _FOLDER)
@@ -140,7 +138,7 @@ def remove_stale(beside: Path) -> None:
 
 
 def _remove(path: Path, fd: int) -> None:
-    """Remove a folder that this process has locked, and let go of the lock."""
+    """Remove a folder that this process has locked, and release the lock."""
     try:
         for name in FILES:
             with contextlib.suppress(FileNotFoundError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bridge.server.settings import Settings
+from bridge.server.settings.root import NAMES
 from scripts.benchmarks import processes
 from scripts.benchmarks.client import Loop, Stream, TooSlow
 from scripts.benchmarks.servers import CARD, Server, Target
@@ -150,7 +150,7 @@ def _first(server: Server) -> tuple[float, float]:
 
 def warm(target: Target, sizes: Sizes) -> Figures:
     """A CLI that takes 500 ms to start, without and with one prewarmed session."""
-    if target.store and "bridge_warm_sessions" not in Settings.model_fields:
+    if target.store and "bridge_warm_sessions" not in NAMES:
         return
     for count in (0, 1) if target.store else (0,):
         with target.serving("--start-ms", "500", BRIDGE_WARM_SESSIONS=str(count)) as server:

@@ -1,1 +1,1 @@
-"""`coding-agent-bridge doctor` and `adapters`: whether it would work, and what to do where not."""
+"""`coding-agent-bridge doctor` and `coding-agent-bridge adapters`."""

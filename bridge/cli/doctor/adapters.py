@@ -1,4 +1,4 @@
-"""`coding-agent-bridge adapters`: all that can be served, and what each can and cannot do."""
+"""`coding-agent-bridge adapters`: all adapters with their abilities and limitations."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bridge.server import registry
 ABILITIES: tuple[Ability, ...] = get_args(Ability)
 COLUMNS = (*ABILITIES, "steer", "images")
 LEGEND = """\
-questions: it asks before it acts    deltas: its words come as they are made
-resume: a conversation goes on in a new process    interrupt: a turn is cancelled in its own way
-models: it can be told which to use    steer: a message joins the running turn
-images: the model sees them; else they are files that the prompt names
-agent: as the agent does, which the operator names (AGENT_BINARY), or which was recorded
-unproved: as its documentation says; it was not run by us"""
+questions: asks the client before it acts    deltas: streams its text
+resume: continues a conversation in a new process    interrupt: cancels a turn by a command
+models: supports the choice of a model    steer: a message joins the running turn
+images: the model sees them; otherwise the prompt names them as files
+agent: depends on the program (AGENT_BINARY) or on the recording
+unproved: according to its documentation; the project did not run it"""
 
 
 def adapters(for_programs: bool) -> int:
-    """Print them. `for_programs`: one JSON object; its members may become more."""
+    """Print all adapters. `for_programs`: as one JSON object; later versions may add members."""
     rows = [_row(name) for name in registry.names()]
     print(json.dumps({"adapters": rows}, indent=2) if for_programs else _table(rows))
     return 0
@@ -30,8 +30,12 @@ def adapters(for_programs: bool) -> int:
 
 def _row(name: str) -> dict[str, Any]:
     try:
-        adapter = registry.load(name).suited(AgentConfig(""))  # where nothing is set
-    except (ConfigurationError, ImportError, AttributeError) as error:  # another package's
+        adapter = registry.load(name).suited(AgentConfig(""))  # the default settings
+    except (
+        ConfigurationError,
+        ImportError,
+        AttributeError,
+    ) as error:  # an adapter of another package
         return {"name": name, "error": str(error)}
     return {
         "name": name,
@@ -44,8 +48,8 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def ability(adapter: type[Adapter], name: str) -> str:
-    """yes, no, agent (as the program does that the operator names, or that was recorded), or
-    unproved: as its documentation says."""
+    """yes, no, agent (it depends on the program or on the recording), or unproved (according to the
+    documentation of the CLI)."""
     if name == "steer":
         return "yes" if adapter.steers else "no"
     kinds = {kind.partition("/")[0] for kind in adapter.input_modes}
@@ -75,13 +79,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _remarks(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Why the noes, and what could not be loaded."""
+    """The reasons of each "no", and the adapters that could not be loaded."""
     reasons = [
         f"  {row['name']}: no {name}: {why}"
         for row in rows
         for name, why in row.get("lacks", {}).items()
     ]
     broken = [f"  {row['name']}: {row['error']}" for row in rows if "error" in row]
-    for title, lines in (("what they lack", reasons), ("cannot be loaded", broken)):
+    for title, lines in (("limitations", reasons), ("cannot be loaded", broken)):
         if lines:
             yield from ("", title, *lines)

@@ -1,5 +1,4 @@
-"""`coding-agent-bridge doctor`: whether the server would work with these settings, and what to do
-about what would not. The settings are read as the server reads them."""
+"""`coding-agent-bridge doctor`: check whether the server would work with these settings."""
 
 from __future__ import annotations
 
@@ -33,11 +32,13 @@ from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
 from bridge.process.agent_process import kill_descendants, reap_orphans
 from bridge.server import registry
-from bridge.server.assemble import REPLAY
+from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path, load_adapter
 from bridge.server.lifecycle import configure_logging
-from bridge.server.settings import Loaded, Settings, nearest
+from bridge.server.settings.load import Loaded
+from bridge.server.settings.root import Settings
+from bridge.server.settings.values import nearest
 
-AT_ONCE = 2  # CLIs that are looked at: they are slow to start, and have time limits
+PARALLEL = 2  # checked CLIs; they start slowly, and each check has a timeout
 
 
 async def doctor(
@@ -47,9 +48,9 @@ async def doctor(
     for_programs: bool = False,
     within: Within | None = None,
 ) -> int:
-    """Look at the machine and all agents, or at `agent` alone (an id of CONFIG_FILE, or an
-    adapter's name), and print what was found, `for_programs` as JSON. Returns the exit status.
-    Raises ConfigurationError for an agent that there is not."""
+    """Check the machine and all agents, or only `agent` (an id of CONFIG_FILE, or the name of an
+    adapter), and print a report, `for_programs` as JSON. Returns the exit status. Raises
+    ConfigurationError for an unknown agent."""
     configure_logging("ERROR")
     task, ended_by = asyncio.current_task(), []
 
@@ -88,7 +89,7 @@ class _Doctor:
         else:
             served = configured(self._loaded)
             server = [*self._server(served)]
-            candidates, skipped = self._others(served)
+            candidates, skipped = self._select(served)
         if server:
             self._say("\n" + section("server" if agent is None else "folder", server))
         agents = await self._examine(candidates)
@@ -117,26 +118,26 @@ class _Doctor:
         settings = self._loaded.settings
         yield from machine()
         yield from (note(SETTINGS, warning) for warning in self._loaded.warnings)
-        default = settings.bridge_default_agent
-        if settings.agents and default and default not in settings.agents:
-            step = f"name one of {', '.join(settings.agents)}.{nearest(default, settings.agents)}"
-            yield failed(SETTINGS, f"BRIDGE_DEFAULT_AGENT: no agent {default}", step)
-        if served[0].adapter.name == REPLAY and not served[0].settings.agent_adapter:
-            yield note(SETTINGS, "no known CLI is on PATH: a recording would be played")
-        for one in {one.settings.workspaces.default: one for one in served}.values():
+        agents, default = settings.server.agents, settings.server.default_agent
+        if agents and default and default not in agents:
+            step = f"set it to one of: {', '.join(agents)}.{nearest(default, agents)}"
+            yield failed(SETTINGS, f"BRIDGE_DEFAULT_AGENT: unknown agent {default}", step)
+        if served[0].adapter.name == REPLAY and not served[0].settings.agent.adapter:
+            yield note(SETTINGS, "no known CLI is on PATH: the server would play a recording")
+        for one in {one.settings.agent.workspaces.default: one for one in served}.values():
             yield from workspace(one.settings)
         yield state(settings)
         yield port(settings)
 
-    def _others(self, served: list[Candidate]) -> tuple[list[Candidate], list[AgentReport]]:
-        """All that are to be looked at, and what is to be said of those that are not."""
+    def _select(self, served: list[Candidate]) -> tuple[list[Candidate], list[AgentReport]]:
+        """The CLIs to check, and the reports of those that are skipped."""
         candidates, skipped = list(served), list[AgentReport]()
         known = dict(self._known())
         seen = {one.adapter.binary: one.id for one in served}
         for name in sorted(known, key=lambda name: _rank(known[name])):
             adapter = known[name]
             if isinstance(adapter, str):
-                check = failed("adapter", adapter, f"repair or remove the package of {name}")
+                check = failed("adapter", adapter, f"repair or uninstall the package of {name}")
                 skipped.append(AgentReport(name, name, adapter, False, [check]))
             elif name not in [one.adapter.name for one in served] and adapter.binary:
                 path = shutil.which(adapter.binary)
@@ -148,7 +149,7 @@ class _Doctor:
         return candidates, skipped
 
     def _known(self) -> Iterator[tuple[str, type[Adapter] | str]]:
-        """All adapters, or why one cannot be loaded: other packages bring some."""
+        """All adapters. For an adapter of another package that cannot be loaded, the reason."""
         for name in registry.names():
             try:
                 yield name, registry.load(name)
@@ -156,8 +157,8 @@ class _Doctor:
                 yield name, str(error)
 
     async def _examine(self, candidates: list[Candidate]) -> list[AgentReport]:
-        """The reports in order, each printed as soon as those before it are there."""
-        room = asyncio.Semaphore(AT_ONCE)
+        """The reports in order. Each is printed as soon as all reports before it are complete."""
+        room = asyncio.Semaphore(PARALLEL)
 
         async def one(candidate: Candidate) -> AgentReport:
             async with room:
@@ -176,65 +177,54 @@ class _Doctor:
 
 
 def configured(loaded: Loaded) -> list[Candidate]:
-    """What the server would run with these settings."""
+    """The agents that the server would run."""
     settings = loaded.settings
-    if settings.agents:
-        return [_of(name, settings.for_agent(name)) for name in settings.agents]
+    if settings.server.agents:
+        return [_of(name, settings.for_agent(name)) for name in settings.server.agents]
     return [_of("", settings)]
 
 
 def named(loaded: Loaded, name: str) -> Candidate:
-    """The agent of CONFIG_FILE, or else the adapter, that is called so."""
+    """The agent of CONFIG_FILE with this id, otherwise the adapter with this name."""
     settings = loaded.settings
-    if name in settings.agents:
+    agents = settings.server.agents
+    if name in agents:
         return _of(name, settings.for_agent(name))
-    known = [*settings.agents, *registry.names()]
+    known = [*agents, *registry.names()]
     if name not in known and ":" not in name:
-        text = f"There is no agent or adapter {name!r}; known are {', '.join(known)}."
+        text = f"unknown agent or adapter {name!r}; known are {', '.join(known)}."
         raise ConfigurationError(text + nearest(name, known))
-    if not settings.agents and settings.agent_adapter in (None, name):
-        return _of("", settings.model_copy(update={"agent_adapter": name}))
+    if not agents and settings.agent.adapter in (None, name):
+        return _of("", settings.updated({"agent_adapter": name}))
     return _alone(name, settings, served=True)
 
 
 def _of(agent_id: str, settings: Settings) -> Candidate:
-    name = settings.agent_adapter or _first_found()
-    try:
-        adapter = registry.load(name)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}{nearest(name, registry.names())}") from None
-    return Candidate(agent_id or name.replace(":", "-"), adapter, settings, served=True)
-
-
-def _first_found() -> str:
-    found = (one.name for one in registry.with_binary() if shutil.which(one.binary))
-    return next(found, REPLAY)
+    first = None if settings.agent.adapter else first_on_path()
+    name = settings.agent.adapter or (first.name if first else REPLAY)
+    return Candidate(agent_id or agent_id_of(name), load_adapter(name), settings, served=True)
 
 
 def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:
-    """An adapter with none of what the settings say of another one's CLI."""
-    update: dict[str, Any] = {
-        "agent_binary": None,
-        "agent_args": (),
-        "agent_model": None,
-        "agent_models": (),
-    }
-    update |= {"agent_force": False, "agents": {}, "agent_adapter": name}
-    return replace(_of(name, settings.model_copy(update=update)), served=served)
+    """An adapter without the settings for the CLI of another adapter."""
+    update: dict[str, Any] = {"agent_binary": None, "agent_model": None, "agent_force": False}
+    update |= {"agent_args": (), "agent_models": (), "agents": {}, "agent_adapter": name}
+    return replace(_of(name, settings.updated(update)), served=served)
 
 
 def _rank(adapter: type[Adapter] | str) -> bool:
-    """Of several adapters of a program, those that can ask the client come first."""
+    """Adapters that can ask the client precede other adapters of the same program."""
     return isinstance(adapter, str) or "questions" in adapter.lacks
 
 
 def _not_run(adapter: type[Adapter], path: str | None, like: str) -> AgentReport:
-    """What is said of a CLI that is not looked at because it is there."""
+    """The report of a CLI that is skipped although it is installed."""
     name, install = adapter.name, adapter.upkeep.install
+    report = AgentReport(name, name, adapter.title, False, (), program=path, install=install)
     command = f"coding-agent-bridge doctor --agent {name}"
     if like != name:
-        checks = [note("program", f"the same as of {like}; {command}")]
-        return AgentReport(name, name, adapter.title, False, checks, path, install, like)
-    text = f"{path} was not run, for other programs are called so, too: {command}"
+        checks = [note("program", f"the same program as {like}; {command}")]
+        return replace(report, checks=checks, like=like)
+    text = f"{path} was not run, because other programs have the same name: {command}"
     checks = [note("program", text)] if path else []
-    return AgentReport(name, name, adapter.title, False, checks, path, install)
+    return replace(report, checks=checks)

@@ -1,7 +1,4 @@
-"""What the server finds on this machine: kernel, folders, port. Nothing is changed by looking.
-
-What sandboxes for agents are made of is told as it is.
-"""
+"""The checks of this machine: kernel, folders, port. They change nothing."""
 
 from __future__ import annotations
 
@@ -20,26 +17,26 @@ from bridge.process import cgroup
 from bridge.sandbox.confine import landlock_abi
 from bridge.sandbox.profile import best
 from bridge.server.lifecycle import bind
-from bridge.server.settings import Settings
+from bridge.server.settings.root import Settings
 from bridge.server.state_dir import DATABASE, is_exposed
 
-LITTLE = 100 * 1024**2  # bytes: what a busy day of tasks may take
-PROBE_WITHIN = 5.0  # seconds
+MIN_FREE = 100 * 1024**2  # bytes; the tasks of a busy day may need as much
+PROBE_TIMEOUT = 5.0  # seconds
 _CLONE_NEWUSER = 0x10000000
 # SQLite's byte range for readers and writers of a database (its file format, "lock bytes").
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510
 
 
 def machine() -> Iterator[Check]:
-    """The system, and what a sandbox could be made of."""
+    """The system, and the facilities for sandboxes and cleanup."""
     yield ok("python", platform.python_version())
     yield ok("kernel", f"{platform.system()} {platform.release()}")
-    yield _facility("pidfd", _has_pidfd(), "the end of a CLI is noticed by a thread")
+    yield _facility("pidfd", _has_pidfd(), "a thread waits for the end of each CLI")
     group = cgroup.home()
-    without = "what agents start is found by its parents and its environment"
+    without = "cleanup finds processes by their parents and their environment"
     yield _facility("cgroups", group is not None, without, f"version 2, in {group}")
     auto = best()
-    without = "" if auto == "landlock" else ": what an agent does, it does with this user's rights"
+    without = "" if auto == "landlock" else ": agents can do all that this user can do"
     yield note("sandbox", f"BRIDGE_SANDBOX=auto is {auto} here{without}", auto=auto)
     abi = landlock_abi()
     yield _facility("landlock", abi > 0, about=f"ABI {abi}", abi=abi)
@@ -65,14 +62,14 @@ def _has_pidfd() -> bool:
 
 
 def _has_user_namespaces() -> bool:
-    """Tried by a process of its own, for files in /proc do not tell of all that may forbid it."""
+    """Tests it in a new process, because files in /proc do not show all restrictions."""
     if sys.platform != "linux":
         return False
     code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({_CLONE_NEWUSER}) != 0)"
     argv = [sys.executable, "-I", "-S", "-c", code]
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_WITHIN, check=False
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return False
@@ -83,30 +80,30 @@ def _has_user_namespaces() -> bool:
 
 
 def workspace(settings: Settings) -> Iterator[Check]:
-    """Where the agent works."""
-    path = settings.workspaces.default
+    """The workspace of the agent."""
+    path = settings.agent.workspaces.default
     problem = _unwritable(path)
     if problem:
         step = f"chown or chmod {path}, or choose another directory with AGENT_REPO_PATH"
-        yield failed("workspace", f"{path} cannot be written: {problem}", step, path=path)
+        yield failed("workspace", f"{path} is not writable: {problem}", step, path=path)
         return
     inside = repository(path)
     if inside:
         yield ok("workspace", f"{path}, in git", path=path, git=True)
     else:
-        text = f"{path}, not in git: what an agent does there cannot be undone with it"
+        text = f"{path}, not in git: git cannot undo the changes of an agent"
         yield Check("workspace", "ok", text, facts={"path": path, "git": False})
 
 
 def repository(path: str) -> Path | None:
-    """The top of the git repository that has the folder; `.git` is a file in a worktree."""
+    """The root of the git repository that contains the folder. In a worktree, `.git` is a file."""
     folder = Path(path)
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
 
 
 def _unwritable(path: str | Path) -> str | None:
-    """Why nobody like us can write into the folder. The file that is tried never has a name,
-    where the file system can do that, and has none any more in any case."""
+    """Why this user cannot write into the folder; None if it can. Creates a temporary file without
+    a name if the file system supports it; otherwise the name is removed at once."""
     try:
         with tempfile.TemporaryFile(dir=path):
             return None
@@ -115,16 +112,16 @@ def _unwritable(path: str | Path) -> str | None:
 
 
 def state(settings: Settings) -> Check:
-    """Where tasks survive a restart. The server goes on without a folder that nobody has asked for,
-    unless the only credentials that it knows would be there."""
-    if settings.bridge_store == "memory":
-        return note("state", "in memory: nothing survives a restart (BRIDGE_STORE)")
+    """The state folder. The server runs without the default folder, unless the only credentials
+    would be in it."""
+    if settings.store.mode == "memory":
+        return note("state", "memory: tasks are lost at a restart (BRIDGE_STORE)")
     folder = settings.state_folder
     if folder is None:
-        return note("state", "in memory: nothing survives a restart (PORT=0)")
+        return note("state", "memory: tasks are lost at a restart (PORT=0)")
     check = _state_in(folder)
-    has_token = settings.auth.required and not settings.auth.has_tokens
-    return check if settings.bridge_state_dir or has_token else unneeded(check)
+    has_token = settings.auth.config.required and not settings.auth.config.has_tokens
+    return check if settings.store.state_dir or has_token else unneeded(check)
 
 
 def _state_in(folder: Path) -> Check:
@@ -133,19 +130,19 @@ def _state_in(folder: Path) -> Check:
     if not nearest.is_dir():
         return _bad_state(folder, f"{nearest} is not a directory", other)
     if nearest == folder and is_exposed(folder):
-        return _bad_state(folder, "others can look into it", f"chmod 700 {folder}")
+        return _bad_state(folder, "other users can read it", f"chmod 700 {folder}")
     problem = _unwritable(nearest)
     if problem:
         step = f"chown or chmod {nearest}, or {other}"
-        return _bad_state(folder, f"{nearest} cannot be written: {problem}", step)
+        return _bad_state(folder, f"{nearest} is not writable: {problem}", step)
     if _locked(folder / DATABASE):
-        step = f"stop the server that runs, or {other}"
-        return _bad_state(folder, "a server that runs uses it", step, locked=True)
+        step = f"stop the other server, or {other}"
+        return _bad_state(folder, "a running server uses it", step, locked=True)
     free = shutil.disk_usage(nearest).free
-    if free < LITTLE:
+    if free < MIN_FREE:
         step = f"free some space there, or {other}"
         return _bad_state(folder, f"only {_size(free)} free", step, free=free)
-    about = "private" if nearest == folder else "will be made"
+    about = "private" if nearest == folder else "will be created"
     return ok("state", f"{folder}, {about}, {_size(free)} free", path=str(folder), free=free)
 
 
@@ -158,8 +155,8 @@ def _size(count: int) -> str:
 
 
 def _locked(path: Path) -> bool:
-    """Whether another process holds SQLite's lock on the database, as a server does for its life.
-    The lock is taken for a moment, which a server that starts just then waits out."""
+    """Whether another process holds SQLite's lock on the database; a server holds it until its end.
+    The test holds the lock for a moment; a server that starts at that time waits for it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -174,16 +171,17 @@ def _locked(path: Path) -> bool:
 
 
 def port(settings: Settings) -> Check:
-    """Whether the server could listen."""
-    where = f"{settings.host}:{settings.port}"
+    """Whether the server can listen on HOST and PORT."""
+    host, number = settings.server.host, settings.server.port
+    where = f"{host}:{number}"
     try:
-        for one in bind(settings.host, settings.port):
+        for one in bind(host, number):
             one.close()
     except OSError as error:
-        step = f"stop what listens there, or choose another port: --port {_another(settings.port)}"
+        step = f"stop the program that listens there, or run with --port {_another(number)}"
         return failed("port", f"cannot listen on {where}: {error.strerror}", step, address=where)
-    if settings.port == 0:
-        return ok("port", f"a free one on {settings.host}", address=where)
+    if number == 0:
+        return ok("port", f"any free port on {host}", address=where)
     return ok("port", f"{where} is free", address=where)
 
 

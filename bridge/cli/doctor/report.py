@@ -1,6 +1,6 @@
-"""What the doctor has found, for people and for programs.
+"""The report of the doctor, as text and as JSON.
 
-`--json` prints one object; members may be added, those that are here stay:
+`--json` prints one object. Later versions may add members, and keep these:
 
     {"version", "status": 0|1|2, "ok",
      "server": {"checks": [CHECK]},
@@ -9,10 +9,10 @@
 
     CHECK: {"name", "status": "ok"|"failed"|"note", "needed", "text", "next", "facts"}
 
-`served`: the server would run it with these settings. `found`, `program`: whether and where its
-CLI is. `like`: another adapter runs the same program, and was looked at instead. `next` is what to
-do about a check that has failed, else null. `needed`: the server, or an agent that is served, does
-not work without it. `facts` are for programs what `text` is for people.
+`served`: the server would run it with these settings. `found`, `program`: whether its CLI exists,
+and its path. `like`: another adapter of the same program that was checked instead. `next`: the
+remedy of a failed check, otherwise null. `needed`: the server, or a served agent, does not work
+without it. `facts`: the content of `text` for programs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bridge import __version__
 from bridge.task.text import exact
 
 MARKS = {"ok": "ok", "failed": "!!", "note": "--"}
-SETTINGS = "settings"  # the name of the check that says whether they are right
+SETTINGS = "settings"  # name of the check of the settings
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at; see above."""
+    """One result; see above."""
 
     name: str
     status: Literal["ok", "failed", "note"]
@@ -49,12 +49,12 @@ def ok(name: str, text: str, **facts: Any) -> Check:
 
 
 def note(name: str, text: str, **facts: Any) -> Check:
-    """What works without it, or could not be told."""
+    """A fact that is not necessary, or that is unknown."""
     return Check(name, "note", text, facts=facts, needed=False)
 
 
 def failed(name: str, text: str, step: str, **facts: Any) -> Check:
-    """`step`: what to do, as a command where one will do."""
+    """`step`: the remedy, if possible as a command."""
     return Check(name, "failed", text, step, facts)
 
 
@@ -64,7 +64,7 @@ def unneeded(check: Check) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class AgentReport:
-    """One CLI, as it would be served, or is."""
+    """The results of one CLI."""
 
     id: str
     adapter: str
@@ -85,8 +85,8 @@ class AgentReport:
 
 
 def status(server: Iterable[Check], agents: Iterable[AgentReport]) -> int:
-    """The exit status: 0 if all that is needed works, 1 if something does not, 2 if the settings
-    are why."""
+    """The exit status: 0 if all necessary checks pass, 1 if one fails, 2 if the check of the
+    settings fails."""
     every = [*server, *(check for one in agents if one.served for check in one.checks)]
     wrong = [check for check in every if check.failed and check.needed]
     if any(check.name == SETTINGS for check in wrong):
@@ -98,8 +98,8 @@ def status(server: Iterable[Check], agents: Iterable[AgentReport]) -> int:
 
 
 def section(title: str, checks: Iterable[Check]) -> str:
-    """Aligned lines, each failure with its next step below it. What a CLI has said of itself does
-    nothing to the terminal."""
+    """Aligned lines, each failure with its remedy below it. Control characters in the output of a
+    CLI are escaped."""
     checks = list(checks)
     width = max((len(check.name) for check in checks), default=0)
     lines = [title]
@@ -117,18 +117,18 @@ def agent_section(one: AgentReport) -> str:
 
 
 def absent(agents: Sequence[AgentReport]) -> str:
-    """Those that are neither here nor needed: what each takes to have it."""
+    """The CLIs that are neither installed nor served, with the command to install each."""
     width = max((len(one.id) for one in agents), default=0)
     lines = [f"  --  {one.id:{width}}  {one.install or one.title}" for one in agents]
     return "\n".join(["not installed", *lines])
 
 
 def further(agents: Sequence[AgentReport]) -> str:
-    """Other ways to run the same programs, which were not tried."""
+    """Further adapters of the checked programs, which were skipped."""
     width = max((len(one.id) for one in agents), default=0)
     command = "coding-agent-bridge doctor --agent"
     lines = [f"  --  {one.id:{width}}  as {one.like}: {command} {one.id}" for one in agents]
-    return "\n".join(["the same programs in other ways", *lines])
+    return "\n".join(["further adapters of the same programs", *lines])
 
 
 def verdict(code: int, server: Iterable[Check], agents: Sequence[AgentReport]) -> str:
@@ -144,7 +144,7 @@ def verdict(code: int, server: Iterable[Check], agents: Sequence[AgentReport]) -
         if check.failed and check.needed
     ]
     if code == 0:
-        text = f"All that is needed works: {served}." if served else "All that is needed works."
+        text = f"All necessary checks pass: {served}." if served else "All necessary checks pass."
     else:
         text = f"Not ready: {', '.join(wrong)}."
     return f"{text} Not served, and not ready: {', '.join(others)}." if others else text

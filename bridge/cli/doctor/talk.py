@@ -1,5 +1,5 @@
-"""The doctor's talk with a CLI: the handshake and, if wanted, one prompt, as the server would have
-them. The process is gone when it is over."""
+"""The handshake of a CLI and, on request, one prompt, both as in a served task. The process ends
+with the check."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.process.cgroup import Cgroup
 from bridge.process.procfs import marked
 from bridge.process.spawn import LAUNCHES
-from bridge.server.assemble import Choice
-from bridge.server.settings import Settings
+from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.settings.root import Settings
 from bridge.session.session import Limits, Session
 from bridge.task.events import (
     ENDINGS,
@@ -42,8 +42,8 @@ PROMPT = "Reply with OK."
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Seconds that a CLI gets for each thing. Those that are started with Node take some, and
-    Claude Code with a key takes 19 for the handshake where it cannot reach its service."""
+    """Timeouts in seconds for each step. CLIs on Node need some seconds to start; Claude Code with
+    an API key needs 19 s for the handshake if it cannot reach its service."""
 
     version: float = 10.0
     help: float = 20.0
@@ -53,55 +53,64 @@ class Within:
 
 
 class Talk:
-    """`told` makes what a CLI says fit to be shown. `logged_in`: None where it has no way to tell.
-    `environment`, `rules`: as of a Session. Raises LaunchError."""
+    """A session with the CLI of one agent. `shown` redacts CLI output. `logged_in`: None if the
+    status is unknown. `environment`, `rules`: see Session."""
 
     def __init__(
         self,
-        choice: Choice,
+        agent: ConfiguredAgent,
+        *,
         within: Within,
-        told: Callable[[str], str],
+        shown: Callable[[str], str],
         logged_in: bool | None,
         environment: Mapping[str, str],
         rules: Mapping[str, Any] | None,
     ) -> None:
-        self._choice = choice
+        self._agent = agent
         self._within = within
-        self._told = told
+        self._shown = shown
         self._logged_in = logged_in
         self._environment = environment
         self._rules = rules
-        self._upkeep = choice.adapter.upkeep
-        self._cwd = choice.settings.workspaces.default
-        self._by_hand = ""
+        self._upkeep = agent.adapter.upkeep
+        self._cwd = agent.settings.agent.workspaces.default
+        self._command = ""  # for a person to run
 
     async def run(self, live: bool) -> list[Check]:
-        """The handshake and, if `live`, a prompt, with one process that is gone after that."""
-        settings = self._choice.settings
+        """The handshake and, if `live`, a prompt, in one process. Raises LaunchError."""
+        settings = self._agent.settings
         marker = f"doctor-{uuid.uuid4().hex}"
         start = SessionStart(self._cwd, str(uuid.uuid4()))
-        grace = settings.bridge_stop_grace_ms / 1000
-        limits = Limits(self._within.prompt, 0, settings.bridge_max_line_bytes, grace)
-        argv = self._choice.make(self._choice.config, start).launch().argv
-        self._by_hand = f"(cd {shlex.quote(self._cwd)} && {shlex.join(argv)})"
-        adapter = self._choice.make(self._choice.config, start)
+        grace = settings.limits.stop_grace_ms / 1000
+        line = settings.limits.max_line_bytes
+        limits = Limits(turn=self._within.prompt, silence=0, line=line, term_grace=grace)
+        argv = self._agent.make(self._agent.config, start).launch().argv
+        self._command = f"(cd {shlex.quote(self._cwd)} && {shlex.join(argv)})"
+        adapter = self._agent.make(self._agent.config, start)
         with _streams(settings) as spool:
-            session = Session(adapter, self._environment, limits, marker, spool, self._rules)
+            session = Session(
+                adapter=adapter,
+                environment=self._environment,
+                limits=limits,
+                marker=marker,
+                spool=spool,
+                rules=self._rules,
+            )
             checks = await self._hold(session, live)
         left = marked(marker) | Cgroup(marker).pids()
         if left:
             pids = " ".join(map(str, sorted(left)))
-            text = f"{len(left)} of its processes could not be ended"
+            text = f"{len(left)} of its processes could not be killed"
             checks.append(failed("end", text, f"kill -9 {pids}"))
         return checks
 
     async def _hold(self, session: Session, live: bool) -> list[Check]:
         begun = time.monotonic()
         await session.open()
-        session.pause(True)  # until a listener is there
+        session.pause(True)  # until the listener is ready
         try:
             checks = await self._handshake(session, live)
-            if checks[0].status == "ok" and self._choice.adapter.warms != "no":
+            if checks[0].status == "ok" and self._agent.adapter.warms != "no":
                 size = memory(marked(session.marker))
                 checks.append(self._cold_start(time.monotonic() - begun, size))
             if live and not any(check.failed for check in checks):
@@ -127,20 +136,20 @@ class Talk:
             case Failed():
                 checks.append(self._refused("handshake", heard))
             case None:
-                text = "it has none without a prompt" + ("" if live else "; --live tries one")
+                text = "skipped (needs a prompt)" + ("" if live else "; run with --live")
                 checks.append(note("handshake", text))
             case _:
                 checks.append(self._late(self._within.handshake, listener))
         if self._upkeep.login and not (self._upkeep.status or checks[0].failed or live):
-            checks.append(note("login", "not asked for so far; a prompt may (--live tries one)"))
+            checks.append(note("login", "not checked (needs a prompt); run with --live"))
         return checks
 
     def _cold_start(self, waits: float, size: int) -> Check:
-        """What a new conversation costs, and what it would if there were a session for it."""
-        kept = self._choice.settings.bridge_warm_sessions
+        """The start time of a new conversation, and the cost of a warm session that saves it."""
+        kept = self._agent.settings.limits.warm_sessions
         seconds, megabytes = round(waits, 2), round(size / 2**20)
-        text = f"a new conversation waits {seconds:g} s until it is there; "
-        text += f"with BRIDGE_WARM_SESSIONS={kept or 1} it need not, for {megabytes} MB each"
+        text = f"a new conversation waits {seconds:g} s for it; "
+        text += f"BRIDGE_WARM_SESSIONS={kept or 1} avoids this and takes {megabytes} MB per process"
         return note("start", text, seconds=seconds, bytes=size, kept=kept)
 
     async def _prompt(self, session: Session) -> Check:
@@ -157,7 +166,7 @@ class Talk:
         if not isinstance(end, Done | Reply):
             asked = isinstance(end, Question)
             text = "it asked a question" if asked else f"no answer within {seconds:g} s"
-            return failed("prompt", text, f"see what it does with a prompt: {self._by_hand}")
+            return failed("prompt", text, f"run it yourself with a prompt: {self._command}")
         first = round((listener.first or begun) - begun, 2)
         used = listener.usage
         facts = {"state": "completed", "seconds": seconds, "firstEventSeconds": first}
@@ -168,11 +177,11 @@ class Talk:
 
     def _refused(self, name: str, why: Failed) -> Check:
         if why.reason == "auth" and self._logged_in is False:
-            return note(name, "it says so, too", reason=why.reason)
-        return failed(name, self._told(why.text), self._step(why), reason=why.reason)
+            return note(name, "not logged in, as above", reason=why.reason)
+        return failed(name, self._shown(why.text), self._step(why), reason=why.reason)
 
     def _step(self, why: Failed) -> str:
-        """What to do about it."""
+        """The remedy for a failure."""
         match why.reason:
             case "auth" if self._upkeep.login:
                 return self._upkeep.login
@@ -180,20 +189,20 @@ class Talk:
                 return "unset AGENT_MODEL, or set it to a model that the CLI offers"
             case "protocol" | "adapter-error" if self._upkeep.install:
                 return f"update it: {self._upkeep.install}"
-        return f"see what it says by itself: {self._by_hand}"
+        return f"run it yourself: {self._command}"
 
     def _late(self, within: float, listener: _Listener) -> Check:
         text = f"no answer within {within:g} s"
         if listener.words:
-            text += f"; it said: {listener.words[-1]}"
-        step = f"it may wait for a person; see what for: {self._by_hand}"
-        return failed("handshake", self._told(text), step, reason="timeout")
+            text += f"; its last line: {listener.words[-1]}"
+        step = f"it may wait for an input; run it yourself: {self._command}"
+        return failed("handshake", self._shown(text), step, reason="timeout")
 
 
 @contextlib.contextmanager
 def _streams(settings: Settings) -> Iterator[Path | None]:
-    """Where the CLI's streams are, as in a served task: None: on pipes without a name."""
-    if settings.bridge_store == "memory" or not LAUNCHES:
+    """The folder for the CLI's streams, as in a served task; None: anonymous pipes."""
+    if settings.store.mode == "memory" or not LAUNCHES:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="coding-agent-bridge-") as folder:
@@ -201,15 +210,15 @@ def _streams(settings: Settings) -> Iterator[Path | None]:
 
 
 class _Listener:
-    """Hears a session out until something of `kinds` is said."""
+    """Waits for the first event of `kinds` in a session."""
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         self._kinds = kinds
         self._heard: asyncio.Future[AgentEvent | TimedOut | None]
         self._heard = asyncio.get_running_loop().create_future()
-        self.first: float | None = None  # when anything was said
+        self.first: float | None = None  # time of the first event
         self.usage: Usage | None = None
-        self.words: list[str] = []  # lines that are no part of its dialect
+        self.words: list[str] = []  # lines outside of the protocol of the CLI
 
     def end(self, event: AgentEvent | TimedOut | None) -> None:
         if not self._heard.done():
@@ -229,7 +238,7 @@ class _Listener:
     async def listen(
         self, session: Session, begin: Callable[[], object], within: float
     ) -> AgentEvent | TimedOut | None:
-        """What ended it: an event of `kinds`, None of end(None), TimedOut after `within`."""
+        """Returns an event of `kinds`, the argument of end(), or TimedOut after `within` s."""
 
         def start() -> None:
             begin()
@@ -245,7 +254,7 @@ class _Listener:
 
 
 def memory(pids: Iterable[int]) -> int:
-    """Bytes that the processes take, each its share of what it has in common with others."""
+    """Memory of the processes in bytes (PSS: shared pages count in proportion)."""
     shares = re.findall(r"^Pss: +(\d+) kB", "".join(map(_rollup, pids)), re.MULTILINE)
     return sum(map(int, shares)) * 1024
 
@@ -253,7 +262,7 @@ def memory(pids: Iterable[int]) -> int:
 def _rollup(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:  # gone
+    except OSError:  # the process has ended
         return ""
 
 

@@ -1,0 +1,128 @@
+"""The card of each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bridge import __version__
+from bridge.a2a.card import Card, Skill
+from bridge.adapter import Adapter
+from bridge.auth.config import discovery
+from bridge.errors import ConfigurationError
+from bridge.server.agents.configured import ConfiguredAgent, agent_id_of
+from bridge.server.extras import card_signer
+from bridge.server.settings.root import Settings
+
+SKILLS = (
+    Skill(
+        "code",
+        "Coding",
+        "Reads, writes and runs code in a workspace: implement, fix, refactor, test, explain.",
+        ("code", "edit", "refactor", "test", "debug", "review"),
+        ("Add a test for the date parser and fix its bugs.", "Explain how login works."),
+    ),
+)
+
+
+def card_skills(agent: ConfiguredAgent) -> tuple[Skill, ...]:
+    return agent.settings.agent.skills or SKILLS
+
+
+def make_card(
+    agent: ConfiguredAgent,
+    address: str,
+    details: dict[str, object] | None = None,
+    more_skills: tuple[Skill, ...] = (),
+) -> Card:
+    """The agent's card. `address`: the part of its URLs before /a2a."""
+    settings = agent.settings
+    required, issuer = settings.auth.config.required, settings.auth.oidc_issuer
+    return Card(
+        name=settings.agent.name or f"{_title(agent)} (coding-agent-bridge)",
+        description=settings.agent.description or _description(agent),
+        version=__version__,
+        url=f"{address}/a2a/jsonrpc",
+        rest_url=f"{address}/a2a/rest",
+        skills=(*card_skills(agent), *more_skills),
+        input_modes=_input_modes(agent.adapter),
+        output_modes=("text/plain", "application/json"),
+        bearer=required,
+        oidc=issuer and discovery(issuer),
+        push=True,
+        extended=required,
+        details=details,
+        extension_required=settings.agent.require_extension,
+    )
+
+
+def make_signer(settings: Settings) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """A function that signs cards with BRIDGE_CARD_KEYS. Raises ConfigurationError."""
+    if settings.agent.card_keys is None:
+        return None
+    if settings.agent.card != "1.0":
+        raise ConfigurationError("Only a pure 1.0 card can be signed: set BRIDGE_CARD=1.0.")
+    return card_signer(settings.agent.card_keys)
+
+
+def as_skill(agent: ConfiguredAgent) -> Skill:
+    """The agent as a skill on the card of the agent at the root."""
+    about = f"Runs {agent.adapter.title}: send metadata.bridge.agent = {agent.id!r}."
+    described = agent.settings.agent.description
+    return Skill(
+        agent.id,
+        agent.settings.agent.name or _title(agent),
+        f"{described} {about}" if described else about,
+        ("code",),
+    )
+
+
+def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
+    """The members of the extended card. They contain no paths: paths concern only the operator."""
+    settings = agent.settings
+    return {
+        "adapter": agent.adapter.name,
+        "cliVersion": version,
+        "model": settings.agent.model or "the CLI's own choice",
+        "models": list(settings.agent.models),
+        "modes": list(agent.adapter.modes),
+        "asksForPermission": not settings.agent.force,
+        "lacks": dict(agent.adapter.lacks),
+        "limits": {
+            "turnMs": settings.agent.timeout_ms,
+            "silenceMs": settings.agent.idle_exit_ms,
+            "sessions": settings.server.max_sessions,
+            "bodyBytes": settings.server.max_body_bytes,
+        },
+    }
+
+
+def _description(agent: ConfiguredAgent) -> str:
+    """The default description. Clients put it into the prompt of a model that delegates tasks."""
+    asks = not agent.settings.agent.force and "questions" not in agent.adapter.lacks
+    return (
+        f"{agent.adapter.title}, a coding agent that reads, writes and runs code in a repository. "
+        "Send a whole task in one message; the agent keeps its conversation for the next one."
+        + (
+            " It may ask before it edits a file or runs a command: reply with one of the options "
+            "that the question names."
+            if asks
+            else ""
+        )
+    )
+
+
+def _title(agent: ConfiguredAgent) -> str:
+    """The adapter's title, with the agent's id if the operator chose one: the names on the cards of
+    one server must differ."""
+    title = agent.adapter.title
+    names = (agent.adapter.name, agent.settings.agent.adapter or "")
+    return title if agent.id in map(agent_id_of, names) else f"{title} {agent.id}"
+
+
+def _input_modes(adapter: type[Adapter]) -> tuple[str, ...]:
+    """The media types that the CLI reads, and any other file: the bridge saves it and names its
+    path in the prompt."""
+    every = "application/octet-stream"
+    known = {every, "*/*"} & set(adapter.input_modes)
+    return adapter.input_modes if known else (*adapter.input_modes, every)

@@ -1,0 +1,63 @@
+"""The text that the server prints after its start."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from bridge import __version__
+from bridge.process import cgroup
+from bridge.sandbox.profile import Sandbox
+from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.state_dir import State
+
+OPEN_TO_ALL = (
+    "not required: every program of every user on this machine has access as the operator, except "
+    "agents"
+)
+NO_SANDBOX = "none: agents can do all that this user can do"
+MESSAGE = (
+    '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
+    '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"Describe this project."}]}}}'
+)
+
+
+def banner(
+    agents: Sequence[ConfiguredAgent],
+    *,
+    versions: Mapping[str, str],
+    address: str,
+    state: State,
+    sandboxes: Mapping[str, Sandbox | None],
+    notes: Sequence[str] = (),
+) -> str:
+    """The agents, the addresses, and a command to try them. `versions` and `sandboxes` are by agent
+    id; `address` is http://HOST:PORT."""
+    required = agents[0].settings.auth.config.required
+    auth = f' -H "Authorization: Bearer {_shown_token(state)}"' if required else ""
+    lines = [f"coding-agent-bridge {__version__}", *(f"  note       {note}" for note in notes)]
+    for agent in agents:
+        lines += [f"  note       {note}" for note in agent.notes]
+        lines.append(f"  agent      {agent.id}: {agent.runs} {versions[agent.id]}".rstrip())
+        lines.append(f"  workspace  {agent.settings.agent.workspaces.default}")
+        sandbox = sandboxes.get(agent.id)
+        lines.append(f"  sandbox    {sandbox or NO_SANDBOX}")
+        if sandbox and sandbox.left_open:
+            lines.append(f"  left open  {'; '.join(sandbox.left_open)}")
+    groups = cgroup.home()
+    lines += [
+        f"  state      {state.folder or 'memory: lost at a restart'}",
+        f"  token      {state.operator.path if state.operator else OPEN_TO_ALL}",
+        f"  cleanup    {f'control groups in {groups}' if groups else 'signals to descendants'}",
+        f"  endpoint   {address}/a2a/jsonrpc",
+        *(f"             {address}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
+        f"  card       {address}/.well-known/agent-card.json",
+        f"  try it     curl -N {address}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
+        f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",
+    ]
+    return "\n".join(lines)
+
+
+def _shown_token(state: State) -> str:
+    """The operator token as a shell reads it from its file."""
+    return f"$(cat {shlex.quote(str(state.operator.path))})" if state.operator else "<token>"

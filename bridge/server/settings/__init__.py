@@ -1,0 +1,1 @@
+"""The settings of a server: their types, their sections and their sources."""

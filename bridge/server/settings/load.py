@@ -1,0 +1,172 @@
+"""Reading the settings of a server.
+
+Precedence: command line, environment, `.env`, CONFIG_FILE (TOML), default.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dotenv import dotenv_values
+
+from bridge.auth.config import LOOPBACK
+from bridge.errors import ConfigurationError
+from bridge.sandbox.own_files import OwnFile, reachable, read_secret, refuse_reachable
+from bridge.sandbox.trusted_programs import default_workspace
+from bridge.server.settings.root import NAMES, VARIABLES, Settings
+from bridge.server.settings.values import nearest
+from bridge.session.redaction import Secrets, secrets_of
+from bridge.workspace.paths import obstacle
+
+IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
+"""Variables with the prefix of settings that belong to other programs or earlier releases; so do
+those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
+
+
+class Loaded:
+    """The settings, the values of the .env file, and warnings for the operator."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        dotenv: Mapping[str, str],
+        warnings: list[str],
+        env_file: str | None = None,
+    ) -> None:
+        self.settings = settings
+        self.dotenv = dotenv
+        self.warnings = warnings
+        self._env_file = env_file
+
+    @property
+    def own_files(self) -> list[OwnFile]:
+        """The own files of these settings and of each agent's, and the .env file."""
+        read = [OwnFile("--env-file", self._env_file)] if self._env_file else []
+        return [*read, *(file for one in self.settings.each for file in one.own_files)]
+
+    @property
+    def secrets(self) -> Secrets:
+        """The secrets to redact from the server's log and the audit log."""
+        known = secrets_of({**self.dotenv, **os.environ})
+        return Secrets({*known, self.settings.auth.token or ""}, patterns=True)
+
+
+def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
+    """The settings from all sources. `flags`: values by name; None is ignored. `env_file`: read
+    instead of ./.env. Raises ConfigurationError."""
+    chosen = {name: value for name, value in flags.items() if value is not None}
+    given = {**_known(os.environ), **chosen}
+    warnings: list[str] = []
+    dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
+    given = {**_known(dotenv), **given}
+    given = {**_config_file(given.get("config_file")), **given}
+    settings = Settings().updated({**given, **_token_from_file(given, warnings)})
+    loaded = Loaded(settings, dotenv, warnings, env_file or (".env" if dotenv else None))
+    if settings.agent.repo_path is None and default_workspace() != os.getcwd():
+        os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
+    for one in settings.each:
+        _check(one)
+        refuse_reachable(loaded.own_files, one.writable)
+    warnings += _misspelt(settings, {**dotenv, **os.environ})
+    return loaded
+
+
+def _token_from_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+    path = given.get("bridge_token_file")
+    if not path:
+        return {}
+    if given.get("bridge_token"):
+        raise ConfigurationError("BRIDGE_TOKEN and BRIDGE_TOKEN_FILE are both set: unset one.")
+    return {"bridge_token": read_secret("BRIDGE_TOKEN_FILE", str(path), warnings)}
+
+
+def _misspelt(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
+    """A warning for each variable that looks like a setting and is unknown. Other programs also
+    use the prefix AGENT_; such a variable needs a similar name."""
+    known = [name.upper() for name in VARIABLES]
+    for name in sorted(variables):
+        ignored = name in IGNORED + settings.agent.env or name.startswith("BRIDGE_MCP")
+        if not ignored and name.startswith(("BRIDGE_", "AGENT_")) and name not in known:
+            hint = nearest(name, known, 0.8)
+            if hint or name.startswith("BRIDGE_"):
+                yield f"Unknown setting {name} was ignored.{hint}"
+
+
+def _known(variables: Mapping[str, str]) -> dict[str, str]:
+    """The settings among `variables`, by name. An empty variable counts as unset."""
+    lower = {name.lower(): value for name, value in variables.items() if value}
+    return {name: value for name, value in lower.items() if name in VARIABLES}
+
+
+def _check(settings: Settings) -> None:
+    """Raise ConfigurationError for values that exclude each other, and for workspaces that the
+    agent cannot use."""
+    auth, host = settings.auth, settings.server.host
+    if bool(auth.oidc_issuer) != bool(auth.oidc_audience):
+        raise ConfigurationError(
+            "BRIDGE_OIDC_ISSUER and BRIDGE_OIDC_AUDIENCE require each other: without an audience, "
+            "the server would accept tokens for other services."
+        )
+    if auth.mode == "token" and not auth.config.has_tokens:
+        raise ConfigurationError(
+            "BRIDGE_AUTH=token requires a token: set BRIDGE_TOKEN, BRIDGE_TOKEN_FILE "
+            "(--token-file), [tokens.NAME] in CONFIG_FILE (`coding-agent-bridge token NAME` makes "
+            "one), or BRIDGE_OIDC_ISSUER."
+        )
+    if host not in LOOPBACK and not (auth.config.required and auth.config.has_tokens):
+        raise ConfigurationError(
+            f"HOST={host} accepts connections from other machines, and a client can run agents on "
+            "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1."
+        )
+    workspaces = settings.agent.workspaces
+    for path in (workspaces.default, *workspaces.roots):
+        setting = "AGENT_REPO_PATH or AGENT_ALLOWED_REPO_ROOTS"
+        if not os.path.isdir(path):
+            raise ConfigurationError(f"{setting}: {path} is not a directory.")
+        problem = obstacle(path)
+        if problem:
+            raise ConfigurationError(f"{setting}: {path} cannot be a workspace: {problem}.")
+
+
+def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+    """The values of ./.env, unless that file lies in a workspace: a repository must not configure
+    the server that runs agents in it. The workspaces are those of the other sources."""
+    if not os.path.isfile(".env"):
+        return {}
+    settings = Settings().updated({**_config_file(given.get("config_file")), **given})
+    if any(reachable(".env", one.writable) for one in settings.each):
+        warnings.append(
+            ".env was not read: it lies inside the workspace, and a repository must not configure "
+            "the server that runs agents in it. Move it and pass --env-file, or set "
+            "AGENT_REPO_PATH to another directory."
+        )
+        return {}
+    return _read_env_file(".env")
+
+
+def _read_env_file(path: str) -> dict[str, str]:
+    try:
+        text = Path(path).read_text("utf-8")
+        values = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _config_file(path: Any) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        values = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"cannot read CONFIG_FILE {path}: {error}") from None
+    known = {name.lower(): value for name, value in values.items()}
+    for name in known:
+        if name not in NAMES:
+            raise ConfigurationError(f"{path}: unknown setting {name}.{nearest(name, NAMES)}")
+    return known

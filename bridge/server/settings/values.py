@@ -1,0 +1,83 @@
+"""Types of settings: the written form of a value, its unit and its range."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from ipaddress import IPv6Address
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from bridge.auth.config import NAME, trusted_url
+from bridge.auth.principal import Scope
+
+
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """A hint at the known name that is most similar to `name`, as a sentence; "" if the
+    similarity of all names is below `least` (0 to 1)."""
+    close = difflib.get_close_matches(name, list(known), 1, least)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _words(value: Any) -> Any:
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _paths(value: Any) -> Any:
+    return [path for path in value.split(os.pathsep) if path] if isinstance(value, str) else value
+
+
+def _names(value: Any) -> Any:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+def _host(value: str) -> str:
+    """A host name or an address in the form that is compared: lower case, without brackets."""
+    name = value.lower().removesuffix(".")
+    if re.fullmatch(r"[a-z0-9._-]+", name):
+        return name
+    try:
+        return str(IPv6Address(name[1:-1] if name.startswith("[") and name[-1] == "]" else name))
+    except ValueError:
+        text = "a host name or address is expected, without http://, port or wildcard"
+        raise ValueError(text) from None
+
+
+def _origin(value: str) -> str:
+    """An origin in the form that browsers send: lower case, without the default port."""
+    name = value.lower()
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", name):
+        raise ValueError("an origin such as https://example.org:8443 is expected, without a path")
+    scheme = name.partition("://")[0]
+    return name.removesuffix({"http": ":80", "https": ":443"}.get(scheme, " "))
+
+
+def _jwks(value: str) -> str:
+    return trusted_url(value) if "://" in value else value
+
+
+AgentId = Annotated[str, Field(pattern=NAME)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+"""Words of a command line; a string is split as a POSIX shell splits it."""
+Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
+"""Paths; a string is split at `:`."""
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+"""Names; a string is split at commas and white space."""
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_names)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_names)]
+Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_names)]
+TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
+UrlOrFile = Annotated[str, AfterValidator(_jwks)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
+"""A duration in ms, where 0 has a meaning of its own."""
+Timeout = Annotated[int, Field(ge=1, le=2**31)]
+"""A duration in ms, at least 1."""
+Limit = Annotated[int, Field(ge=0, le=2**62)]
+"""A number, where 0 has a meaning of its own."""
+Count = Annotated[int, Field(ge=1)]
+"""A number, at least 1."""
