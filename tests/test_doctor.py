@@ -46,7 +46,9 @@ from bridge.cli.doctor.command import doctor
 from bridge.cli.doctor.talk import Within
 from bridge.server.settings.load import load
 within = Within(version=1, help=1, login=1, handshake=2, prompt=2)
-sys.exit(asyncio.run(doctor(load({}), sys.argv[1], "live" in sys.argv, True, within)))
+live = "live" in sys.argv
+work = doctor(load({}), sys.argv[1], live=live, for_programs=True, within=within)
+sys.exit(asyncio.run(work))
 """
 
 

@@ -95,7 +95,8 @@ def _adapters(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from bridge.cli.doctor.command import doctor
 
-    work = doctor(_loaded(options), options.agent, options.live, options.json)
+    loaded = _loaded(options)
+    work = doctor(loaded, options.agent, live=options.live, for_programs=options.json)
     return int(asyncio.run(work))
 
 
@@ -150,7 +151,12 @@ def _parser() -> argparse.ArgumentParser:
         "adapters", description="List all adapters with their abilities and limitations."
     )
     table.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_tools(commands)
+    return parser
 
+
+def _add_tools(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that neither serve nor check agents."""
     tape = commands.add_parser(
         "record",
         usage="coding-agent-bridge record [--adapter NAME] FILE -- COMMAND …",
@@ -172,7 +178,6 @@ def _parser() -> argparse.ArgumentParser:
         "(KIND: ES256). Store the key in a file with mode 0600: umask 077.",
     )
     card.add_argument("action", choices=("verify", "new-key"))
-    return parser
 
 
 def _settings_parser() -> argparse.ArgumentParser:

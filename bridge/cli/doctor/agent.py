@@ -57,9 +57,10 @@ class Candidate:
 async def examine(
     one: Candidate,
     dotenv: Mapping[str, str],
-    live: bool = False,
-    within: Within | None = None,
-    deep: bool = False,
+    *,
+    live: bool,
+    within: Within,
+    deep: bool,
 ) -> AgentReport:
     """Run all checks. `live`: also send a prompt to the model (may incur API cost). `deep`: also
     report the abilities and the variables of the agent."""
@@ -75,7 +76,7 @@ async def examine(
     except ConfigurationError as error:
         return replace(about, program=found, checks=[_wrong(str(error))])
     try:
-        checks = await _Examination(agent, sandbox, within or Within()).run(live)
+        checks = await _Examination(agent, sandbox, within).run(live)
     finally:
         if sandbox:
             await asyncio.to_thread(sandbox.close)

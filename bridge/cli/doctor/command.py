@@ -44,6 +44,7 @@ PARALLEL = 2  # checked CLIs; they start slowly, and each check has a timeout
 async def doctor(
     loaded: Loaded,
     agent: str | None = None,
+    *,
     live: bool = False,
     for_programs: bool = False,
     within: Within | None = None,
@@ -62,7 +63,9 @@ async def doctor(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     try:
-        return await _Doctor(loaded, within or Within(), live, for_programs).run(agent)
+        return await _Doctor(loaded, within=within or Within(), live=live, quiet=for_programs).run(
+            agent
+        )
     except asyncio.CancelledError:
         if not ended_by:
             raise
@@ -73,7 +76,7 @@ async def doctor(
 
 
 class _Doctor:
-    def __init__(self, loaded: Loaded, within: Within, live: bool, quiet: bool) -> None:
+    def __init__(self, loaded: Loaded, *, within: Within, live: bool, quiet: bool) -> None:
         self._loaded = loaded
         self._within = within
         self._live = live
@@ -162,8 +165,13 @@ class _Doctor:
 
         async def one(candidate: Candidate) -> AgentReport:
             async with room:
-                live = self._live and candidate.served
-                return await examine(candidate, self._loaded.dotenv, live, self._within, self._deep)
+                return await examine(
+                    candidate,
+                    self._loaded.dotenv,
+                    live=self._live and candidate.served,
+                    within=self._within,
+                    deep=self._deep,
+                )
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(candidate)) for candidate in candidates]

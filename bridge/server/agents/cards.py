@@ -32,6 +32,7 @@ def card_skills(agent: ConfiguredAgent) -> tuple[Skill, ...]:
 def make_card(
     agent: ConfiguredAgent,
     address: str,
+    *,
     details: dict[str, object] | None = None,
     more_skills: tuple[Skill, ...] = (),
 ) -> Card:

@@ -36,6 +36,7 @@ class Loaded:
         settings: Settings,
         dotenv: Mapping[str, str],
         warnings: list[str],
+        *,
         env_file: str | None = None,
     ) -> None:
         self.settings = settings
@@ -66,7 +67,8 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     given = {**_known(dotenv), **given}
     given = {**_config_file(given.get("config_file")), **given}
     settings = Settings().updated({**given, **_token_from_file(given, warnings)})
-    loaded = Loaded(settings, dotenv, warnings, env_file or (".env" if dotenv else None))
+    read = env_file or (".env" if dotenv else None)
+    loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
     for one in settings.each:
