@@ -149,7 +149,7 @@ def _is_elsewhere(peername: Any) -> bool:
 
 
 def _unknown_for_now() -> Unavailable:
-    return Unavailable("The server cannot check this connection now. Retry in a moment.")
+    return Unavailable("The server cannot check this connection now; try again in a moment.")
 
 
 _verdicts: dict[int | None, bool] = {}
