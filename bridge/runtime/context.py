@@ -46,6 +46,7 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message
 from bridge.task.state import StatusUpdate, TaskState, Update
+from bridge.task.text import bounded
 from bridge.telemetry.audit import NO_AUDIT, Audit
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.project_config import TRUSTING, Trust
@@ -574,8 +575,10 @@ class Context:
         try:
             for event in events:
                 if not task.state.terminal:
-                    updates += task.apply(event, now)
-                    happened.append(event)
+                    # An adapter gets its question back as it was.
+                    one = event if isinstance(event, Question) else bounded(event)
+                    updates += task.apply(one, now)
+                    happened.append(one)
         finally:
             if happened:
                 self._write(record, happened, updates, now)

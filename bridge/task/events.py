@@ -65,10 +65,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """`truncated`: size in bytes of each value that text.bounded() has cut, by its name."""
+
     id: str
     name: str
     input: Any
     parent: str | None = None
+    truncated: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,15 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
+    """`truncated` as in ToolCall."""
+
     id: str
     output: Any
     is_error: bool = False
     name: str | None = None
     parent: str | None = None
     changes: tuple[FileChange, ...] = ()
+    truncated: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,8 @@ class Question:
     """The agent waits for the client: a permission, a choice, a plan to approve, a login.
 
     `subject` is what it is about (tool, input …) for programs; `free_text` says whether words
-    of the client's own are an answer; `multiple` whether several options may be chosen.
+    of the client's own are an answer; `multiple` whether several options may be chosen;
+    `truncated` as in ToolCall.
     """
 
     id: str
@@ -138,6 +145,7 @@ class Question:
     subject: Mapping[str, Any] | None = None
     free_text: bool = False
     multiple: bool = False
+    truncated: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
-"""Text of the agent made fit for people: no terminal control, and no more than they will read."""
+"""Agent output made fit for people: without terminal controls, and cut to a readable length."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import orjson
 
+from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
+
+E = TypeVar("E", bound=Event)
 STATUS_CHARS = 200  # of a status text: one line of a list
 MESSAGE_CHARS = 8_000  # of a question or an error: what a person must see in order to decide
 DATA_BYTES = 16 * 1024  # of a tool's input or output as JSON; the whole is in the CLI's own log
@@ -56,6 +60,47 @@ def capped(value: Any) -> tuple[Any, int | None]:
     if len(orjson.dumps(short)) > DATA_BYTES:
         short = orjson.dumps(short).decode()[:STRING_CHARS] + "…"
     return short, size
+
+
+def bounded(event: E) -> E:
+    """`event` with the values of tools cut to DATA_BYTES of JSON each, and a status text cut to
+    what one_line() reads. `truncated` has the first size of each value that was cut. A second
+    call changes nothing."""
+    values: dict[str, tuple[Any, int | None]] = {}
+    match event:
+        case ToolCall():
+            values = {"input": capped(event.input)}
+        case ToolResult():
+            values = {"output": capped(event.output), "changes": _capped(event.changes)}
+        case Question() if event.subject is not None:
+            values = {"subject": capped(event.subject)}
+        case Status() if len(event.text) > 4 * STATUS_CHARS:
+            return replace(event, text=event.text[: 4 * STATUS_CHARS])
+    sizes = {name: size for name, (_, size) in values.items() if size is not None}
+    if not sizes:
+        return event
+    assert isinstance(event, ToolCall | ToolResult | Question)
+    fitting: dict[str, Any] = {name: values[name][0] for name in sizes}
+    return replace(event, **fitting, truncated={**sizes, **(event.truncated or {})})
+
+
+def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:
+    """As capped(); of the changes, the first ones are kept."""
+    try:
+        size = len(orjson.dumps(changes)) if changes else 0
+    except TypeError:
+        return (), 0
+    if size <= DATA_BYTES:
+        return changes, None
+    kept: list[FileChange] = []
+    left = DATA_BYTES - 2  # brackets
+    for change in changes:
+        short = replace(change, path=_shortened(change.path), diff=_shortened(change.diff))
+        left -= len(orjson.dumps(short)) + 1
+        if left < 0:
+            break
+        kept.append(short)
+    return tuple(kept), size
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
