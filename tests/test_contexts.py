@@ -27,7 +27,7 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.process.agent_process import reap_orphans
-from bridge.runtime.context import Agent
+from bridge.runtime.agent import Agent
 from bridge.runtime.tasks import TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
@@ -330,7 +330,7 @@ async def test_a_message_at_the_moment_when_a_session_expires_is_served_by_it(ma
     bridge = make()
     await bridge.run("turn", "c")
     record = bridge.send("turn", "c")
-    bridge.manager._contexts["c"]._expire()  # before the loop has run anything
+    bridge.manager._contexts["c"].lease._expire()  # before the loop has run anything
     assert answer(await ended(record)) == "2"
 
 

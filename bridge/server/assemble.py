@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bridge.a2a.card import Skill
 from bridge.push.notifier import Push
-from bridge.runtime.context import Agent
+from bridge.runtime.agent import Agent
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import Policy, TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
