@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -20,7 +20,7 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `by_the_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`, `unshut`:
+    `modes`, `by_the_minute`, `writes`, `homes`, `any_port`, `project_files`, `unshut`:
     see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
@@ -59,7 +59,6 @@ class Preset:
     late_history: bool = False
     """session/load goes on with the history after its answer."""
     by_the_minute: bool = False
-    warms: Literal["greeted", "started"] = "started"
     errors_are_words: bool = False
     """Errors of the model end the turn as if it had gone well, with `Error: …` as its last words
     and no tokens counted."""
@@ -130,7 +129,6 @@ PRESETS = (
         {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
         ("build", "plan"),
         images=True,
-        warms="greeted",
         project_files=files.OPENCODE,
         # A second reader of the same files, for plugins alone, does not ask for the variable.
         unshut=files.OPENCODE_PLUGINS,
@@ -152,7 +150,6 @@ PRESETS = (
         model_flag="--model",
         images=True,
         errors_are_words=True,
-        warms="greeted",
         project_files=files.COPILOT,
         unshut=files.COPILOT,
         homes=(homes.COPILOT, homes.COPILOT_CACHE),
@@ -188,7 +185,6 @@ PRESETS = (
         ("acp",),
         ("KILO_*", "OPENCODE_*", "ANTHROPIC_*", *_OPENAI),
         images=True,  # a file outside of the workspace costs a permission
-        warms="greeted",
         project_files=files.KILO,
         unshut=files.KILO_SERVERS,
         shut={"KILO_DISABLE_PROJECT_CONFIG": "1"},

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -83,7 +83,6 @@ class Acp(Adapter):
     title: ClassVar[str] = preset.title
     # Images of which it is not known that the agent takes them are files that the prompt names.
     input_modes: ClassVar[tuple[str, ...]] = ("text/*", "application/json")
-    warms: ClassVar[Literal["greeted", "started", "no"]] = preset.warms
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -649,7 +648,6 @@ def named(one: Preset) -> type[Acp]:
         environment = one.environment
         modes = one.modes
         by_the_minute = one.by_the_minute
-        warms = one.warms
         writes = one.writes
         homes = one.homes
         reads = one.reads

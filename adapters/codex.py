@@ -123,7 +123,6 @@ class Codex(Adapter):
     steers: ClassVar[bool] = True
     homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
-    remembers: ClassVar[tuple[str, ...]] = files.CODEX_READS
     upkeep: ClassVar[Upkeep] = Upkeep(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",

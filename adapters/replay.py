@@ -7,7 +7,7 @@ something; what its lines mean, the recorded CLI's own adapter says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import orjson
 
@@ -21,7 +21,7 @@ class Replay(Adapter):
     """`dialect` is the adapter of the CLI that was recorded; config.args are the player's."""
 
     name: ClassVar[str] = "replay"
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
+    can_prewarm: ClassVar[bool] = False
     title: ClassVar[str] = "The recording"
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
     lacks: ClassVar[Mapping[Ability, str]] = {

@@ -3,7 +3,7 @@
 One adapter object serves one child process. The session that owns it calls, in this order:
 
     launch()                     once, before the process is started
-    greet()                      maybe, before the first turn
+    greet()                      for a diagnosis only, before the first turn
     prompt(prompt)               at the beginning of each turn
     steer(prompt)                when a further message joins the turn (only where `steers`)
     receive_line(line)           for each line of stdout; returns what the agent said
@@ -235,14 +235,9 @@ class Adapter(ABC):
     may_reply: ClassVar[bool] = False
     """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
 
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "greeted"
-    """How far a process of it can get before there is a prompt: `started` only, where its greeting
-    would have it remember what the workspace was like then; `no` where it runs its CLI anew for
-    each turn."""
-
-    remembers: ClassVar[tuple[str, ...]] = ()
-    """What it has read of a workspace by then all the same, besides `project_files`, and tells its
-    model later: patterns as those."""
+    can_prewarm: ClassVar[bool] = True
+    """Whether a process can be started before there is a prompt for it; not if the CLI runs once
+    for each turn. A change of `project_files`, instructions or the state of git replaces it."""
 
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""

@@ -14,7 +14,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import orjson
 
@@ -55,7 +55,7 @@ class RunnerAdapter(Adapter):
     """The process of the session is the runner, in which the CLI is run: once per turn, or once and
     then spoken to. Subclasses begin with run(), and are told what is heard."""
 
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
+    can_prewarm: ClassVar[bool] = False
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.session.factory import SessionFactory
-from bridge.session.prewarm import NOTHING, Plan
+from bridge.session.prewarm import NOTHING, PrewarmPlan
 from bridge.task.approval_policy import Rule
 from bridge.telemetry.audit import NO_AUDIT, Audit
 from bridge.workspace.attachments import Attachments
@@ -33,6 +33,6 @@ class Agent:
     patience: float = 0.0
     audit: Audit = NO_AUDIT
     trust: Trust = TRUSTING
-    warm: Plan = NOTHING
+    warm: PrewarmPlan = NOTHING
     check: Callable[[str], None] = lambda cwd: None
     replies: bool = False

@@ -6,19 +6,17 @@ import asyncio
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from bridge.adapter import SessionStart
-from bridge.adapter.input import AdapterInput
 from bridge.errors import LaunchError
 from bridge.session.pool import Announce
-from bridge.session.prewarm import Warm
+from bridge.session.prewarm import Prewarm
 from bridge.session.session import Session
 from bridge.store.tasks import StoredSession, TaskStore
-from bridge.task.events import AgentEvent
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ class Lease:
         *,
         store: TaskStore,
         make: Make,
-        prewarm: Warm,
+        prewarm: Prewarm,
         idle_seconds: float,
         waits_a_minute: bool = False,
     ) -> None:
@@ -118,44 +116,39 @@ class Lease:
         if self.session is None:
             self.start = replace(self.start, folder=folder)
 
-    async def acquire(
-        self,
-        wanted: Callable[[], bool],
-        announce: Announce,
-        receive: Callable[[Sequence[AgentEvent]], None],
-    ) -> Session | None:
-        """The session, with a slot; None: it is not `wanted` any more (see recheck). `receive`
-        gets the events of a prewarmed session. Raises LaunchError."""
+    async def acquire(self, wanted: Callable[[], bool], announce: Announce) -> Session | None:
+        """The session, with a slot; None: it is not `wanted` any more (see recheck). Raises
+        LaunchError."""
         await self.pool.enter(self, wanted, lambda: self._prewarm.has(self.start), announce)
         if self.session is None and wanted():
-            if not self._take_prewarmed(receive):
+            if not self._take_prewarmed():
                 await self._open()
             if not wanted():
                 await self.close()
         return self.session if wanted() else None
 
-    def _take_prewarmed(self, receive: Callable[[Sequence[AgentEvent]], None]) -> bool:
-        spare = self._prewarm.take(self.start)
-        if spare is None:
+    def _take_prewarmed(self) -> bool:
+        taken = self._prewarm.take(self.start)
+        if taken is None:
             return False
-        self._change(replace(self.start, session_id=spare.start.session_id))
-        session = self.session = spare.session
-        if session.spool:
-            told = [AdapterInput("greet", 0)] if session.greeted else []
-            self._store.put_session(session.spool.name, self.key, self.start, told)
-        receive(spare.heard)
+        self._change(replace(self.start, session_id=taken.start.session_id))
+        self.session = taken.session
+        self._store_session(taken.session)
         return True
 
     async def _open(self) -> None:
         session = self._make(self.start, None)
-        if session.spool:
-            self._store.put_session(session.spool.name, self.key, self.start)
+        self._store_session(session)
         try:
             await session.open()
         except LaunchError:
             self._forget(session)
             raise
         self.session = session
+
+    def _store_session(self, session: Session) -> None:
+        if session.spool:
+            self._store.put_session(session.spool.name, self.key, self.start)
 
     def recheck(self) -> None:
         """A task may not want the session any more."""

@@ -32,7 +32,7 @@ from bridge.runtime.lease import Lease
 from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.session.pool import SessionPool
-from bridge.session.prewarm import Warm
+from bridge.session.prewarm import Prewarm
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import StatusUpdate, Task
@@ -111,7 +111,7 @@ class TaskManager:
         self._taken = Taken()
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
-        self._warm = Warm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
+        self._warm = Prewarm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
         self._recorder = Recorder(
             store, agent.audit, on_status=self._changed, on_end=self._finished
         )

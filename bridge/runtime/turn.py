@@ -153,7 +153,7 @@ class Turn:
             await self._ask_for_trust()
         if self.ended:
             return None
-        return await self._lease.acquire(lambda: not self.ended, self._queued, self._receive)
+        return await self._lease.acquire(lambda: not self.ended, self._queued)
 
     def _queued(self, ahead: int, answers: int) -> None:
         if not self.record.task.queued:

@@ -108,7 +108,6 @@ class Session:
         self._release: asyncio.TimerHandle | None = None
         self._heard = 0  # bytes of its output that the adapter has heard
         self._delivered = 0  # and those of which all has been delivered
-        self.greeted = False  # the handshake was begun before there was a prompt
 
     def __repr__(self) -> str:
         return f"<Session {self.adapter.name} {self._process or 'not started'}>"
@@ -254,8 +253,7 @@ class Session:
         """Begin the handshake, as the beginning of a run(). False: the CLI has none."""
         begun: list[bool] = []
         self._tell(lambda: begun.append(self.adapter.greet()))
-        self.greeted = any(begun)
-        return self.greeted
+        return any(begun)
 
     def prompt(self, prompt: Prompt) -> None:
         self._redactor.rest()  # of a turn that was canceled
