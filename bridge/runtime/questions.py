@@ -32,13 +32,13 @@ OnTimeout = Callable[[str, str], None]
 
 class Questions:
     """`rules`: the operator's decisions. `timeout`: seconds that a question waits for its answer;
-    0 = unlimited."""
+    0 = unlimited. `watched`: the question that the timer is for."""
 
     def __init__(self, rules: Sequence[Rule], trust: Trust, *, timeout: float) -> None:
         self._rules = rules
         self._trust = trust
         self._timeout = timeout
-        self._watched: Question | None = None
+        self.watched: Question | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def decide(self, question: Question, cwd: str) -> Answer | None:
@@ -92,17 +92,14 @@ class Questions:
         )
         return Failed(text, PROJECT_CONFIG, {"files": obstacles})
 
-    def watch(self, question: Question | None, on_timeout: OnTimeout) -> bool:
-        """Start, keep or stop the timer for the open question. Returns whether it changed."""
-        if question is self._watched:
-            return False
-        self._watched = question
+    def watch(self, question: Question | None, on_timeout: OnTimeout) -> None:
+        """Start the timer for the open question; stop the one before."""
+        self.watched = question
         self.close()
         if question and self._timeout:
             text = f"Nobody answered within {self._timeout:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._timeout, on_timeout, text, "timeout")
-        return True
 
     def close(self) -> None:
         """Stop the timer."""

@@ -75,7 +75,8 @@ class Recorder:
         now: datetime,
         read: OutputRead | None,
     ) -> None:
-        self._audit.events(record.task, events)
+        if self._audit.active:
+            self._audit.events(record.task, events)
         number = record.log.add(updates)
         if record.task.state.terminal:
             record.log.close()

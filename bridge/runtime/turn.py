@@ -266,13 +266,15 @@ class Turn:
     def _watch(self) -> None:
         """Limit the time of the open question."""
         question = self.record.task.question
+        if question is self._questions.watched:
+            return
         on_timeout = partial(self._give_up, question)
-        if self._questions.watch(question, on_timeout):
-            if question:
-                since = self.record.task.status_time
-                self._lease.wait(since, partial(on_timeout, TOO_MANY, "limit"))
-            else:
-                self._lease.work()
+        self._questions.watch(question, on_timeout)
+        if question:
+            since = self.record.task.status_time
+            self._lease.wait(since, partial(on_timeout, TOO_MANY, "limit"))
+        else:
+            self._lease.work()
 
     def _give_up(self, question: Question | None, text: str, by: str) -> None:
         if question is None or self.record.task.question is not question:

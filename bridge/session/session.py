@@ -336,7 +336,8 @@ class Session:
             self._release = None
         held, self._held = self._held, []
         self._delivered = self._heard
-        events = self._redactor.clean(merge_text([*held, *events]))
+        waited = [*held, *events]
+        events = self._redactor.clean(merge_text(waited) if len(waited) > 1 else waited)
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._broken = True  # the process was to resume what is not there any more

@@ -300,9 +300,6 @@ ENDINGS = (Done, Failed, Rejected, Reply, Canceled, TimedOut, Interrupted)
 
 def merge_text(events: Iterable[AgentEvent]) -> list[AgentEvent]:
     """Join neighbouring pieces of the same block: fewer updates, the same bytes."""
-    events = list(events)
-    if len(events) < 2:
-        return events
     merged: list[AgentEvent] = []
     run: list[str] = []  # the texts to add to merged[-1]
     for event in events:
