@@ -65,7 +65,7 @@ class Store:
 
 
 class Watched:
-    """A recorder, its store, and what it told of one task."""
+    """A recorder, its store, and its calls about one task."""
 
     def __init__(self) -> None:
         self.store = Store()

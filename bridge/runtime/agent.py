@@ -1,4 +1,4 @@
-"""What the contexts of one agent share."""
+"""The settings that the contexts of one agent share."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Context:
         for record, prompt in tasks:
             turn = self._turn(record, prompt, left=session if record.begun else None)
             if record.begun and not session:
-                text = "The bridge was started anew, and the agent is gone."
+                text = "The server restarted and the agent process was lost."
                 turn.apply(Interrupted(text, "restart"))
             else:
                 self._queue.append(turn)

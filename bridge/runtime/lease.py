@@ -159,7 +159,7 @@ class Lease:
         self.pool.ask(self, since, give_up)
 
     def work(self) -> None:
-        """The session waits for nobody any more."""
+        """The answer is there: the session works again."""
         self.pool.resume(self)
 
     def rest(self) -> None:

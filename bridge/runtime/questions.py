@@ -65,13 +65,13 @@ class Questions:
         return Answered(replace(answer, by=by))
 
     def project_question(self, cwd: str) -> Question | None:
-        """Whether the CLI may use the project files in `cwd`; None: there is no doubt."""
+        """Whether the CLI may use the project files in `cwd`; None: it may, or has none."""
         doubts = self._trust.doubts(cwd)
         if not doubts:
             return None
         text = (
-            f"This repository brings along what the agent would run by itself: {', '.join(doubts)}."
-            " May it be used?"
+            f"The agent would run files of this repository by itself: {', '.join(doubts)}."
+            " May it use them?"
         )
         options = (
             Option("use", "Use it", "allow_once"),
@@ -87,8 +87,8 @@ class Questions:
             return None
         files = ", ".join(obstacles)
         text = (
-            f"This repository brings along what the agent would run by itself: {files}. Remove "
-            "it, or let it be used (AGENT_PROJECT_CONFIG=allow)."
+            f"The agent would run files of this repository by itself: {files}. Remove them, or "
+            "allow their use (AGENT_PROJECT_CONFIG=allow)."
         )
         return Failed(text, PROJECT_CONFIG, {"files": obstacles})
 
@@ -97,7 +97,7 @@ class Questions:
         self.watched = question
         self.close()
         if question and self._timeout:
-            text = f"Nobody answered within {self._timeout:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
+            text = f"No answer arrived within {self._timeout:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._timeout, on_timeout, text, "timeout")
 
@@ -113,8 +113,8 @@ def give_up(question: Question, text: str, by: str) -> tuple[Answer, Status] | T
     the question cannot be denied. `text` is the cause, `by` the same in one word."""
     answer = refusal(question, by)
     if answer:
-        return answer, Status(f"{text}, so that it was denied.", _facts(answer))
-    return TimedOut(f"{text}, and the agent could not go on without an answer.", by)
+        return answer, Status(f"{text}; the request was denied.", _facts(answer))
+    return TimedOut(f"{text}, and the agent cannot continue without an answer.", by)
 
 
 def decision(question: Question, answer: Answer) -> Status:

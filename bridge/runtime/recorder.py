@@ -38,7 +38,7 @@ class Recorder:
 
     @property
     def durable(self) -> bool:
-        """Whether another server can read what is recorded."""
+        """Whether another server can read the records."""
         return self._store.durable
 
     def record(

@@ -117,7 +117,7 @@ class Turn:
             self._lease.attach(left)
         except Exception as error:
             log.exception("a session cannot be continued", extra={"task": self.record.task.id})
-            text = "The bridge was started anew and cannot tell what the agent was told."
+            text = "The server restarted and does not know which input the agent got."
             reason = "restart" if isinstance(error, InputUnknown | OSError) else "adapter-error"
             self.apply(Interrupted(text, reason))
         session = self._lease.session

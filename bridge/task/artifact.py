@@ -104,7 +104,7 @@ class Artifact:
         return last.text.strip() if isinstance(last, TextPart) else ""
 
     def _gap(self) -> str:
-        """What a block begins with that comes after these parts."""
+        """The beginning of a block that follows these parts."""
         last = self._parts[-1] if self._parts else None
         before = last.text if isinstance(last, TextPart) else ""
         return GAP if before and not before.endswith("\n") else ""

@@ -1,4 +1,4 @@
-"""What can happen to a task: said by the agent (AgentEvent) or done to it (ControlEvent).
+"""The events of a task: reported by the agent (AgentEvent) or caused from outside (ControlEvent).
 
 Events are the only currency between an adapter and the task. They are frozen, so that a batch
 may be passed on and kept. Do not subclass them: dispatch is by exact type (task.TRANSITIONS).
@@ -19,7 +19,7 @@ PlanStatus = Literal["pending", "in_progress", "completed"]
 QuestionKind = Literal["permission", "choice", "plan", "text", "auth"]
 
 
-# --- what an agent can say ---------------------------------------------------------------------
+# --- events of an agent --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Retracted:
     """The last `length` characters of the answer do not count: the model's stream broke and is
-    said anew."""
+    repeated."""
 
     length: int
 
@@ -197,7 +197,7 @@ class Reply:
     parts: tuple[Part, ...]
 
 
-# --- what a client or the operating system can do ----------------------------------------------
+# --- events of a client or the operating system ------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The bridge ended the turn: it is shutting down, or it was started anew."""
+    """The bridge ended the turn: it is shutting down, or it was restarted."""
 
     text: str
     reason: str = "shutdown"

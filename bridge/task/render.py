@@ -166,7 +166,7 @@ def _facts(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -
 
 
 def _question(asked: Question, hint: str) -> Words:
-    """The question; `hint` says what was wrong with the last answer."""
+    """The question; `hint` is the problem of the last answer."""
     lines = [hint, exact(asked.text), _answers(asked)]
     facts: dict[str, Any] = {
         "type": "question",

@@ -62,7 +62,7 @@ class TaskState(Enum):
     __hash__ = object.__hash__
 
     terminal: bool
-    """The end: there are no TRANSITIONS."""
+    """The end: the state has an empty row in TRANSITIONS."""
     interrupted: bool
     """Waiting for the client (§3.2.2)."""
 
@@ -72,7 +72,7 @@ Conversation = Prompted | Question | QuestionWithdrawn | Answered | NotUnderstoo
 
 _PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
 _OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
-# What an event may lead to; the first is what it does unless its rule says otherwise.
+# The possible next states; the first one is the default.
 Targets = tuple[TaskState, ...]
 
 _WAITING: Targets = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
@@ -128,7 +128,7 @@ class IllegalTransition(Exception):
 class StatusUpdate:
     """A status, without its text (see render.py). `event`: the cause; None for a change of state
     that has no text. `number`: of its message among those of the task; None: it has no message.
-    `hint`: what was wrong with the last answer, for a question that is asked again. `usage`: of
+    `hint`: the problem of the last answer, for a question that is asked again. `usage`: of
     the turn, on the terminal update."""
 
     state: TaskState
@@ -157,7 +157,7 @@ class Task:
     created: datetime
     show_thoughts: bool = False
     owner: str = ""  # id of the principal whose it is
-    attended: bool = False  # to be canceled when nobody listens any more
+    attended: bool = False  # to be canceled without a listener
     state: TaskState = TaskState.SUBMITTED
     status_time: datetime = field(init=False)
     status: StatusUpdate | None = None

@@ -13,14 +13,14 @@ from bridge.task.events import Event, FileChange, Question, Status, ToolCall, To
 
 E = TypeVar("E", bound=Event)
 STATUS_CHARS = 200  # of a status text: one line of a list
-MESSAGE_CHARS = 8_000  # of a question or an error: what a person must see in order to decide
+MESSAGE_CHARS = 8_000  # of a question or an error: enough for a person to decide
 DATA_BYTES = 16 * 1024  # of a tool's input or output as JSON; the whole is in the CLI's own log
 STRING_CHARS = 4_000  # of one string in it, so that the other members survive the cut
 DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that make a line read otherwise than it is.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# What a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
+# Characters that a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
 _UNPRINTED = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.|" + _CONTROL.pattern,
     re.DOTALL,
@@ -34,8 +34,8 @@ def readable(text: str, limit: int = MESSAGE_CHARS) -> str:
 
 
 def exact(text: str, limit: int = MESSAGE_CHARS) -> str:
-    """`text` for somebody who decides about it: nothing in it may hide anything else. Every
-    control character becomes a visible mark, and a cut says how much is missing."""
+    """`text` for a person who decides about it: no part of it may hide another one. Every control
+    character becomes a visible mark, and a cut says how much is missing."""
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[:limit])
     left = len(text) - limit
     return f"{shown}… ({left} more characters are not shown)" if left > 0 else shown
@@ -107,7 +107,7 @@ def json_object(line: bytes) -> dict[str, Any] | None:
     """The JSON object in a line that an agent printed, or None where there is none.
 
     Half of a surrogate pair, which JavaScript and Python write where a text was cut, and bytes
-    that are not UTF-8 are replaced. What is nested too deeply to be written again is refused.
+    that are not UTF-8 are replaced. JSON that is nested too deeply to be written again is refused.
     """
     try:
         value = orjson.loads(line)
