@@ -326,14 +326,6 @@ async def test_conversations_that_share_a_few_places_all_go_on(make: Make, seed:
     assert len(processes()) <= 3
 
 
-async def test_a_message_at_the_moment_when_a_session_expires_is_served_by_it(make: Make) -> None:
-    bridge = make()
-    await bridge.run("turn", "c")
-    record = bridge.send("turn", "c")
-    bridge.manager._contexts["c"].lease._expire()  # before the loop has run anything
-    assert answer(await ended(record)) == "2"
-
-
 async def test_a_warm_session_gives_up_its_place_the_longest_idle_one_first(
     make: Make, live: Liveness
 ) -> None:

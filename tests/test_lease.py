@@ -104,12 +104,14 @@ async def test_a_session_that_is_engaged_does_not_expire() -> None:
     await acquire(lease)
     lease.rest()
     lease.engage()  # before the timer fires
-    other = house.lease("b")
-    lease.recheck()
-    await asyncio.sleep(0)
-    assert house.made[0].calls == ["open"]
-    lease.rest()
-    assert await acquire(other)
+    timers: asyncio.Queue[None] = asyncio.Queue()
+    asyncio.get_running_loop().call_later(0.01, timers.put_nowait, None)
+    async with asyncio.timeout(WITHIN):
+        await timers.get()
+        assert lease.session and house.made[0].calls == ["open"]
+        lease.rest()
+        while not lease.cold:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     assert house.made[0].calls == ["open", "stop"]
 
 
@@ -176,6 +178,7 @@ async def test_a_session_with_too_much_output_is_not_kept(tmp_path: Path) -> Non
     assert lease.read == ("spool", 7)
     house.made[0].position = MOST_OUTPUT + 1
     lease.rest()
+    assert lease.session is None
     async with asyncio.timeout(WITHIN):
         await lease.close()
     assert house.made[0].calls == ["open", "stop"]

@@ -171,11 +171,7 @@ class Lease:
             self._begin_close()
         elif session:
             loop = asyncio.get_running_loop()
-            self._idle_timer = loop.call_later(self._idle_seconds, self._expire)
-
-    def _expire(self) -> None:
-        if self.idle:
-            self._begin_close()
+            self._idle_timer = loop.call_later(self._idle_seconds, self._begin_close)
 
     def detach(self) -> str:
         """Leave the session to another server. Returns its marker."""
