@@ -16,6 +16,7 @@ STATUS_CHARS = 200  # of a status text: one line of a list
 MESSAGE_CHARS = 8_000  # of a question or an error: enough for a person to decide
 DATA_BYTES = 16 * 1024  # of a tool's input or output as JSON; the whole is in the CLI's own log
 STRING_CHARS = 4_000  # of one string in it, so that the other members survive the cut
+_BOUNDED = frozenset((ToolCall, ToolResult, Question, Status))
 DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that make a line read otherwise than it is.
@@ -66,6 +67,8 @@ def bounded(event: E) -> E:
     """`event` with the values of tools cut to DATA_BYTES of JSON each, and a status text cut to
     what one_line() reads. `truncated` has the first size of each value that was cut. A second
     call changes nothing."""
+    if type(event) not in _BOUNDED:  # most are text, and each costs time here
+        return event
     values: dict[str, tuple[Any, int | None]] = {}
     match event:
         case ToolCall():
