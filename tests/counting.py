@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import CO_COROUTINE
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -25,6 +26,15 @@ class Calls:
         names = (f"{OURS}/bridge/", f"{OURS}/adapters/")
         counts = self.by_code.items()
         return sum(count for code, count in counts if code.co_filename.startswith(names))
+
+    def coroutines(self, *rooms: str) -> dict[str, int]:
+        """How often each coroutine of these rooms began or went on."""
+        names = tuple(f"{OURS}/bridge/{room}/" for room in rooms)
+        return {
+            code.co_qualname: count
+            for code, count in self.by_code.items()
+            if code.co_flags & CO_COROUTINE and code.co_filename.startswith(names)
+        }
 
     def of(self, *functions: Any) -> int:
         return sum(self.by_code[function.__code__] for function in functions)

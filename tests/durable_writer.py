@@ -28,13 +28,24 @@ from typing import Any
 from bridge.adapter import SessionStart
 from bridge.errors import BridgeError
 from bridge.push.configs import Key, Outgoing, PushConfig, SqliteQueue
+from bridge.runtime.recorder import Recorder
 from bridge.server.state_dir import open_state
-from bridge.store.journal import Journal
-from bridge.store.serialization import load_events
-from bridge.store.tasks import MIGRATIONS, Record, Retention, TaskStore
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.protocol import (
+    ContextKey,
+    ContextSaved,
+    MessageAccepted,
+    MessageKey,
+    Retention,
+    TaskQuery,
+    TaskRemoved,
+)
+from bridge.store.serialization import dump, load_events
+from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Done, Event, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
+from bridge.telemetry.audit import NO_AUDIT
 
 LIVES = 60  # seconds at most, whatever becomes of the test
 STEPS = 25  # things that are written about a task: that it is there, events, its end
@@ -115,18 +126,25 @@ def expected_tasks(number: int) -> State:
     }
 
 
-async def read_tasks(store: TaskStore, journal: Journal) -> State:
-    """As a server does that starts; and what its replay was made of."""
-    stored = await store.load()
-    taken = {record.task.id for _, _, record in stored.taken}
+def _key(block: int) -> MessageKey:
+    return MessageKey(AGENT, "local", f"message-{block}", b"digest")
+
+
+async def read_tasks(store: SqliteStore) -> State:
+    """As a server does that starts; and the events that it replays."""
+    tasks = TaskHandles(AGENT, store)
+    await tasks.restore()
     state = {}
-    for record in store.all():
-        rows = await journal.read(
-            "SELECT events FROM event WHERE task = ? ORDER BY rowid", record.place
-        )
-        events = [one for (data,) in rows for one in load_events(data)]
-        identity = record.task.id
-        state[identity] = ((await record.whole()).history[0], events, identity in taken)
+    for head in (await store.list(TaskQuery(agents=(AGENT,)))).heads:
+        identity, events, after = head.task_id, list[Event](), 0
+        while batches := await store.read(identity, after):
+            events += [one for batch in batches for one in load_events(batch.events)]
+            after = batches[-1].number
+        known = await store.message(_key(int(identity.removeprefix("task-"))))
+        handle = await tasks.find(identity)
+        assert handle
+        taken = known is not None and known.task_id == identity
+        state[identity] = ((await handle.whole()).history[0], events, taken)
     return state
 
 
@@ -139,8 +157,9 @@ class Pace:
         self._newest = first - 1
         self._changed = asyncio.Event()
 
-    def then(self, number: int) -> Callable[[], None]:
-        def durable() -> None:
+    def then(self, number: int) -> Callable[[object], None]:
+        def durable(error: object) -> None:
+            assert error is None
             self._acked(number)
             self._newest = number
             self._changed.set()
@@ -155,36 +174,39 @@ class Pace:
 
 
 async def write_tasks(order: Order, acked: Acked) -> None:
-    journal = Journal(Path(order.folder) / "tasks.db", MIGRATIONS)
-    await journal.open()
+    store = SqliteStore(Path(order.folder) / "tasks.db")
+    await store.open()
     if order.synchronous:
-        await journal.read(f"PRAGMA synchronous = {order.synchronous}")
-    store = TaskStore(Retention(tasks=KEPT), AGENT, journal)
-    assert await read_tasks(store, journal) == expected_tasks(order.first - 1), (
+        await store._journal.read(f"PRAGMA synchronous = {order.synchronous}")
+    assert await read_tasks(store) == expected_tasks(order.first - 1), (
         "something else is on the disk"
     )
+    tasks = TaskHandles(AGENT, store)
+    await tasks.restore()
     pace = Pace(order.seed, acked, order.first)
+
+    def nothing(*told: object) -> None: ...
+
+    recorder = Recorder(tasks, NO_AUDIT, on_status=nothing, on_end=nothing, on_lost=nothing)
     for number in count(order.first):
         block, step = divmod(number, STEPS)
+        then = pace.then(number)
         if step == 0:
-            record = Record(Task(task_id(block), "context", NOW))
-            store.add(record, prompt(block))
-            store.take(f"message-{block}", b"digest", record)
-            journal.write(then=pace.then(number))
+            accepted = MessageAccepted(_key(block), task_id(block))
+            handle = TaskHandle(Task(task_id(block), "context", NOW))
+            recorder.begin(handle, prompt(block), [accepted])
+            store.append((), fence=None, then=then)
         elif step == STEPS - 1:
-            store.finished(_record(store, block))
-            journal.write(then=pace.then(number))
+            await store.flush()  # the end is expired only after its commit
+            expired = await store.expired(Retention(AGENT, tasks=KEPT), 0)
+            store.append([TaskRemoved(one) for one in expired], fence=None)
+            store.append((), fence=None, then=then)
         else:
-            record = _record(store, block)
-            record.log.add(record.task.apply(event(number), NOW))
-            store.write(record, [event(number)], NOW, None, pace.then(number))
+            found = await tasks.find(task_id(block))
+            assert found
+            recorder.record(found, [event(number)])
+            store.append((), fence=None, then=then)
         await pace(number)
-
-
-def _record(store: TaskStore, block: int) -> Record:
-    record = store.get(task_id(block))
-    assert record
-    return record
 
 
 # --- push notifications --------------------------------------------------------------------------
@@ -239,11 +261,11 @@ async def write_push(order: Order, acked: Acked) -> None:
 async def write_state(order: Order, acked: Acked) -> None:
     """Contexts, in a folder that is made for them."""
     state = await open_state(Path(order.folder))
-    assert state.journal
-    store = TaskStore(agent=AGENT, journal=state.journal)
+    start = dump(SessionStart("/", "session"))
     for number in count(order.first):
-        store.put_context(f"context-{number}", SessionStart("/", "session"))
-        await state.journal.flushed()
+        key = ContextKey(AGENT, "local", f"context-{number}")
+        state.store.append([ContextSaved(key, start)], fence=None)
+        await state.store.flush()
         acked(number)
 
 

@@ -22,6 +22,7 @@ from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import limits, make_pool
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
+from bridge.server.state_dir import State
 from bridge.transports.connection_limits import LimitedRunner
 from bridge.transports.operation import encode_notification
 from tests.agent import PROGRAM
@@ -72,9 +73,13 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
     await push.start()
     agents = configure_agents(loaded)
-    served = [make_served_agent(one, pool=pool, push=push, version=cli_version) for one in agents]
+    state = State()
+    served = [
+        make_served_agent(one, pool=pool, push=push, version=cli_version, state=state)
+        for one in agents
+    ]
     app = make_app(
-        make_root(agents, served, push=push, version=cli_version),
+        make_root(agents, served, push=push, version=cli_version, store=state.store),
         served,
         started=0.0,
         sessions=pool.figures,
@@ -102,6 +107,7 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
             await manager.close(drain=0)
         await runner.cleanup()
         await push.close()
+        await state.close()
     left = set(children()) - set(before)
     assert not left, left
 

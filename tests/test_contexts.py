@@ -28,12 +28,14 @@ from bridge.errors import (
 )
 from bridge.process.agent_process import reap_orphans
 from bridge.runtime.agent import Agent
-from bridge.runtime.tasks import TaskManager
+from bridge.runtime.tasks import Policy, TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool, Use
 from bridge.session.session import Limits
-from bridge.store.tasks import Record, Retention, TaskStore
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import ContextKey, Retention
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.render import status_message, task_metadata
 from bridge.task.state import StatusUpdate, TaskState
@@ -61,30 +63,31 @@ class Bridge:
         idle = settings.pop("idle", 600.0)
         sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
         agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
-        store = TaskStore(Retention(settings.pop("keep", 1000)))
+        policy = Policy(retention=Retention(tasks=settings.pop("keep", 1000)))
+        tasks = self.tasks = TaskHandles("", MemoryStore())
         quota = replace(Quota.none(), running=settings.pop("running", 0))
         quotas = Quotas({OPERATOR.id: quota})
         self.pool = SessionPool(settings.pop("sessions", 4), quotas)
         assert not settings
-        self.manager = TaskManager(agent, adapter, workspaces, store, self.pool)
+        self.manager = TaskManager(agent, adapter, workspaces, tasks, self.pool, policy=policy)
 
-    def send(
+    async def send(
         self,
         text: str,
         context: str | None = None,
         task: str | None = None,
         metadata: Any = None,
         request_metadata: Any = None,
-    ) -> Record:
+    ) -> TaskHandle:
         parts = (TextPart(text),)
         message = Message("m-1", Role.USER, parts, task, context, metadata=metadata)
         params = SendParams(message, blocking=True, metadata=request_metadata)
-        record = self.manager.send(params).record
+        record = (await self.manager.send(params)).record
         record.shown = True
         return record
 
-    async def run(self, text: str, context: str | None = None, **more: Any) -> Record:
-        return await ended(self.send(text, context, **more))
+    async def run(self, text: str, context: str | None = None, **more: Any) -> TaskHandle:
+        return await ended(await self.send(text, context, **more))
 
     async def rested(self) -> None:
         """Until no context works, or waits for a place."""
@@ -93,7 +96,7 @@ class Bridge:
                 await self.pool.changed()
 
 
-async def ended(record: Record) -> Record:
+async def ended(record: TaskHandle) -> TaskHandle:
     """`record`, as soon as its task has ended."""
     async with asyncio.timeout(WITHIN):
         while not record.log.closed:
@@ -101,7 +104,7 @@ async def ended(record: Record) -> Record:
     return record
 
 
-async def in_state(record: Record, state: TaskState) -> Record:
+async def in_state(record: TaskHandle, state: TaskState) -> TaskHandle:
     async with asyncio.timeout(WITHIN):
         while record.task.state is not state:
             assert not record.log.closed, record.task
@@ -109,23 +112,23 @@ async def in_state(record: Record, state: TaskState) -> Record:
     return record
 
 
-def answer(record: Record) -> str:
+def answer(record: TaskHandle) -> str:
     artifact = record.task.artifacts.get("assistant-response")
     parts = artifact.parts if artifact else ()
     return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def message(record: Record) -> str:
+def message(record: TaskHandle) -> str:
     told = status_message(record.task, record.task.status)
     return told.text if told else ""
 
 
-def statuses(record: Record) -> list[TaskState]:
+def statuses(record: TaskHandle) -> list[TaskState]:
     entries = record.log._entries
     return [e.update.state for e in entries if isinstance(e.update, StatusUpdate)]
 
 
-def endings(record: Record) -> list[TaskState]:
+def endings(record: TaskHandle) -> list[TaskState]:
     return [state for state in statuses(record) if state.terminal]
 
 
@@ -166,9 +169,9 @@ async def test_tasks_of_a_context_run_one_after_the_other_in_order(
     make: Make, live: Liveness
 ) -> None:
     bridge = make()
-    first = bridge.send(f"wait {live.path} first\ntext 1", "c")
-    second = bridge.send(f"wait {live.path} second\nturn", "c")
-    third = bridge.send("turn", "c")
+    first = await bridge.send(f"wait {live.path} first\ntext 1", "c")
+    second = await bridge.send(f"wait {live.path} second\nturn", "c")
+    third = await bridge.send("turn", "c")
     await live.pid("first")
     assert second.task.state is third.task.state is TaskState.SUBMITTED
     assert not live.has("second")
@@ -183,7 +186,7 @@ async def test_tasks_of_a_context_run_one_after_the_other_in_order(
 
 async def test_contexts_run_side_by_side_up_to_the_limit(make: Make, live: Liveness) -> None:
     bridge = make(sessions=2)
-    tasks = [bridge.send(f"wait {live.path} {name}", name) for name in "abcd"]
+    tasks = [await bridge.send(f"wait {live.path} {name}", name) for name in "abcd"]
     await live.pid("a")
     await live.pid("b")
     assert len(processes()) == 2
@@ -235,7 +238,7 @@ async def test_a_task_that_fails_leaves_the_context_usable(make: Make) -> None:
 
 async def test_a_task_that_fails_leaves_no_process(make: Make, live: Liveness) -> None:
     bridge = make()
-    record = bridge.send(f"spawn {live.path} helper\nwait {live.path} agent\nexit 4")
+    record = await bridge.send(f"spawn {live.path} helper\nwait {live.path} agent\nexit 4")
     await live.pid("helper")
     await live.release("agent")
     assert (await ended(record)).task.state is TaskState.FAILED
@@ -280,7 +283,7 @@ async def test_an_idle_session_is_given_up_after_its_time(make: Make, live: Live
 async def test_a_session_is_not_given_up_while_it_works(make: Make, live: Liveness) -> None:
     bridge = make(idle=0.1)
     await bridge.run("text a", "c")
-    record = bridge.send(f"wait {live.path} agent\nturn", "c")
+    record = await bridge.send(f"wait {live.path} agent\nturn", "c")
     await live.pid("agent")
     await asyncio.wait([asyncio.create_task(live.gone("agent"))], timeout=0.4)
     assert live.alive("agent")
@@ -292,15 +295,17 @@ async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(ma
     bridge = make(sessions=1)
     await bridge.run("turn", "a")
     await bridge.rested()
-    other = bridge.send("turn", "b")  # whose turn it is first, and which needs the place of "a"
-    again = bridge.send("turn", "a")  # which has something to do before it could be given up
+    other = await bridge.send(
+        "turn", "b"
+    )  # whose turn it is first, and which needs the place of "a"
+    again = await bridge.send("turn", "a")  # which has something to do before it could be given up
     assert [answer(await ended(one)) for one in (other, again)] == ["1", "2"]
 
 
 SCRIPTS = ("turn", "turn", "ask q Which?\nturn", "exit 3", "fail no")
 
 
-async def ends(bridge: Bridge, context: str, record: Record, chance: random.Random) -> None:
+async def ends(bridge: Bridge, context: str, record: TaskHandle, chance: random.Random) -> None:
     """Answered, canceled or left alone."""
     if chance.random() < 0.2:
         for _ in range(chance.randrange(200)):
@@ -309,7 +314,7 @@ async def ends(bridge: Bridge, context: str, record: Record, chance: random.Rand
             await cancel(bridge, record)
     while not record.log.closed:
         if record.task.question:
-            bridge.send("yes", context, task=record.task.id)
+            await bridge.send("yes", context, task=record.task.id)
         await record.log.changed()
 
 
@@ -320,7 +325,7 @@ async def test_conversations_that_share_a_few_places_all_go_on(make: Make, seed:
     async with asyncio.timeout(3 * WITHIN):
         for _ in range(10):
             some = chance.sample("abcde", chance.randint(1, 5))
-            begun = [(one, bridge.send(chance.choice(SCRIPTS), one)) for one in some]
+            begun = [(one, await bridge.send(chance.choice(SCRIPTS), one)) for one in some]
             await asyncio.gather(*(ends(bridge, *pair, chance) for pair in begun))
             await bridge.rested()
     assert len(processes()) <= 3
@@ -341,7 +346,7 @@ async def test_a_warm_session_gives_up_its_place_the_longest_idle_one_first(
 
 async def test_a_warm_session_gives_up_its_place_to_many(make: Make) -> None:
     bridge = make(sessions=1)
-    records = [bridge.send("cwd", f"c-{n}") for n in range(10)]
+    records = [await bridge.send("cwd", f"c-{n}") for n in range(10)]
     for record in records:
         assert (await ended(record)).task.state is TaskState.COMPLETED
     assert len(processes()) <= 1
@@ -352,11 +357,11 @@ async def test_a_message_to_a_context_whose_session_is_being_given_up_is_served(
 ) -> None:
     bridge = make(sessions=1, grace=0.3)
     await bridge.run(f"deaf\nhere {live.path} a", "a")
-    other = bridge.send("turn", "b")
+    other = await bridge.send("turn", "b")
     for _ in range(5):  # until the session of `a` is being stopped, which takes its time
         await asyncio.sleep(0)
     assert live.alive("a")
-    again = bridge.send("turn", "a")
+    again = await bridge.send("turn", "a")
     assert answer(await ended(other)) == "1"
     assert answer(await ended(again)) == "1"
 
@@ -364,12 +369,12 @@ async def test_a_message_to_a_context_whose_session_is_being_given_up_is_served(
 # --- cancel ------------------------------------------------------------------------------------
 
 
-async def cancel(bridge: Bridge, record: Record) -> None:
-    assert bridge.manager.cancel(record.task.id) is record
+async def cancel(bridge: Bridge, record: TaskHandle) -> None:
+    assert await bridge.manager.cancel(record.task.id) is record
     assert record.task.state is TaskState.CANCELED and record.log.closed
     assert endings(record) == [TaskState.CANCELED]
     with pytest.raises(TaskNotCancelable):
-        bridge.manager.cancel(record.task.id)
+        await bridge.manager.cancel(record.task.id)
 
 
 async def test_a_working_task_is_canceled_with_all_its_processes(
@@ -377,8 +382,8 @@ async def test_a_working_task_is_canceled_with_all_its_processes(
 ) -> None:
     bridge = make()
     script = f"text a\nspawn {live.path} helper\nwait {live.path} agent\ntext b"
-    record = bridge.send(script, "c")
-    after = bridge.send("turn", "c")
+    record = await bridge.send(script, "c")
+    after = await bridge.send("turn", "c")
     await live.pid("agent")
     await live.pid("helper")
     await cancel(bridge, record)
@@ -393,7 +398,7 @@ async def test_a_task_that_is_being_started_is_canceled_and_its_process_with_it(
 ) -> None:
     """Canceled a turn of the loop later each time: before, while and after it is spawned."""
     bridge = make()
-    record = bridge.send("ask q-1 Which?", "c")
+    record = await bridge.send("ask q-1 Which?", "c")
     for _ in range(turns):
         await asyncio.sleep(0)
     await cancel(bridge, record)
@@ -409,9 +414,9 @@ async def test_a_task_in_the_queue_of_its_context_is_canceled_alone(
     make: Make, live: Liveness
 ) -> None:
     bridge = make()
-    first = bridge.send(f"wait {live.path} agent\nturn", "c")
-    second = bridge.send("turn", "c")
-    third = bridge.send("turn", "c")
+    first = await bridge.send(f"wait {live.path} agent\nturn", "c")
+    second = await bridge.send("turn", "c")
+    third = await bridge.send("turn", "c")
     await live.pid("agent")
     await cancel(bridge, second)
     assert live.alive("agent")
@@ -424,16 +429,16 @@ async def test_a_task_that_waits_for_a_place_is_canceled_and_takes_none(
     make: Make, live: Liveness
 ) -> None:
     bridge = make(sessions=1)
-    first = bridge.send(f"here {live.path} warm\nwait {live.path} agent\nturn", "a")
+    first = await bridge.send(f"here {live.path} warm\nwait {live.path} agent\nturn", "a")
     await live.pid("agent")
-    waiting = bridge.send("turn", "b")
+    waiting = await bridge.send("turn", "b")
     await asyncio.sleep(0)
     await cancel(bridge, waiting)
     worker = bridge.manager._contexts["b"]._worker
     async with asyncio.timeout(WITHIN):
         assert worker
         await asyncio.wait([worker])
-    next_of_a = bridge.send("turn", "a")
+    next_of_a = await bridge.send("turn", "a")
     await live.release("agent")
     assert [answer(await ended(record)) for record in (first, next_of_a)] == ["1", "2"]
     assert live.alive("warm")
@@ -444,9 +449,10 @@ async def test_after_a_cancel_in_the_queue_for_a_place_the_next_task_of_it_runs(
     make: Make, live: Liveness
 ) -> None:
     bridge = make(sessions=1)
-    first = bridge.send(f"wait {live.path} agent", "a")
+    first = await bridge.send(f"wait {live.path} agent", "a")
     await live.pid("agent")
-    waiting, after = bridge.send("text x", "b"), bridge.send("turn", "b")
+    waiting = await bridge.send("text x", "b")
+    after = await bridge.send("turn", "b")
     await asyncio.sleep(0)
     await cancel(bridge, waiting)
     await live.release("agent")
@@ -456,14 +462,14 @@ async def test_after_a_cancel_in_the_queue_for_a_place_the_next_task_of_it_runs(
 
 async def test_a_task_that_asks_is_canceled(make: Make, live: Liveness) -> None:
     bridge = make()
-    record = bridge.send(f"here {live.path} agent\nask q-1 Which?", "c")
-    after = bridge.send("turn", "c")
+    record = await bridge.send(f"here {live.path} agent\nask q-1 Which?", "c")
+    after = await bridge.send("turn", "c")
     await in_state(record, TaskState.INPUT_REQUIRED)
     await cancel(bridge, record)
     await live.gone("agent")
     assert answer(await ended(after)) == "1"
     with pytest.raises(UnsupportedOperation):
-        bridge.send("late", "c", record.task.id)
+        await bridge.send("late", "c", record.task.id)
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -472,7 +478,7 @@ async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, tur
     the log has each of its entries."""
     bridge = make()
     await bridge.run("turn", "c")
-    record = bridge.send("text a\ntext b", "c")
+    record = await bridge.send("text a\ntext b", "c")
     for _ in range(turns):
         async with asyncio.timeout(WITHIN):
             if not record.log.closed and turns > 5:
@@ -481,7 +487,7 @@ async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, tur
                 await asyncio.sleep(0)
     if record.task.state.terminal:
         with pytest.raises(TaskNotCancelable):
-            bridge.manager.cancel(record.task.id)
+            await bridge.manager.cancel(record.task.id)
     else:
         await cancel(bridge, record)
     last = statuses(record)[-1]
@@ -495,12 +501,12 @@ async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, tur
 
 async def test_an_answer_goes_to_its_question_and_the_turn_goes_on(make: Make) -> None:
     bridge = make()
-    record = bridge.send("permit q-1 May I?\nask q-2 How?", "c")
+    record = await bridge.send("permit q-1 May I?\nask q-2 How?", "c")
     await in_state(record, TaskState.INPUT_REQUIRED)
-    bridge.send("Go on", task=record.task.id)
+    await bridge.send("Go on", task=record.task.id)
     assert record.task.state is TaskState.WORKING
     await in_state(record, TaskState.INPUT_REQUIRED)
-    bridge.send("like this", task=record.task.id)
+    await bridge.send("like this", task=record.task.id)
     await ended(record)
     assert (
         answer(record) == 'answered ["q-1", "Go on", "yes"]\n\nanswered ["q-2", "like this", null]'
@@ -509,24 +515,24 @@ async def test_an_answer_goes_to_its_question_and_the_turn_goes_on(make: Make) -
 
 async def test_a_client_may_take_longer_to_answer_than_a_turn_may_last(make: Make) -> None:
     bridge = make(turn=0.3)
-    record = bridge.send("ask q-1 How?\nask q-2 How?", "c")
+    record = await bridge.send("ask q-1 How?\nask q-2 How?", "c")
     for _ in range(2):
         await in_state(record, TaskState.INPUT_REQUIRED)
         closed = asyncio.create_task(ended(record))
         assert await asyncio.wait([closed], timeout=0.4) == (set(), {closed})
         closed.cancel()
-        bridge.send("so", task=record.task.id)
+        await bridge.send("so", task=record.task.id)
     assert (await ended(record)).task.state is TaskState.COMPLETED
 
 
 async def test_an_answer_that_is_not_understood_is_asked_for_again(make: Make) -> None:
     bridge = make()
-    record = bridge.send("ask q-1 How?", "c")
+    record = await bridge.send("ask q-1 How?", "c")
     await in_state(record, TaskState.INPUT_REQUIRED)
     before = record.log.last
-    bridge.send("   ", task=record.task.id)
+    await bridge.send("   ", task=record.task.id)
     assert record.task.state is TaskState.INPUT_REQUIRED and record.log.last > before
-    bridge.send("so", task=record.task.id)
+    await bridge.send("so", task=record.task.id)
     await ended(record)
     assert answer(record) == 'answered ["q-1", "so", null]'
 
@@ -535,16 +541,16 @@ async def test_a_message_to_a_task_of_another_context_is_refused(
     make: Make, live: Liveness
 ) -> None:
     bridge = make()
-    record = bridge.send(f"wait {live.path} agent", "c")
+    record = await bridge.send(f"wait {live.path} agent", "c")
     await live.pid("agent")
     with pytest.raises(InvalidParams, match="contextId"):
-        bridge.send("hello", "another", record.task.id)
+        await bridge.send("hello", "another", record.task.id)
     with pytest.raises(TaskNotFound):
-        bridge.send("hello", task="unknown")
+        await bridge.send("hello", task="unknown")
     await live.release("agent")
     await ended(record)
     with pytest.raises(UnsupportedOperation, match="completed"):
-        bridge.send("hello", task=record.task.id)
+        await bridge.send("hello", task=record.task.id)
 
 
 # --- directories and ids -----------------------------------------------------------------------
@@ -592,7 +598,7 @@ async def test_no_other_directory_is_accepted(make: Make, workspace: Path, cwd: 
         cwd = cwd.replace("{parent}", str(workspace.parent))
     for metadata in ({"cwd": cwd}, {"bridge": {"cwd": cwd}}):
         with pytest.raises(InvalidParams):
-            bridge.send("cwd", metadata=metadata)
+            await bridge.send("cwd", metadata=metadata)
     assert bridge.manager.figures() == {"tasks": 0, "contexts": 0}
 
 
@@ -604,7 +610,7 @@ async def test_a_context_stays_in_its_directory(make: Make, workspace: Path) -> 
     assert answer(await bridge.run("cwd", "c")) == inner
     assert answer(await bridge.run("cwd", "c", metadata={"cwd": "inside"})) == inner
     with pytest.raises(InvalidParams, match="another directory"):
-        bridge.send("cwd", "c", metadata={"cwd": "."})
+        await bridge.send("cwd", "c", metadata={"cwd": "."})
 
 
 async def test_a_directory_that_was_swapped_for_a_link_is_not_gone_to(
@@ -636,7 +642,7 @@ async def test_a_context_id_of_the_client_is_kept(make: Make, context: str) -> N
 @pytest.mark.parametrize("context", ["x" * 129, "a b", "a/b", "../a", "a\n", "é", "a\0", "٣"])
 async def test_other_context_ids_are_refused(make: Make, context: str) -> None:
     with pytest.raises(InvalidParams, match="contextId"):
-        make().send("text a", context)
+        await make().send("text a", context)
 
 
 async def test_without_a_context_id_each_task_has_its_own(make: Make) -> None:
@@ -653,14 +659,17 @@ async def test_the_newest_finished_tasks_are_remembered_and_no_others(
     make: Make, live: Liveness
 ) -> None:
     bridge = make(keep=2)
-    working = bridge.send(f"wait {live.path} agent", "w")
+    working = await bridge.send(f"wait {live.path} agent", "w")
     await live.pid("agent")
     finished = [await bridge.run("turn", "c") for _ in range(4)]
+    async with asyncio.timeout(WITHIN):
+        while await bridge.manager.find(finished[1].task.id):  # noqa: ASYNC110
+            await asyncio.sleep(0)
     for forgotten in finished[:2]:
         with pytest.raises(TaskNotFound):
-            bridge.manager.get(forgotten.task.id)
+            await bridge.manager.get(forgotten.task.id)
     for kept in (*finished[2:], working):
-        assert bridge.manager.get(kept.task.id) is kept
+        assert await bridge.manager.get(kept.task.id) is kept
     await live.release("agent")
     await ended(working)
 
@@ -669,7 +678,7 @@ async def test_the_newest_finished_tasks_are_remembered_and_no_others(
 async def test_cold_contexts_are_forgotten_when_there_are_too_many(make: Make, script: str) -> None:
     bridge = make(keep=3, sessions=1)
     for number in range(10):
-        record = bridge.send(script, f"c-{number}")
+        record = await bridge.send(script, f"c-{number}")
         record.shown = False
         await ended(record)
     assert bridge.manager.figures()["contexts"] <= 5
@@ -683,12 +692,12 @@ async def test_a_shut_down_lets_working_tasks_end_within_the_drain(
     make: Make, live: Liveness
 ) -> None:
     bridge = make()
-    record = bridge.send(f"wait {live.path} agent\ntext a", "c")
+    record = await bridge.send(f"wait {live.path} agent\ntext a", "c")
     await live.pid("agent")
     closing = asyncio.create_task(bridge.manager.close(drain=WITHIN))
     await asyncio.sleep(0)
     with pytest.raises(Unavailable):
-        bridge.send("text b")
+        await bridge.send("text b")
     await live.release("agent")
     await ended(record)
     await closing
@@ -699,10 +708,10 @@ async def test_a_shut_down_lets_working_tasks_end_within_the_drain(
 async def test_a_shut_down_ends_every_task_and_every_process(make: Make, live: Liveness) -> None:
     bridge = make(sessions=2, grace=0.2)
     script = f"deaf\nspawn {live.path} helper-%s\nwait {live.path} %s"
-    working = [bridge.send(script % (name, name), name) for name in "ab"]
-    queued = [bridge.send("turn", name) for name in "aabbcd"]
+    working = [await bridge.send(script % (name, name), name) for name in "ab"]
+    queued = [await bridge.send("turn", name) for name in "aabbcd"]
     asking = make(sessions=1)
-    question = asking.send("ask q-1 Which?")
+    question = await asking.send("ask q-1 Which?")
     await in_state(question, TaskState.INPUT_REQUIRED)
     for name in ("a", "b", "helper-a", "helper-b"):
         await live.pid(name)
@@ -717,9 +726,55 @@ async def test_a_shut_down_ends_every_task_and_every_process(make: Make, live: L
 
 async def test_kill_leaves_no_process(make: Make, live: Liveness) -> None:
     bridge = make()
-    record = bridge.send(f"deaf\nspawn {live.path} helper\nwait {live.path} agent")
+    record = await bridge.send(f"deaf\nspawn {live.path} helper\nwait {live.path} agent")
     await live.pid("agent")
     await live.pid("helper")
     bridge.manager.kill()
     await live.gone("agent", "helper")
     assert (await ended(record)).task.state is TaskState.FAILED
+
+
+# --- when another server takes the context -------------------------------------------------------
+
+
+@pytest.mark.parametrize("rest", ["text c", "wait {} more", "exit 3"])
+async def test_a_lost_context_stops_its_session_and_ends_the_logs(
+    make: Make, live: Liveness, rest: str
+) -> None:
+    """Whether its turn has ended by then, or goes on."""
+    bridge = make(sessions=1)
+    script = f"text a\nwait {live.path} agent\ntext b\n{rest.format(live.path)}"
+    record = await bridge.send(script, "c")
+    queued = await bridge.send("turn", "c")
+    await live.pid("agent")
+    assert record.fence and record.fence == queued.fence
+    await bridge.tasks.store.release(record.fence)  # as a claim of another server has it
+    await live.release("agent")
+    for one in (record, queued):
+        assert (await ended(one)).lost
+    assert TaskState.COMPLETED not in statuses(record)
+    head = await bridge.tasks.store.head(record.task.id)
+    assert head and (head.state, head.last) == (TaskState.WORKING, record.log.last)
+    await bridge.rested()
+    async with asyncio.timeout(WITHIN):
+        while processes():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert bridge.manager.figures() == {"tasks": 0, "contexts": 0}
+    assert answer(await bridge.run("turn", "c")) == "1"  # a claim of its own
+
+
+async def test_a_context_of_another_server_takes_no_message(make: Make) -> None:
+    bridge = make()
+    fence = await bridge.tasks.store.claim(ContextKey("", OPERATOR.id, "c"), "other", WITHIN)
+    assert fence
+    with pytest.raises(Unavailable):
+        await bridge.send("turn", "c")
+    await bridge.tasks.store.release(fence)
+    assert answer(await bridge.run("turn", "c")) == "1"
+
+
+async def test_a_refused_message_keeps_no_claim(make: Make) -> None:
+    bridge = make()
+    with pytest.raises(InvalidParams):
+        await bridge.send("turn", "c", metadata={"bridge": {"cwd": 5}})
+    assert await bridge.tasks.store.claim(ContextKey("", OPERATOR.id, "c"), "other", WITHIN)

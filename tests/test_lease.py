@@ -16,7 +16,8 @@ from bridge.runtime.lease import MOST_OUTPUT, Lease
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import NOTHING, Prewarm
 from bridge.session.session import Session
-from bridge.store.tasks import TaskStore
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import ContextKey, OutputRead
 
 WITHIN = 15.0
 
@@ -51,7 +52,7 @@ class House:
 
     def __init__(self, slots: int = 1, **settings: Any) -> None:
         self.pool = SessionPool(slots)
-        self.store = TaskStore()
+        self.store = MemoryStore()
         self.made: list[Fake] = []
         self.starts: list[SessionStart] = []
         self.next: Callable[[], Fake] = Fake
@@ -62,11 +63,18 @@ class House:
         self.made.append(self.next())
         return cast(Session, self.made[-1])
 
-    def lease(self, key: str) -> Lease:
+    async def lease(self, key: str) -> Lease:
         prewarm = Prewarm(self.make, self.pool, "/", NOTHING)
         start = SessionStart("/", f"{key}-0")
+        fence = await self.store.claim(ContextKey("a", "local", key), "n", WITHIN)
+        assert fence
         return Lease(
-            key, start, store=self.store, make=self.make, prewarm=prewarm, **self._settings
+            start,
+            store=self.store,
+            fence=fence,
+            make=self.make,
+            prewarm=prewarm,
+            **self._settings,
         )
 
 
@@ -79,7 +87,7 @@ async def acquire(lease: Lease, wanted: Callable[[], bool] = lambda: True) -> Se
 
 async def test_a_session_is_started_once_and_kept_between_turns() -> None:
     house = House()
-    lease = house.lease("a")
+    lease = await house.lease("a")
     assert lease.cold
     first = await acquire(lease)
     lease.rest()
@@ -90,7 +98,7 @@ async def test_a_session_is_started_once_and_kept_between_turns() -> None:
 
 async def test_an_idle_session_gives_its_slot_to_another_context() -> None:
     house = House()
-    one, other = house.lease("a"), house.lease("b")
+    one, other = await house.lease("a"), await house.lease("b")
     await acquire(one)
     one.rest()
     assert await acquire(other)
@@ -100,7 +108,7 @@ async def test_an_idle_session_gives_its_slot_to_another_context() -> None:
 
 async def test_a_session_that_is_engaged_does_not_expire() -> None:
     house = House(idle_seconds=0.0)
-    lease = house.lease("a")
+    lease = await house.lease("a")
     await acquire(lease)
     lease.rest()
     lease.engage()  # before the timer fires
@@ -117,7 +125,7 @@ async def test_a_session_that_is_engaged_does_not_expire() -> None:
 
 async def test_the_next_session_resumes_the_conversation_or_begins_another() -> None:
     house = House()
-    lease = house.lease("a")
+    lease = await house.lease("a")
     await acquire(lease)
     await lease.close()
     await acquire(lease)
@@ -130,7 +138,7 @@ async def test_the_next_session_resumes_the_conversation_or_begins_another() -> 
 
 async def test_a_session_that_is_not_wanted_any_more_is_closed() -> None:
     house, wanted = House(), [True]
-    lease = house.lease("a")
+    lease = await house.lease("a")
 
     class Slow(Fake):
         async def open(self) -> None:
@@ -153,7 +161,7 @@ async def test_a_failed_start_leaves_no_session(tmp_path: Path) -> None:
         return fake
 
     house.next = broken
-    lease = house.lease("a")
+    lease = await house.lease("a")
     with pytest.raises(LaunchError):
         await acquire(lease)
     assert lease.session is None
@@ -162,7 +170,7 @@ async def test_a_failed_start_leaves_no_session(tmp_path: Path) -> None:
 
 async def test_a_session_of_other_files_is_closed() -> None:
     house = House()
-    lease = house.lease("a")
+    lease = await house.lease("a")
     await acquire(lease)
     lease.rest()
     await lease.prepare("/files")
@@ -173,9 +181,9 @@ async def test_a_session_of_other_files_is_closed() -> None:
 async def test_a_session_with_too_much_output_is_not_kept(tmp_path: Path) -> None:
     house = House()
     house.next = lambda: Fake(tmp_path / "spool")
-    lease = house.lease("a")
+    lease = await house.lease("a")
     await acquire(lease)
-    assert lease.read == ("spool", 7)
+    assert lease.read == OutputRead("spool", 7)
     house.made[0].position = MOST_OUTPUT + 1
     lease.rest()
     assert lease.session is None
@@ -186,7 +194,7 @@ async def test_a_session_with_too_much_output_is_not_kept(tmp_path: Path) -> Non
 
 async def test_a_question_needs_no_slot() -> None:
     house = House()
-    one, other = house.lease("a"), house.lease("b")
+    one, other = await house.lease("a"), await house.lease("b")
     await acquire(one)
     one.wait(datetime.now(UTC), lambda: None)
     assert await acquire(other)
@@ -196,17 +204,17 @@ async def test_a_question_needs_no_slot() -> None:
 
 async def test_a_detached_session_is_not_stopped() -> None:
     house = House()
-    lease = house.lease("a")
+    lease = await house.lease("a")
     await acquire(lease)
     assert lease.detach() == "marker"
     await lease.close()
     assert house.made[0].calls == ["open", "detach"]
 
 
-def test_a_conversation_may_have_to_wait_for_the_next_minute() -> None:
+async def test_a_conversation_may_have_to_wait_for_the_next_minute() -> None:
     house = House(waits_a_minute=True)
-    lease = house.lease("a")
+    lease = await house.lease("a")
     assert lease.resume_delay() == 0.0
     lease.remember("conversation", resume=True)
     assert 0.0 <= lease.resume_delay() <= 60.1
-    assert House().lease("a").resume_delay() == 0.0
+    assert (await House().lease("a")).resume_delay() == 0.0

@@ -1,22 +1,22 @@
-"""Lists of tasks: what is found, in which order, and pages of it while the tasks go on."""
+"""Lists of tasks: page tokens, filters and pages. Their order is in test_store_contract.py."""
 
 from __future__ import annotations
 
 import base64
-import random
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.a2a import CODECS
-from bridge.a2a.codec import ListParams
-from bridge.a2a.pagination import page
+from bridge.a2a.pagination import decode_position, encode_position
 from bridge.errors import InvalidParams
-from bridge.task.state import Task, TaskState
+from bridge.task.state import TaskState
 from tests.client import Client, Json, RpcError, artifact_text, state
 from tests.served import Server, serving
 
@@ -25,94 +25,24 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 METHOD = {"1.0": "ListTasks", "0.3": "tasks/list"}
 
 
-def a_task(number: int, seconds: float = 0, context: str = "c", **members: Any) -> Task:
-    """A task whose status is as old as `seconds` say."""
-    task = Task(f"t{number}", context, NOW - timedelta(days=1))
-    task.status_time = NOW + timedelta(seconds=seconds)
-    for name, value in members.items():
-        setattr(task, name, value)
-    return task
+# --- page tokens -------------------------------------------------------------------------------
 
 
-def listed(tasks: list[Task], **asked: Any) -> list[str]:
-    return [task.id for task in page(tasks, ListParams(**asked))[0]]
+@given(st.integers(0, 2**52), st.text("0123456789abcdef-", min_size=1))
+def test_a_token_names_a_position_to_the_microsecond(time: int, task_id: str) -> None:
+    token = encode_position((time, task_id))
+    assert decode_position(token) == (time, task_id)
 
 
-def pages(tasks: list[Task], size: int) -> list[list[str]]:
-    """All pages, one after the other."""
-    found: list[list[str]] = []
-    token = ""
-    while token or not found:
-        assert len(found) <= len(tasks), "no page is the last one"
-        shown, about = page(tasks, ListParams(page_size=size, page_token=token))
-        found.append([task.id for task in shown])
-        token = about.next_token
-    return found
+def test_the_last_page_has_no_token_and_the_first_one_needs_none() -> None:
+    assert encode_position(None) == ""
+    assert decode_position("") is None
 
 
-# --- order and pages ---------------------------------------------------------------------------
-
-
-def test_the_newest_status_comes_first_and_ids_decide_between_equals() -> None:
-    tasks = [a_task(3), a_task(1), a_task(2), a_task(4, 1), a_task(5, -1)]
-    assert listed(tasks) == ["t4", "t1", "t2", "t3", "t5"]
-
-
-def test_microseconds_count() -> None:
-    assert listed([a_task(1, 0.000001), a_task(2, 0.000002)]) == ["t2", "t1"]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 99, 100])
-def test_pages_are_the_list_in_pieces(size: int) -> None:
-    chance = random.Random(size)
-    tasks = [a_task(number, chance.choice((0, 0.1, 1 / 3))) for number in range(20)]
-    found = pages(tasks, size)
-    assert [task_id for one in found for task_id in one] == listed(tasks)
-    assert [len(one) for one in found[:-1]] == [size] * (len(found) - 1)
-
-
-def test_the_last_page_has_no_token_even_if_it_is_full() -> None:
-    tasks = [a_task(number) for number in range(4)]
-    assert pages(tasks, 2) == [["t0", "t1"], ["t2", "t3"]]
-    assert pages([], 2) == [[]]
-
-
-def test_a_page_follows_whatever_has_changed_since() -> None:
-    tasks = [a_task(number, -number) for number in range(6)]
-    shown, first = page(tasks, ListParams(page_size=2))
-    assert [task.id for task in shown] == ["t0", "t1"]
-    tasks.append(a_task(9, 50))  # new
-    del tasks[1]  # forgotten: the one that the token has seen last
-    tasks[1].status_time = NOW + timedelta(seconds=60)  # t2 went on: it is on the first page now
-    shown, second = page(tasks, ListParams(page_size=2, page_token=first.next_token))
-    assert [task.id for task in shown] == ["t3", "t4"]
-    assert second.total == 6
-    shown, last = page(tasks, ListParams(page_size=2, page_token=second.next_token))
-    assert ([task.id for task in shown], last.next_token) == (["t5"], "")
-
-
-def test_no_task_is_shown_twice_while_all_of_them_change() -> None:
-    chance = random.Random(1)
-    tasks = [a_task(number, -number) for number in range(30)]
-    seen: list[str] = []
-    token, clock = "", 0
-    while token or not seen:
-        shown, about = page(tasks, ListParams(page_size=3, page_token=token))
-        seen += [task.id for task in shown]
-        for task in chance.sample(tasks, 5):
-            clock += 1
-            task.status_time = NOW + timedelta(seconds=clock)
-        token = about.next_token
-        assert len(seen) == len(set(seen))
-    unchanged = {task.id for task in tasks if task.status_time <= NOW}
-    assert unchanged <= set(seen)
-
-
-def test_the_total_counts_all_pages_of_what_matches() -> None:
-    tasks = [a_task(number, context="c" if number % 2 else "d") for number in range(10)]
-    assert page(tasks, ListParams(context_id="c", page_size=2))[1].total == 5
-    token = page(tasks, ListParams(context_id="c", page_size=2))[1].next_token
-    assert page(tasks, ListParams(context_id="c", page_size=2, page_token=token))[1].total == 5
+def test_a_token_of_an_earlier_version_is_understood() -> None:
+    token = base64.urlsafe_b64encode(b"1767225600.000001 t1").decode()
+    assert decode_position(token) == (1767225600000001, "t1")
+    assert encode_position((1767225600000001, "t1")) == token
 
 
 @pytest.mark.parametrize(
@@ -125,29 +55,11 @@ def test_the_total_counts_all_pages_of_what_matches() -> None:
 )
 def test_a_token_of_somebody_else_is_refused(token: str) -> None:
     with pytest.raises(InvalidParams, match="pageToken") as raised:
-        page([a_task(1)], ListParams(page_token=token))
+        decode_position(token)
     assert raised.value.fields[0][0] == "pageToken"
 
 
 # --- filters -----------------------------------------------------------------------------------
-
-
-def test_a_context_and_a_state_are_filters_that_add_up() -> None:
-    tasks = [
-        a_task(1, context="a", state=TaskState.WORKING),
-        a_task(2, context="a", state=TaskState.FAILED),
-        a_task(3, context="b", state=TaskState.WORKING),
-    ]
-    assert listed(tasks, context_id="a") == ["t1", "t2"]
-    assert listed(tasks, state=TaskState.WORKING) == ["t1", "t3"]
-    assert listed(tasks, context_id="a", state=TaskState.WORKING) == ["t1"]
-    assert listed(tasks, context_id="z") == []
-
-
-def test_a_status_as_old_as_the_filter_is_found() -> None:
-    tasks = [a_task(1), a_task(2, -0.000001)]
-    assert listed(tasks, changed_since=NOW) == ["t1"]
-    assert listed(tasks, changed_since=NOW.astimezone(timezone(timedelta(hours=5)))) == ["t1"]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.version)

@@ -27,12 +27,10 @@ import pytest
 
 from bridge.push.configs import SqliteQueue
 from bridge.server.state_dir import open_state
-from bridge.store.journal import Journal
-from bridge.store.tasks import MIGRATIONS, Retention, TaskStore
+from bridge.store.sqlite import SqliteStore
 from tests import programs
 from tests.durable_writer import (
     AGENT,
-    KEPT,
     Order,
     State,
     expected_push,
@@ -168,14 +166,14 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 
 
 async def _tasks(copy: Path) -> State:
-    journal = Journal(copy / "tasks.db", MIGRATIONS)
-    await journal.open()
+    store = SqliteStore(copy / "tasks.db")
+    await store.open()
     try:
-        assert await journal.read("PRAGMA integrity_check") == SOUND
-        assert await journal.read("PRAGMA foreign_key_check") == []
-        return await read_tasks(TaskStore(Retention(tasks=KEPT), AGENT, journal), journal)
+        assert await store._journal.read("PRAGMA integrity_check") == SOUND
+        assert await store._journal.read("PRAGMA foreign_key_check") == []
+        return await read_tasks(store)
     finally:
-        await journal.close()
+        await store.close()
 
 
 async def _push(copy: Path) -> State:
@@ -268,9 +266,8 @@ async def test_what_was_acknowledged_is_there_in_a_new_folder_too(
     async for folder, acked in _new_folders(machine, tmp_path):
         state = await open_state(folder)
         try:
-            assert state.journal
-            there = await TaskStore(agent=AGENT, journal=state.journal).load()
-            assert set(there.starts) >= {f"context-{number}" for number in acked}
+            there = {one.context.id for one in await state.store.contexts(AGENT)}
+            assert there >= {f"context-{number}" for number in acked}
         finally:
             await state.close()
 

@@ -35,7 +35,7 @@ from bridge.push.configs import (
 )
 from bridge.push.notifier import BATCH_BYTES, Push, RetryPolicy
 from bridge.store.event_log import Entry
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 WITHIN = 10.0
@@ -155,11 +155,11 @@ def encode(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes:
     return f"{task.id}/{entry.number}".encode()
 
 
-def new_record(task_id: str = "t") -> Record:
-    return Record(Task(task_id, "context", NOW))
+def new_record(task_id: str = "t") -> TaskHandle:
+    return TaskHandle(Task(task_id, "context", NOW))
 
 
-def happen(record: Record, count: int, end: bool = False) -> None:
+def happen(record: TaskHandle, count: int, end: bool = False) -> None:
     record.log.append([StatusUpdate(TaskState.WORKING, NOW)] * count)
     if end:
         record.log.close()
@@ -924,14 +924,14 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from bridge.push.notifier import Push
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
 from bridge.push.configs import PushConfig, SqliteQueue
 from bridge.task.state import StatusUpdate, Task, TaskState
 from datetime import UTC, datetime
 
 async def main(directory, count, *urls):
     now = datetime.now(UTC)
-    record = Record(Task("t", "context", now))
+    record = TaskHandle(Task("t", "context", now))
     push = Push(SqliteQueue(Path(directory)), lambda c, t, e: b"t/%d" % e.number,
                 allow_private=True)
     await push.start()

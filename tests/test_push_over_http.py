@@ -113,7 +113,9 @@ async def until_the_end(server: Server, receiver: Receiver) -> list[Json]:
     while True:
         count = len(await receiver.got(count + 1))
         task, _, number = receiver.ids[-1].split(":")
-        log = server.managers[0].get(task).log
+        handle = await server.managers[0].find(task)
+        assert handle
+        log = handle.log
         if log.closed and int(number) == log.last:
             return told(receiver)
 

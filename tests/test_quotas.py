@@ -17,14 +17,15 @@ import pytest
 from bridge.auth.principal import OPERATOR, Quota, Token, digest
 from bridge.auth.quotas import Quotas
 from bridge.errors import TooManyRequests
-from bridge.store.tasks import Record, Retention, TaskStore
+from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.task.events import Done, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
 from tests.bridge_process import bridge, scripted
-from tests.client import Client, Json, artifact_text, state
+from tests.client import Client, Json, RpcError, artifact_text, state
 from tests.liveness import Liveness, listening
 from tests.served import serving
+from tests.test_store import recorder
 
 WITHIN = 15.0
 NAMES = ("alice", "bob")
@@ -249,32 +250,15 @@ async def test_so_many_work_at_once_and_the_others_wait(workspace: Path, live: L
 # --- what is kept --------------------------------------------------------------------------------
 
 
-def finished(store: TaskStore, owner: str, name: str, size: int = 0) -> list[str]:
-    """Names of the tasks that go for this one."""
-    task = Task(name, "c", datetime.now(UTC), owner=owner)
-    record = Record(task, size=size)
-    store.add(record, Message("m", Role.USER, (TextPart("x"),)))
-    for event in (Text("t"), Done()):
-        task.apply(event, datetime.now(UTC))
-    return [gone.task.id for gone in store.finished(record)]
-
-
-def test_a_flood_of_one_owner_leaves_the_tasks_of_others() -> None:
-    store = TaskStore(Retention(tasks=4))
-    gone = [finished(store, "bob", "b1")]
-    gone += [finished(store, "alice", f"a{n}") for n in range(6)]
-    assert gone == [[], [], [], [], ["a0"], ["a1"], ["a2"]]
-    assert [record.task.id for record in store.all()] == ["b1", "a3", "a4", "a5"]
-
-
-async def test_what_an_owner_has_stored_is_limited() -> None:
-    store = TaskStore(Retention(of_owner=lambda owner: 101_000 if owner == "alice" else 0))
-    assert finished(store, "bob", "b", 1_000_000) == []
-    assert finished(store, "alice", "a1", 60_000) == []
-    assert finished(store, "alice", "a2", 40_000) == []
-    assert finished(store, "alice", "a3", 50_000) == ["a1"]
-    assert finished(store, "alice", "a4", 500_000) == ["a2", "a3", "a4"]
-    assert [record.task.id for record in store.all()] == ["b"]
+async def test_what_an_owner_has_stored_is_limited(workspace: Path) -> None:
+    async with serving_two(workspace, {"stored_bytes": 100_000}) as clients:
+        alice, bob = clients["alice"], clients["bob"]
+        others = await bob.send("done")
+        first, second = [await alice.send(f"text {'x' * 30_000}") for _ in range(2)]
+        assert state(await alice.get(second["id"])) == "completed"
+        with pytest.raises(RpcError):
+            await alice.get(first["id"])
+        assert state(await bob.get(others["id"])) == "completed"
 
 
 async def test_what_is_stored_is_counted_in_bytes_and_known_after_a_restart(
@@ -285,17 +269,15 @@ async def test_what_is_stored_is_counted_in_bytes_and_known_after_a_restart(
     sizes = []
     for _ in range(2):
         state = await open_state(tmp_path / "state")
-        store = TaskStore(Retention(), "agent", state.journal)
-        await store.load()
-        if not store.all():
+        tasks = TaskHandles("agent", state.store)
+        record = await tasks.find("t")
+        if record is None:
             task = Task("t", "c", datetime.now(UTC), owner="alice")
-            record = Record(task)
-            store.add(record, Message("m", Role.USER, (TextPart("x" * 1000),)))
-            now = datetime.now(UTC)
+            record = TaskHandle(task)
+            one = recorder(tasks)
+            one.begin(record, Message("m", Role.USER, (TextPart("x" * 1000),)))
             for event in (Text("y" * 5000), Done()):
-                record.log.add(task.apply(event, now))
-                store.write(record, [event], now, None, lambda: None)
-            record.log.close()
-        sizes += [record.size for record in store.all()]
+                one.record(record, [event])
+        sizes.append(record.size)
         await state.close()
     assert sizes[0] == sizes[1] and 6000 < sizes[0] < 8000

@@ -330,9 +330,7 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     nothing: Any = None
-    agent = ServedAgent(
-        id="broken", manager=nothing, store=nothing, operations=Broken(), card=make_broken
-    )
+    agent = ServedAgent(id="broken", manager=nothing, operations=Broken(), card=make_broken)
     runner = LimitedRunner(
         make_app(agent, [], started=0.0, http=Http(identify=identify)), ConnectionLimits()
     )

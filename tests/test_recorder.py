@@ -10,7 +10,19 @@ import pytest
 
 from bridge.adapter.input import AdapterInput
 from bridge.runtime.recorder import Recorder
-from bridge.store.tasks import Record, TaskStore
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import (
+    Change,
+    EventBatch,
+    Fence,
+    InputRecorded,
+    OnCommit,
+    OutputRead,
+    StoreError,
+    TaskBegun,
+)
+from bridge.store.serialization import dump, load_events
 from bridge.task.events import Answered, Canceled, Done, Event, Question, Status, Text, ToolCall
 from bridge.task.state import IllegalTransition, StatusUpdate, Task, TaskState
 from bridge.task.text import bounded
@@ -19,67 +31,55 @@ from bridge.telemetry.audit import NO_AUDIT
 LARGE = {"content": "x" * 100_000}
 
 
-class Store:
+class Controlled(MemoryStore):
     """Keeps what it gets, and commits on demand."""
 
-    durable = True
-
     def __init__(self) -> None:
-        self.written: list[tuple[Sequence[Event], object]] = []
-        self.inputs: list[tuple[str | None, AdapterInput]] = []
+        super().__init__()
+        self.appended: list[Change] = []
         self.congested = False
         self.relief: list[Callable[[], None]] = []
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[OnCommit] = []
 
-    def write(
-        self,
-        record: Record,
-        events: Sequence[Event],
-        now: datetime,
-        session: object,
-        then: Callable[[], None],
+    def append(
+        self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
     ) -> None:
-        self.written.append((list(events), session))
-        self._waiting.append(then)
+        self.appended += changes
+        if then:
+            self._waiting.append(then)
 
-    def tell(
-        self,
-        session_id: str | None,
-        told: AdapterInput,
-        record: Record,
-        then: Callable[[], None],
-    ) -> None:
-        self.inputs.append((session_id, told))
-        self._waiting.append(then)
+    def on_relief(self, call: Callable[[], None]) -> None:
+        self.relief.append(call)
 
-    def when_durable(self, then: Callable[[], None]) -> None:
-        self._waiting.append(then)
-
-    def when_relieved(self, then: Callable[[], None]) -> None:
-        self.relief.append(then)
-
-    def commit(self) -> None:
+    def commit(self, error: StoreError | None = None) -> None:
         waiting, self._waiting = self._waiting, []
         for then in waiting:
-            then()
+            then(error)
+
+    @property
+    def written(self) -> list[list[Event]]:
+        batches = [change for change in self.appended if isinstance(change, EventBatch)]
+        return [load_events(batch.events) for batch in batches]
 
 
 class Watched:
     """A recorder, its store, and its calls about one task."""
 
     def __init__(self) -> None:
-        self.store = Store()
+        self.store = Controlled()
         self.states: list[TaskState] = []
-        self.ended: list[Record] = []
+        self.ended: list[TaskHandle] = []
+        self.lost: list[TaskHandle] = []
         self.recorder = Recorder(
-            cast(TaskStore, self.store),
+            TaskHandles("a", self.store),
             NO_AUDIT,
             on_status=self._on_status,
             on_end=self.ended.append,
+            on_lost=self.lost.append,
         )
-        self.record = Record(Task("t", "c", datetime.now(UTC)))
+        self.record = TaskHandle(Task("t", "c", datetime.now(UTC)))
 
-    def _on_status(self, record: Record, updates: Sequence[StatusUpdate]) -> None:
+    def _on_status(self, record: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
         assert record is self.record
         self.states += [update.state for update in updates]
 
@@ -89,13 +89,14 @@ class Watched:
 
 def test_an_update_is_visible_after_its_commit() -> None:
     one = Watched()
-    one.happen(Text("a"), Status("b"), read=("session", 7))
+    one.happen(Text("a"), Status("b"), read=OutputRead("session", 7))
     assert one.record.task.state is TaskState.WORKING
     assert (one.record.log.last, one.record.log.visible, one.states) == (3, 0, [])
     one.store.commit()
     assert one.record.log.visible == 3
     assert one.states == [TaskState.WORKING, TaskState.WORKING]
-    assert one.store.written == [([Text("a"), Status("b")], ("session", 7))]
+    assert one.store.written == [[Text("a"), Status("b")]]
+    assert one.store.appended[-1] == OutputRead("session", 7)
 
 
 def test_the_end_closes_the_log_and_nothing_happens_after_it() -> None:
@@ -106,7 +107,7 @@ def test_the_end_closes_the_log_and_nothing_happens_after_it() -> None:
     one.store.commit()
     assert one.record.log.closed
     one.happen(Text("later"))
-    assert [events for events, _ in one.store.written] == [[Canceled()]]
+    assert one.store.written == [[Canceled()]]
     assert one.ended == [one.record]
 
 
@@ -115,7 +116,7 @@ def test_events_before_an_illegal_one_are_recorded() -> None:
     asked = Question("q", "text", "?")
     with pytest.raises(IllegalTransition):
         one.happen(Text("a"), Answered(cast(Any, None)), asked)
-    assert [events for events, _ in one.store.written] == [[Text("a")]]
+    assert one.store.written == [[Text("a")]]
 
 
 def test_a_tool_value_is_cut_and_a_question_is_stored_as_it_was() -> None:
@@ -123,7 +124,7 @@ def test_a_tool_value_is_cut_and_a_question_is_stored_as_it_was() -> None:
     call = ToolCall("c", "Write", LARGE)
     asked = Question("q", "permission", "?", subject=LARGE)
     one.happen(call, asked)
-    assert one.store.written == [([bounded(call), asked], None)]
+    assert one.store.written == [[bounded(call), asked]]
     assert one.record.task.question is asked
     published = one.record.task.status
     assert published and published.event == bounded(asked)
@@ -134,7 +135,8 @@ def test_an_input_is_given_after_its_commit() -> None:
     said: list[str] = []
     one.recorder.record_input(one.record, given, session_id="s", then=lambda: said.append("prompt"))
     one.recorder.after_commit(lambda: said.append("stop"))
-    assert (one.store.inputs, said) == ([("s", given)], [])
+    assert one.store.appended == [InputRecorded("s", dump(given)), TaskBegun("t")]
+    assert said == []
     one.store.commit()
     assert said == ["prompt", "stop"]
 

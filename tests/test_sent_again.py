@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from bridge.a2a.card import EXTENSION
-from bridge.runtime.idempotency import Taken, digest, key_of_message
-from bridge.store.tasks import Record
+from bridge.runtime.idempotency import IdempotencyIndex, digest
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import ContextKey, MessageAccepted, MessageKey, TaskCreated
 from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import Task
 from tests.client import artifact_text, state, status_message, task_id, texts
 from tests.served import serving
 
@@ -156,7 +156,7 @@ def test_a_digest_has_all_of_the_content_and_nothing_else() -> None:
     assert len({digest(one) for one in (message, *other)}) == len(other) + 1
 
 
-def test_a_message_that_an_earlier_version_has_taken_is_the_same() -> None:
+async def test_a_message_that_an_earlier_version_has_taken_is_the_same() -> None:
     """The digest is the one that revision a630f4a has made of this message."""
     old = bytes.fromhex("471ef5af28a5d27a02e799a90cb698e00fb7c7f4f939ed276b2d2a78caf99f82")
     message = Message(
@@ -166,11 +166,39 @@ def test_a_message_that_an_earlier_version_has_taken_is_the_same() -> None:
         context_id="c",
         metadata={"bridge": {"after": 9, "cwd": "x"}},
     )
-    taken, record = Taken(), Record(Task("t", "c", datetime.now(UTC)))
-    taken.add(("name", old), record)
-    for sent, found in ((message, record), (replace(message, context_id="d"), None)):
-        key = key_of_message("name", sent)
-        assert key and taken.find(key, sent) is found
+    store, outcome = MemoryStore(), list[object]()
+    taken = MessageKey("a", "local", message.id, old)
+    created = TaskCreated("t", ContextKey("a", "local", "c"), 0, b"{}")
+    store.append([created, MessageAccepted(taken, "t")], fence=None)
+    index = IdempotencyIndex("a", store)
+    for sent, found in ((message, "t"), (replace(message, context_id="d"), None)):
+        async with index.reserve("local", sent) as reserved:
+            assert reserved.task_id == found
+    async with index.reserve("local", message) as reserved:  # a later task replaces it
+        store.append(
+            [replace(created, task_id="u"), *reserved.accept("u")],
+            fence=None,
+            then=outcome.append,
+        )
+    assert outcome == [None]
+    async with index.reserve("local", message) as reserved:
+        assert reserved.task_id == "u"
+
+
+async def test_repetitions_wait_until_the_first_one_is_decided() -> None:
+    message = Message(unique(), Role.USER, (TextPart("x"),))
+    index, order = IdempotencyIndex("a", MemoryStore()), list[str]()
+
+    async def repeat(name: str) -> None:
+        async with index.reserve("local", message):
+            order.append(name)
+
+    async with index.reserve("local", message):
+        waiting = [asyncio.create_task(repeat(name)) for name in "abc"]
+        async with index.reserve("bob", message), index.reserve("local", replace(message, id="1")):
+            order.append("first")  # the messages of others do not wait
+    await asyncio.wait_for(asyncio.gather(*waiting), 15.0)
+    assert order == ["first", "a", "b", "c"]
 
 
 async def test_ids_that_cannot_be_unique_mean_a_new_message_each_time(workspace: Path) -> None:

@@ -124,7 +124,7 @@ async def test_an_answered_question_goes_on_at_once_beyond_the_limit(
 
 async def test_a_waiting_session_counts_against_no_quota_of_its_principal(make: Make) -> None:  # noqa: F811
     bridge: Bridge = make(sessions=2, running=1)
-    asking = bridge.send("permit q May I?")
+    asking = await bridge.send("permit q May I?")
     await in_state(asking, TaskState.INPUT_REQUIRED)
     assert (await bridge.run("text a")).task.state is TaskState.COMPLETED
 
@@ -234,16 +234,16 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
     monkeypatch.setattr(pool_module, "ANNOUNCE_EVERY", 0.0)
     monkeypatch.setattr(pool_module, "FIRST_PAUSE", 3600.0)
     bridge = make(sessions=1)
-    slow = bridge.send(f"wait {live.path} slow")
+    slow = await bridge.send(f"wait {live.path} slow")
     await live.pid("slow")
-    tasks = [bridge.send(f"text {number}", f"c{number}") for number in range(10)]
+    tasks = [await bridge.send(f"text {number}", f"c{number}") for number in range(10)]
     async with asyncio.timeout(WITHIN):
         for number, one in enumerate(tasks):
             while one.task.queued is None:
                 await one.log.changed()
             assert one.task.queued == Queued(number, 0)
     for one in tasks[:5]:  # each cancel moves those that come after
-        bridge.manager.cancel(one.task.id)
+        await bridge.manager.cancel(one.task.id)
     await live.release("slow")
     for one in (slow, *tasks):
         async with asyncio.timeout(WITHIN):

@@ -51,7 +51,7 @@ from bridge.push.configs import (
     check_room,
 )
 from bridge.store.event_log import Entry, EventLog
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
 from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Push:
             check_room(len(known))
 
     async def create(
-        self, config: PushConfig, record: Record, after: int | None = None
+        self, config: PushConfig, record: TaskHandle, after: int | None = None
     ) -> PushConfig:
         """Notify `config` of the updates of the task after number `after`, by default from now on.
         Replaces a config with the same id. Returns the config without secrets and with an id; the
@@ -216,7 +216,7 @@ class Push:
             if key.task_id == task_id:
                 self._kick(key)
 
-    async def watch(self, record: Record) -> None:
+    async def watch(self, record: TaskHandle) -> None:
         """Resume the notifications of a task of an earlier server process, after the last queued
         update."""
         async with self._changing:
@@ -239,7 +239,7 @@ class Push:
 
     # --- from the log into the queue -----------------------------------------------------------
 
-    def _follow(self, key: Key, record: Record) -> None:
+    def _follow(self, key: Key, record: TaskHandle) -> None:
         follower = self._run(self._followers, key, self._follow_log(key, record))
         self._logs[follower] = record.log
         follower.add_done_callback(self._logs.pop)
@@ -249,7 +249,7 @@ class Push:
         if key.task_id in self._leaving:
             self._kick(key)
 
-    async def _follow_log(self, key: Key, record: Record) -> None:
+    async def _follow_log(self, key: Key, record: TaskHandle) -> None:
         found = await self._retry(partial(self._queue.get, key))
         if found is None:
             return

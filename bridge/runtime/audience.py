@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Audience:
     """Calls `gone` with a task that is `attended` when its last listener has left and nobody has
     come back within `grace` seconds. An answer that the server ended is no reason."""
 
-    def __init__(self, grace: float, gone: Callable[[Record], None]) -> None:
+    def __init__(self, grace: float, gone: Callable[[TaskHandle], None]) -> None:
         self._grace = grace
         self._gone = gone
         self._listening: dict[str, int] = {}
@@ -30,8 +30,8 @@ class Audience:
         self._closed = False
 
     @contextmanager
-    def listen(self, record: Record) -> Iterator[Listener]:
-        """As long as somebody listens to the task."""
+    def listen(self, record: TaskHandle) -> Iterator[Listener]:
+        """As long as a client listens to the task."""
         task_id, listener = record.task.id, Listener()
         self._stay(task_id)
         self._listening[task_id] = self._listening.get(task_id, 0) + 1
@@ -44,13 +44,13 @@ class Audience:
                 if listener.left:
                     self.leave(record)
 
-    def touch(self, record: Record) -> None:
-        """Somebody asks for the task: its client has come back, and may come again."""
+    def touch(self, record: TaskHandle) -> None:
+        """A client asks for the task: it has come back, and may come again."""
         if record.task.id in self._leaving:
             self.leave(record)
 
-    def leave(self, record: Record) -> None:
-        """Nobody listens to the task any more."""
+    def leave(self, record: TaskHandle) -> None:
+        """The last client has stopped listening to the task."""
         task_id = record.task.id
         self._stay(task_id)
         if record.task.attended and not record.task.state.terminal and not self._closed:
@@ -68,7 +68,7 @@ class Audience:
         if timer:
             timer.cancel()
 
-    def _give_up(self, record: Record) -> None:
+    def _give_up(self, record: TaskHandle) -> None:
         del self._leaving[record.task.id]
         if not record.task.state.terminal:
             log.info("the client of a task has gone", extra={"task": record.task.id})

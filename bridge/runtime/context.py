@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from bridge.runtime.agent import Agent
-from bridge.runtime.lease import Lease
+from bridge.runtime.lease import Lease, StoredSession
 from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.runtime.turn import Turn
-from bridge.store.tasks import Record, StoredSession
+from bridge.store.handle import TaskHandle
 from bridge.task.events import Canceled, Interrupted
 from bridge.task.message import Message
 from bridge.task.state import TaskState
@@ -23,7 +23,7 @@ class Context:
     def __init__(
         self, agent: Agent, *, recorder: Recorder, questions: Questions, lease: Lease
     ) -> None:
-        self.id = lease.key.rpartition("/")[2]
+        self.id = lease.fence.context.id
         self.lease = lease
         self._agent = agent
         self._recorder = recorder
@@ -35,12 +35,12 @@ class Context:
         self._detached = False
 
     @property
-    def current(self) -> Record | None:
+    def current(self) -> TaskHandle | None:
         """The task whose turn it is."""
         return self._current.record if self._current else None
 
     @property
-    def only_task(self) -> Record | None:
+    def only_task(self) -> TaskHandle | None:
         """The task that runs, if no other one waits behind it."""
         return self.current if not self._queue else None
 
@@ -49,12 +49,12 @@ class Context:
         """How many tasks wait behind the one that runs."""
         return sum(not turn.ended for turn in self._queue)
 
-    def waits(self, record: Record) -> bool:
+    def waits(self, record: TaskHandle) -> bool:
         """Whether another task has its turn before it."""
         return record is not next((turn.record for turn in self._turns()), None)
 
     def restore(
-        self, tasks: Sequence[tuple[Record, Message]], session: StoredSession | None
+        self, tasks: Sequence[tuple[TaskHandle, Message]], session: StoredSession | None
     ) -> None:
         """Continue the unfinished tasks of an earlier server. The first one may have begun, in
         `session`."""
@@ -70,32 +70,32 @@ class Context:
 
     # --- what clients do -----------------------------------------------------------------------
 
-    def submit(self, record: Record, message: Message) -> None:
+    def submit(self, record: TaskHandle, message: Message) -> None:
         """Queue a turn: `message` is its prompt."""
         self._queue.append(self._turn(record, message))
         if self._worker is None:
             self._begin_work()
 
-    def answer(self, record: Record, message: Message, by: str) -> None:
+    def answer(self, record: TaskHandle, message: Message, by: str) -> None:
         """`message` is for the open question of `record`, by the principal of that id."""
         self._turn_of(record).answer(message, by)
 
-    def can_steer(self, record: Record, message: Message) -> bool:
+    def can_steer(self, record: TaskHandle, message: Message) -> bool:
         """Whether `message` can join the turn of `record`: it must be running, with none behind
         it, and the CLI must be able to take it as it is."""
         running = record is self.only_task and record.task.state is TaskState.WORKING
         return running and self._agent.steers and self._agent.attachments.fits(message)
 
-    def steer(self, record: Record, message: Message) -> None:
+    def steer(self, record: TaskHandle, message: Message) -> None:
         """`message` joins the turn of `record`."""
         self._turn_of(record).steer(message)
 
-    def shown(self, record: Record) -> None:
+    def shown(self, record: TaskHandle) -> None:
         """A client knows the task from now on."""
         if self._agent.replies and self._current and self.current is record and record.begun:
             self._current.prompted()
 
-    def cancel(self, record: Record, reason: str | None = None) -> None:
+    def cancel(self, record: TaskHandle, reason: str | None = None) -> None:
         """The task ends now; its CLI is stopped, and the worker waits for that."""
         self._turn_of(record).end(Canceled(reason) if reason else Canceled())
 
@@ -116,6 +116,20 @@ class Context:
             self._worker.cancel()
         return (self.lease.detach(),) if running else ()
 
+    def abandon(self) -> Sequence[TaskHandle]:
+        """Another server owns the context: stop the session, and end the logs of the unfinished
+        tasks. Returns these tasks."""
+        self._detached = True
+        self._questions.close()
+        lost = [turn.record for turn in self._turns() if not turn.ended]
+        for record in lost:
+            record.lost = True
+            record.log.abandon()
+        if self._worker:
+            self._worker.cancel()
+        self.lease.kill()
+        return lost
+
     async def shut_down(self) -> None:
         """End all tasks and the session. Returns when its processes are gone."""
         for turn in () if self._detached else self._turns():
@@ -130,7 +144,7 @@ class Context:
     def _turns(self) -> Sequence[Turn]:
         return [self._current, *self._queue] if self._current else list(self._queue)
 
-    def _turn_of(self, record: Record) -> Turn:
+    def _turn_of(self, record: TaskHandle) -> Turn:
         return next(turn for turn in self._turns() if turn.record is record)
 
     def _begin_work(self) -> None:

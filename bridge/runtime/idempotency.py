@@ -7,53 +7,62 @@ have nothing to do with each other.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import weakref
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from bridge.store.tasks import Record
+from bridge.store.protocol import Change, MessageAccepted, MessageKey, Store
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart
 
 UNIQUE = 16  # characters; a shorter id is a number or a name, which a client uses again
-KEPT = 10_000  # messages of one agent
-
-Key = tuple[str, bytes]
 _VERSION = b"\1"  # of the digest; the digests of servers up to 0.1.0 have none
-_OLD_SIZE = hashlib.sha256().digest_size
 
 
-class Taken:
-    """The messages that an agent has taken, and the task of each."""
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One message. Its repetitions wait until it is accepted or refused. `task_id`: the task that
+    it belongs to already. `key` is None for a message without a unique id."""
 
-    def __init__(self) -> None:
-        self._messages: dict[Key, weakref.ref[Record]] = {}
-        self._old: set[str] = set()  # names in keys with a digest of _old_digest()
+    key: MessageKey | None = None
+    task_id: str | None = None
 
-    def find(self, key: Key, message: Message) -> Record | None:
-        """The task of the same message, unless it was forgotten. `key`: of `message`."""
-        found = self._messages.get(key)
-        if found is None and key[0] in self._old:
-            found = self._messages.get((key[0], _old_digest(message)))
-        return found() if found else None
-
-    def add(self, key: Key, record: Record) -> None:
-        name, content = key
-        if len(content) == _OLD_SIZE:
-            self._old.add(name)
-        self._messages.pop(key, None)  # what was added last is dropped last
-        self._messages[key] = weakref.ref(record)
-        if len(self._messages) > KEPT:
-            del self._messages[next(iter(self._messages))]
+    def accept(self, task_id: str) -> Sequence[Change]:
+        """The message belongs to this task from now on."""
+        return [MessageAccepted(self.key, task_id, self.task_id)] if self.key else []
 
 
-def key_of_message(name: str, message: Message) -> Key | None:
-    """What identifies the message; None if its id is too short to be unique. `name`: what the
-    server calls that id, which two principals may choose alike."""
-    return (name, digest(message)) if len(message.id) >= UNIQUE else None
+class IdempotencyIndex:
+    """The messages that an agent has accepted, and the task of each."""
+
+    def __init__(self, agent: str, store: Store) -> None:
+        self._agent = agent
+        self._store = store
+        self._reserved: dict[MessageKey, asyncio.Event] = {}
+
+    @asynccontextmanager
+    async def reserve(self, owner: str, message: Message) -> AsyncIterator[Reservation]:
+        """The message of the principal `owner`, as long as the server decides about it."""
+        if len(message.id) < UNIQUE:
+            yield Reservation()
+            return
+        key = MessageKey(self._agent, owner, message.id, digest(message))
+        while key in self._reserved:
+            await self._reserved[key].wait()
+        decided = self._reserved[key] = asyncio.Event()
+        try:
+            for one in (key, replace(key, digest=_old_digest(message))):
+                if known := await self._store.message(one):
+                    yield Reservation(one, known.task_id)
+                    return
+            yield Reservation(key)
+        finally:
+            del self._reserved[key]
+            decided.set()
 
 
 def digest(message: Message) -> bytes:

@@ -7,22 +7,53 @@ import logging
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
 from bridge.adapter import SessionStart
+from bridge.adapter.input import AdapterInput
 from bridge.errors import LaunchError
 from bridge.session.pool import Announce
 from bridge.session.prewarm import Prewarm
 from bridge.session.session import Session
-from bridge.store.tasks import StoredSession, TaskStore
+from bridge.store.handle import readable
+from bridge.store.protocol import (
+    ContextSaved,
+    Fence,
+    OpenSession,
+    OutputRead,
+    SessionClosed,
+    SessionOpened,
+    Store,
+    StoreError,
+)
+from bridge.store.serialization import dump
 
 log = logging.getLogger(__name__)
 
 MOST_OUTPUT = 64 * 1024 * 1024  # bytes of a session's output, of which a live one keeps all
 Make = Callable[[SessionStart, str | None], Session]
 """Makes a session; the second argument is the id that an earlier server gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session that an earlier server has left: its id, how it was launched, the inputs of its
+    adapter, and the bytes of its output that have been understood."""
+
+    id: str
+    start: SessionStart
+    given: tuple[AdapterInput, ...]
+    position: int
+
+    @classmethod
+    def read(cls, found: OpenSession) -> StoredSession | None:
+        """None if a part of it is damaged."""
+        start = readable(SessionStart, found.start)
+        given = [readable(AdapterInput, one) for one in found.given]
+        if start is None or None in given:
+            return None
+        return cls(found.id, start, tuple(filter(None, given)), found.position)
 
 
 class Lease:
@@ -32,16 +63,17 @@ class Lease:
 
     def __init__(
         self,
-        key: str,
         start: SessionStart,
         *,
-        store: TaskStore,
+        store: Store,
+        fence: Fence,
         make: Make,
         prewarm: Prewarm,
         idle_seconds: float,
         waits_a_minute: bool = False,
     ) -> None:
-        self.key = key
+        self.fence = fence
+        self.key = fence.context.name
         self.start = start
         self.owner = start.owner
         self.idle = True
@@ -62,11 +94,10 @@ class Lease:
         return self.idle and self.session is None and self._closing is None
 
     @property
-    def read(self) -> tuple[str, int] | None:
-        """The id of the session, and the bytes of its output that have been understood; None if the
-        output is not stored."""
+    def read(self) -> OutputRead | None:
+        """How much of the session's output has been understood; None if it is not stored."""
         if self.session and self.session.spool:
-            return self.session.spool.name, self.session.position
+            return OutputRead(self.session.spool.name, self.session.position)
         return None
 
     # --- the conversation ----------------------------------------------------------------------
@@ -84,7 +115,11 @@ class Lease:
     def _change(self, start: SessionStart) -> None:
         if start != self.start:
             self.start = start
-            self._store.put_context(self.key, start)
+            self.save()
+
+    def save(self) -> None:
+        """Store how the next session is launched."""
+        self._store.append([ContextSaved(self.fence.context, dump(self.start))], fence=self.fence)
 
     def resume_delay(self) -> float:
         """Seconds until the CLI can resume its conversation (see Adapter); 0: it can now."""
@@ -106,7 +141,7 @@ class Lease:
         set even then, and has to be closed."""
         self.session = self._make(stored.start, stored.id)
         self.pool.claim(self)
-        self.session.attach(stored.told, stored.position)
+        self.session.attach(stored.given, stored.position)
 
     async def prepare(self, folder: str | None) -> None:
         """Close a session that cannot run another turn, or cannot see the `folder` of files."""
@@ -147,8 +182,10 @@ class Lease:
         self.session = session
 
     def _store_session(self, session: Session) -> None:
+        """Let a later server find the session."""
         if session.spool:
-            self._store.put_session(session.spool.name, self.key, self.start)
+            opened = SessionOpened(session.spool.name, self.fence.context, dump(self.start))
+            self._store.append([opened], fence=self.fence)
 
     def recheck(self) -> None:
         """A task may not want the session any more."""
@@ -213,6 +250,11 @@ class Lease:
 
     def _forget(self, session: Session) -> None:
         """The session is over, and all of its output is understood."""
-        if session.spool:
-            remove = partial(shutil.rmtree, session.spool, ignore_errors=True)
-            self._store.remove_session(session.spool.name, remove)
+        spool = session.spool
+
+        def then(error: StoreError | None) -> None:
+            if spool and error is None:
+                shutil.rmtree(spool, ignore_errors=True)
+
+        if spool:
+            self._store.append([SessionClosed(spool.name)], fence=self.fence, then=then)

@@ -7,48 +7,75 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from bridge.adapter.input import AdapterInput
-from bridge.store.tasks import Record, TaskStore
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.protocol import (
+    Change,
+    EventBatch,
+    InputRecorded,
+    OutputRead,
+    StoreError,
+    TaskBegun,
+    TaskCreated,
+)
+from bridge.store.serialization import dump, dump_events, micros
 from bridge.task.events import Answer, Answered, Event, Question
+from bridge.task.message import Message
 from bridge.task.state import StatusUpdate, Update
 from bridge.task.text import bounded
 from bridge.telemetry.audit import Audit
 
 log = logging.getLogger(__name__)
 
-OutputRead = tuple[str, int]
-"""The id of a session, and the bytes of its output that the recorded events account for."""
-
 
 class Recorder:
     """`on_status` gets the status updates of a task after their commit, `on_end` each task that
-    has ended."""
+    has ended, `on_lost` each task whose changes the store has rejected: another server owns it."""
 
     def __init__(
         self,
-        store: TaskStore,
+        tasks: TaskHandles,
         audit: Audit,
         *,
-        on_status: Callable[[Record, Sequence[StatusUpdate]], None],
-        on_end: Callable[[Record], None],
+        on_status: Callable[[TaskHandle, Sequence[StatusUpdate]], None],
+        on_end: Callable[[TaskHandle], None],
+        on_lost: Callable[[TaskHandle], None],
     ) -> None:
-        self._store = store
+        self._tasks = tasks
+        self._store = tasks.store
         self._audit = audit
         self._on_status = on_status
         self._on_end = on_end
+        self._on_lost = on_lost
 
     @property
     def durable(self) -> bool:
         """Whether another server can read the records."""
         return self._store.durable
 
+    def begin(self, record: TaskHandle, prompt: Message, accepted: Sequence[Change] = ()) -> None:
+        """Create the task, in one commit with the `accepted` changes."""
+        task, written = record.task, dump(prompt)
+        record.size += len(written)
+        record.log.visible = -1
+        self._tasks.add(record)
+        created = TaskCreated(
+            task.id,
+            record.context,
+            micros(task.created),
+            written,
+            thoughts=task.show_thoughts,
+            attended=task.attended,
+        )
+        self._append(record, [created, *accepted], lambda: record.log.publish(0))
+
     def record(
-        self, record: Record, events: Sequence[Event], *, read: OutputRead | None = None
+        self, record: TaskHandle, events: Sequence[Event], *, read: OutputRead | None = None
     ) -> None:
         """Let `events` happen to the task, up to its end. Their updates become visible after the
         commit. `read` is committed with them. Raises what Task.apply raises, after it has recorded
         the events before that."""
         task = record.task
-        if task.state.terminal:
+        if task.state.terminal or record.lost:
             log.debug("event after the end", extra={"task": task.id, "events": len(events)})
             return
         now = datetime.now(UTC)
@@ -69,29 +96,68 @@ class Recorder:
 
     def _write(
         self,
-        record: Record,
+        record: TaskHandle,
         events: Sequence[Event],
         updates: Sequence[Update],
         now: datetime,
         read: OutputRead | None,
     ) -> None:
+        task = record.task
         if self._audit.active:
-            self._audit.events(record.task, events)
+            self._audit.events(task, events)
         number = record.log.add(updates)
-        if record.task.state.terminal:
+        ended = task.state.terminal
+        if ended:
             record.log.close()
         states = [update for update in updates if isinstance(update, StatusUpdate)]
 
-        def committed() -> None:
+        def committed(error: StoreError | None) -> None:
+            if error:
+                self._reject(record, error)
+                return
             record.log.publish(number)
             if states:
                 self._on_status(record, states)
+            if ended:
+                self._tasks.evict(record)
 
-        self._store.write(record, events, now, read, committed)
+        written = dump_events(events)
+        record.batches += 1
+        record.size += len(written)
+        record.log.weigh(len(written))
+        batch = EventBatch(
+            task.id,
+            record.batches,
+            micros(now),
+            written,
+            number,
+            state=task.state,
+            changed=micros(task.status_time),
+        )
+        changes = (batch, read) if read else (batch,)
+        self._store.append(changes, fence=record.fence, then=committed)
+
+    def _append(
+        self, record: TaskHandle, changes: Sequence[Change], then: Callable[[], None]
+    ) -> None:
+        def committed(error: StoreError | None) -> None:
+            if error:
+                self._reject(record, error)
+            else:
+                then()
+
+        self._store.append(changes, fence=record.fence, then=committed)
+
+    def _reject(self, record: TaskHandle, error: StoreError) -> None:
+        if not record.lost:
+            record.lost = True
+            record.log.abandon()
+            log.error("a task is lost", extra={"task": record.task.id, "error": error})
+            self._on_lost(record)
 
     def record_input(
         self,
-        record: Record,
+        record: TaskHandle,
         given: AdapterInput,
         *,
         session_id: str | None,
@@ -99,18 +165,27 @@ class Recorder:
     ) -> None:
         """Record that the adapter gets an input; `then` gives it, after the commit. `session_id`:
         None for a session that does not survive the server."""
-        self._store.tell(session_id, given, record, then)
+        changes: list[Change] = []
+        if session_id:
+            changes.append(InputRecorded(session_id, dump(given)))
+        if not record.begun:
+            record.begun = True
+            changes.append(TaskBegun(record.task.id))
+        self._append(record, changes, then)
 
-    def note_decision(self, record: Record, question: Question, answer: Answer) -> None:
+    def note_decision(self, record: TaskHandle, question: Question, answer: Answer) -> None:
         """Audit a question that the operator's rules answered."""
         self._audit.events(record.task, (question, Answered(answer)))
 
     def after_commit(self, then: Callable[[], None]) -> None:
         """Call `then` after the commit of all that was recorded; at once if that may take long."""
-        self._store.when_durable(then)
+        if self._store.problem:
+            then()
+        else:
+            self._store.append((), fence=None, then=lambda error: then())
 
     def slow_down(self, pause: Callable[[bool], None]) -> None:
         """If too much waits for its commit, call `pause(True)`, and `pause(False)` later."""
         if self._store.congested:
             pause(True)
-            self._store.when_relieved(lambda: pause(False))
+            self._store.on_relief(lambda: pause(False))

@@ -1,4 +1,4 @@
-"""Which of several agents a message is for, and whose task it is that a client names.
+"""Which of several agents a message is for, and which one has the task that a client names.
 
 A message goes to the agent that has its task or its context. One that begins a conversation may
 name, in `metadata.bridge`, an `agent`, a `skill` of the card (`metadata.skillId` is understood,
@@ -15,13 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.a2a.codec import ListParams, Page, SendParams
-from bridge.a2a.pagination import page
+from bridge.a2a.pagination import decode_position, encode_position
 from bridge.auth.principal import Principal, Scope, authorize
 from bridge.errors import InvalidParams
 from bridge.runtime.audience import Listener
 from bridge.runtime.extension import Profile
 from bridge.runtime.tasks import Sent, TaskManager
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
+from bridge.store.protocol import Store, TaskQuery
+from bridge.store.serialization import micros
 
 
 class Router:
@@ -31,82 +33,100 @@ class Router:
     def __init__(
         self,
         managers: Mapping[str, TaskManager],
+        store: Store,
         skills: Mapping[str, str] | None = None,
         profiles: Mapping[str, Profile] | None = None,
     ) -> None:
         self._managers = managers
+        self._store = store
         self._skills = skills or {}
         self._profiles = profiles or {}
         self._default = next(iter(managers))
         self.quotas = managers[self._default].quotas
 
-    def send(self, params: SendParams, principal: Principal) -> Sent:
+    async def send(self, params: SendParams, principal: Principal) -> Sent:
         """Begin a task, or answer the question of one. Raises RequestError."""
-        agent, profile = self._choose(params, principal)
+        agent, profile = await self._choose(params, principal)
         if profile and profile.model:
             params = replace(params, metadata=_with_model(params, profile.model))
-        return self._managers[agent].send(params, principal)
+        return await self._managers[agent].send(params, principal)
 
-    def get(self, task_id: str, principal: Principal, scope: Scope = "read") -> Record:
+    async def get(self, task_id: str, principal: Principal, scope: Scope = "read") -> TaskHandle:
         """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
-        return self._of(task_id, principal).get(task_id, principal, scope)
+        manager = await self._of(task_id, principal)
+        return await manager.get(task_id, principal, scope)
 
-    def list(self, asked: ListParams, principal: Principal) -> tuple[Sequence[Record], Page]:
+    async def list(
+        self, asked: ListParams, principal: Principal
+    ) -> tuple[Sequence[TaskHandle], Page]:
         """The tasks of a page, of those that the principal may see. Raises InvalidParams."""
         authorize(principal, "read")
-        records = {
-            record.task.id: record
-            for manager in self._managers.values()
-            for record in manager.records()
-            if principal.sees(record.task.owner)
-        }
-        for record in records.values():
-            record.shown = True
-        tasks, where = page((record.task for record in records.values()), asked)
-        return [records[task.id] for task in tasks], where
+        query = TaskQuery(
+            agents=tuple(self._managers),
+            owner=None if principal.may("admin") else principal.id,
+            context_id=asked.context_id,
+            state=asked.state,
+            changed_since=micros(asked.changed_since) if asked.changed_since else None,
+            after=decode_position(asked.page_token),
+            limit=asked.page_size,
+        )
+        page = await self._store.list(query)
+        found = [await self._managers[h.context.agent].find(h.task_id) for h in page.heads]
+        shown = [handle for handle in found if handle]
+        for handle in shown:
+            handle.shown = True
+        return shown, Page(encode_position(page.after), page.total)
 
-    def cancel(self, task_id: str, principal: Principal) -> Record:
-        return self._of(task_id, principal).cancel(task_id, principal)
+    async def cancel(self, task_id: str, principal: Principal) -> TaskHandle:
+        manager = await self._of(task_id, principal)
+        return await manager.cancel(task_id, principal)
 
-    def subscribe(self, task_id: str, again: bool, principal: Principal) -> Record:
-        """`again`: the client goes on with a stream that broke, maybe at its very end."""
-        return self._of(task_id, principal).subscribe(task_id, again, principal)
+    async def subscribe(self, task_id: str, again: bool, principal: Principal) -> TaskHandle:
+        """`again`: the client resumes a stream that broke, maybe at its very end."""
+        manager = await self._of(task_id, principal)
+        return await manager.subscribe(task_id, again, principal)
 
-    def listen(self, record: Record, principal: Principal) -> AbstractContextManager[Listener]:
-        """As long as somebody listens to the task; see TaskManager.listen()."""
-        return self._of(record.task.id, principal).listen(record)
+    def listen(self, handle: TaskHandle) -> AbstractContextManager[Listener]:
+        """As long as a client listens to the task; see TaskManager.listen()."""
+        return self._managers[handle.agent].listen(handle)
 
-    async def settled(self, sent: Sent, principal: Principal) -> None:
+    async def settled(self, sent: Sent) -> None:
         """Until the task has ended or waits for the client, looking from the message on."""
-        await self._of(sent.record.task.id, principal).settled(sent)
+        await self._managers[sent.record.agent].settled(sent)
 
-    def begin(self, record: Record, pause: float, principal: Principal) -> AsyncIterator[None]:
+    def begin(self, handle: TaskHandle, pause: float) -> AsyncIterator[None]:
         """Until it is known whether the agent replies with a Message; see TaskManager.begin()."""
-        return self._of(record.task.id, principal).begin(record, pause)
+        return self._managers[handle.agent].begin(handle, pause)
 
     # --- whose it is -----------------------------------------------------------------------------
 
-    def _of(self, task_id: str, principal: Principal) -> TaskManager:
-        """Whose task it is; an unknown one is the default agent's to deny."""
-        return self._managers[self._having(principal, task_id, None) or self._default]
+    async def _of(self, task_id: str, principal: Principal) -> TaskManager:
+        """The manager of the task; an unknown task is the default agent's to deny."""
+        return self._managers[await self._having(principal, task_id, None) or self._default]
 
-    def _having(
+    async def _having(
         self, principal: Principal, task_id: str | None, context_id: str | None
     ) -> str | None:
+        """The agent that has the task, or else the context, if the principal may see it."""
         if len(self._managers) == 1:
             return self._default
+        if task_id is not None:
+            head = await self._store.head(task_id)
+            visible = head and principal.sees(head.context.owner)
+            agent = head.context.agent if head and visible else None
+            return agent if agent in self._managers else None
         for agent, manager in self._managers.items():
-            if manager.knows(principal, task_id, context_id):
+            if context_id and manager.has_context(principal.id, context_id):
                 return agent
         return None
 
-    def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:
+    async def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:
         """The agent, and the profile of the message if it has one. Raises InvalidParams."""
         message = params.message
         wishes = _wishes(message.metadata, params.metadata)
         profile = self._profile(wishes)
         chosen = self._named(wishes, profile)
-        owner = self._having(principal, message.task_id, message.context_id)
+        owner = await self._having(principal, message.task_id, message.context_id)
         begun = message.task_id or (len(self._managers) > 1 and owner)
         if not (begun or wishes):
             found = (one for one in self._profiles.values() if one.found_in(message.text))
@@ -158,7 +178,7 @@ def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 def _with_model(params: SendParams, model: str) -> dict[str, Any]:
-    """The request's metadata; what the client has chosen there or in the message comes first."""
+    """The request's metadata; a choice of the client there or in the message comes first."""
     metadata = dict(params.metadata or {})
     bridge = metadata.get("bridge")
     return {**metadata, "bridge": {"model": model, **(bridge if isinstance(bridge, dict) else {})}}

@@ -4,11 +4,12 @@ which the manager finds or makes."""
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -27,13 +28,24 @@ from bridge.runtime.agent import Agent
 from bridge.runtime.audience import Audience, Listener
 from bridge.runtime.context import Context
 from bridge.runtime.extension import OnDisconnect, Options, read_options
-from bridge.runtime.idempotency import Taken, key_of_message
-from bridge.runtime.lease import Lease
+from bridge.runtime.idempotency import IdempotencyIndex, Reservation
+from bridge.runtime.lease import Lease, StoredSession
 from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import Prewarm
-from bridge.store.tasks import Record, Stored, TaskStore
+from bridge.store.handle import TaskHandle, TaskHandles, readable
+from bridge.store.protocol import (
+    ContextKey,
+    ContextRemoved,
+    ContextSaved,
+    Fence,
+    OpenSession,
+    Retention,
+    SessionClosed,
+    TaskRemoved,
+)
+from bridge.store.serialization import micros
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import StatusUpdate, Task
 from bridge.workspace.paths import Workspaces, check_place
@@ -42,16 +54,37 @@ CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 # A stream must begin with a Task or with a Message. An agent that may reply with a Message has
 # this many seconds to do so before its client is shown a Task.
 REPLY_WITHIN = 10.0
+NODE = "local"  # the only one, where a server has its store for itself
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was taken. What follows from it has numbers above `after`. `again`: it had
-    been taken before, and nothing was begun."""
+    """A message that was accepted. Its consequences have numbers above `after`. `again`: it had
+    been accepted before, and nothing was begun."""
 
-    record: Record
+    record: TaskHandle
     after: int
     again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The contexts of an agent, its unfinished tasks with their prompts, and its open sessions."""
+
+    contexts: Sequence[ContextSaved]
+    tasks: Sequence[tuple[TaskHandle, Message]]
+    sessions: Sequence[OpenSession]
+    fences: Mapping[ContextKey, Fence]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A send that is decided now."""
+
+    params: SendParams
+    principal: Principal
+    reserved: Reservation
+    fence: Fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +92,8 @@ class Policy:
     """What clients of an agent may do. `models`: those that they may choose from. `when_busy`:
     what becomes of a message to a context that works: it waits its turn, is refused, or joins the
     running turn where the CLI can take it. `queue`: how many tasks of one context may wait.
-    `on_disconnect`: what becomes of a task whose client is gone for `grace` seconds."""
+    `on_disconnect`: what becomes of a task whose client is gone for `grace` seconds.
+    `retention`: the finished tasks that are kept."""
 
     show_thoughts: bool = False
     models: tuple[str, ...] = ()
@@ -67,6 +101,7 @@ class Policy:
     queue: int = 100
     on_disconnect: OnDisconnect = "continue"
     grace: float = 10.0
+    retention: Retention = field(default_factory=Retention)
 
 
 DEFAULT_POLICY = Policy()
@@ -82,7 +117,7 @@ class Notifier(Protocol):
         """The task ended with a direct reply, and no client has seen it."""
 
 
-Watcher = Callable[[Record, Sequence[StatusUpdate]], None]
+Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
 
 
 class TaskManager:
@@ -93,7 +128,7 @@ class TaskManager:
         agent: Agent,
         adapter: type[Adapter],
         workspaces: Workspaces,
-        store: TaskStore,
+        tasks: TaskHandles,
         pool: SessionPool,
         *,
         policy: Policy = DEFAULT_POLICY,
@@ -102,97 +137,143 @@ class TaskManager:
         self._agent = agent
         self._adapter = adapter
         self._workspaces = workspaces
-        self._store = store
+        self._tasks = tasks
+        self._store = tasks.store
         self._pool = pool
         self._notifier = notifier
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._audience = Audience(policy.grace, self._abandon)
-        self._taken = Taken()
+        self._idempotency = IdempotencyIndex(tasks.agent, tasks.store)
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
         self._warm = Prewarm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
         self._recorder = Recorder(
-            store, agent.audit, on_status=self._changed, on_end=self._finished
+            tasks,
+            agent.audit,
+            on_status=self._changed,
+            on_end=self._finished,
+            on_lost=self._lost,
         )
         self._closing = False
         self.kept: Sequence[str] = ()  # markers of the sessions that outlive this server
 
+    async def load(self) -> Stored:
+        """All that an earlier server has left of this agent; the store must be open."""
+        agent, fences = self._tasks.agent, dict[ContextKey, Fence]()
+        contexts, tasks = await self._store.contexts(agent), await self._tasks.restore()
+        for key in (*(saved.context for saved in contexts), *(task.context for task, _ in tasks)):
+            fences[key] = await self._claim(key)
+        for task, _ in tasks:
+            task.fence = fences[task.context]
+        return Stored(contexts, tasks, await self._store.sessions(agent), fences)
+
+    async def _claim(self, key: ContextKey) -> Fence:
+        """The right to write the context. Raises Unavailable if another server has it."""
+        fence = await self._store.claim(key, NODE, math.inf)
+        if fence is None:
+            raise Unavailable("Another server works in this context; try again in a moment.")
+        return fence
+
     def restore(self, stored: Stored, reattach: bool) -> set[str]:
-        """Go on with what an earlier server has left: tasks that had not begun are begun now, and
-        those that were running go on where their CLIs are, if `reattach`. Returns the ids of the
-        sessions that are gone on with."""
-        for message_id, known, record in stored.taken:
-            self._taken.add((message_id, known), record)
-        for key, start in stored.starts.items():
-            self._new_context(key, start)
-        for record in self._store.unfinished():
+        """Continue the work of an earlier server: tasks that had not begun are begun now, and
+        running ones go on where their CLIs are, if `reattach`. Returns the ids of the sessions that
+        are used again."""
+        for saved in stored.contexts:
+            start = readable(SessionStart, saved.start)
+            if start:
+                self._new_context(start, stored.fences[saved.context])
+        unfinished: dict[str, list[tuple[TaskHandle, Message]]] = {}
+        for record, prompt in stored.tasks:
             self._pool.quotas.resume(record.task.owner)
-        unfinished: dict[str, list[tuple[Record, Message]]] = {}
-        for record in self._store.unfinished():
-            key = _key(record.task)
-            if key not in self._contexts:  # what is known of it is damaged
+            key = record.context.name
+            if key not in self._contexts:  # its start is damaged
                 start = SessionStart(self._workspaces.default, str(uuid.uuid4()))
-                self._new_context(key, start)
-            pair = (record, stored.prompts[record.task.id])
-            unfinished.setdefault(key, []).append(pair)
-        left = {session.context_id: session for session in stored.sessions if reattach}
+                self._new_context(start, stored.fences[record.context])
+            unfinished.setdefault(key, []).append((record, prompt))
+        found = stored.sessions if reattach else ()
+        left = {one.context.name: StoredSession.read(one) for one in found}
         kept: set[str] = set()
         for key, tasks in unfinished.items():
             session = left.get(key) if tasks[0][0].begun else None
             self._contexts[key].restore(tasks, session)
             kept |= {session.id} if session else set()
-        for gone in stored.sessions:
-            if gone.id not in kept:
-                self._store.remove_session(gone.id)
+        for gone in {one.id for one in stored.sessions} - kept:
+            self._store.append([SessionClosed(gone)], fence=None)
         return kept
 
     def warm_up(self) -> None:
         """Have sessions ready from now on; nothing of an earlier server is left by now, and its
         clients may come back."""
         self._warm.begin()
-        for record in self._store.unfinished():
+        for record in self._tasks.unfinished():
             if not record.task.question:
                 self._audience.leave(record)
 
     # --- operations ----------------------------------------------------------------------------
 
-    def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
+    async def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
         """Begin a task, or answer the question of one. Raises RequestError."""
         message = params.message
+        self._check_available()
+        async with self._idempotency.reserve(principal.id, message) as reserved:
+            known = await self._tasks.find(reserved.task_id) if reserved.task_id else None
+            if known and (params.retries or not known.task.state.terminal):
+                authorize(principal, "read")
+                return Sent(known, known.log.last, again=True)
+            named = await self._named(message, principal)
+            async with self._claimed(self._context_of(named, message, principal)) as fence:
+                # From here to Context.submit() nothing is awaited, so that nothing else happens.
+                self._check_available()
+                message = self._agent.attachments.check(message, principal.workspaces)
+                request = _Request(replace(params, message=message), principal, reserved, fence)
+                return self._answer(named, request) if named else self._begin(message, request)
+
+    def _context_of(
+        self, named: TaskHandle | None, message: Message, principal: Principal
+    ) -> ContextKey:
+        """The context of the task that the message names, or else its own, which may be new."""
+        if named:
+            return named.context
+        context_id = message.context_id or str(uuid.uuid4())
+        return ContextKey(self._tasks.agent, principal.id, context_id)
+
+    @asynccontextmanager
+    async def _claimed(self, key: ContextKey) -> AsyncIterator[Fence]:
+        """The right to write the context. A context that was not begun keeps none."""
+        fence = await self._claim(key)
+        try:
+            yield fence
+        finally:
+            if key.name not in self._contexts:
+                await self._store.release(fence)
+
+    def _check_available(self) -> None:
+        """Raises Unavailable."""
         if self._closing:
             raise Unavailable("The server is shutting down; try again in a moment.")
         if self._store.problem:
             raise Unavailable("The server cannot write anything down now; try again in a moment.")
-        key = key_of_message(key_of(principal.id, message.id), message)
-        known = self._taken.find(key, message) if key else None
-        if known and (params.retries or not known.task.state.terminal):
-            authorize(principal, "read")
-            return Sent(known, known.log.last, again=True)
-        checked = self._agent.attachments.check(message, principal.workspaces)
-        sent = self._take(replace(params, message=checked), principal)
-        if key:
-            self._taken.add(key, sent.record)
-            self._store.take(*key, sent.record)
-        return sent
 
-    def _take(self, params: SendParams, principal: Principal) -> Sent:
-        message = params.message
-        if message.task_id is None and message.context_id:
-            key = key_of(principal.id, message.context_id)
-            message = replace(message, task_id=self._asking_task(key))
+    async def _named(self, message: Message, principal: Principal) -> TaskHandle | None:
+        """The task that the message names, or that asks in the context that it names."""
         if message.task_id is not None:
-            return self._answer(message, params, principal)
-        return self._begin(message, params, principal)
+            return await self.get(message.task_id, principal)
+        context = self._contexts.get(self._context_of(None, message, principal).name)
+        asking = context.current if context else None
+        if asking is None or asking.task.question is None:
+            return None
+        return await self.get(asking.task.id, principal)
 
-    def _begin(self, message: Message, params: SendParams, principal: Principal) -> Sent:
+    def _begin(self, message: Message, request: _Request) -> Sent:
         """A task of its own for `message`, or its place in the turn that runs."""
+        params, principal = request.params, request.principal
         authorize(principal, "run")
         options = self._options(message, params)
-        context = self._context(message, options, principal)
+        context = self._context(message, options, request)
         running = context.only_task
         if running and self._steers(context, running, message):
-            return self._steer(context, running, message, principal)
+            return self._steer(context, running, message, request)
         self._check_queue(context)
         self._pool.quotas.begin(principal.id)
         thoughts = self._policy.show_thoughts if options.thoughts is None else options.thoughts
@@ -203,41 +284,45 @@ class TaskManager:
         task = Task(str(uuid.uuid4()), context.id, now, thoughts, principal.id, attended)
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
-        record = Record(task)
-        self._store.add(record, message)
-        facts = {"agent": self._store.agent, "cwd": context.lease.start.cwd}
+        record = TaskHandle(task, self._tasks.agent, fence=request.fence)
+        self._recorder.begin(record, message, request.reserved.accept(task.id))
+        facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(record, message)
         self._audience.leave(record)  # until its client listens
         return Sent(record, 0)
 
-    def get(self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read") -> Record:
+    async def get(
+        self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read"
+    ) -> TaskHandle:
         """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
-        record = self._store.get(task_id)
+        record = await self._tasks.find(task_id)
         authorize(principal, scope, task_id, record.task.owner if record else None)
         assert record
         self._show(record)
         self._audience.touch(record)
         return record
 
-    def cancel(self, task_id: str, principal: Principal = OPERATOR) -> Record:
-        record = self.get(task_id, principal, "cancel")
-        if record.task.state.terminal:
+    async def cancel(self, task_id: str, principal: Principal = OPERATOR) -> TaskHandle:
+        record = await self.get(task_id, principal, "cancel")
+        if record.task.state.terminal or record.back:
             raise TaskNotCancelable(f"The task is {record.task.state.value} already.")
         self._agent.audit.note("cancel", record.task, principal.id)
-        self._contexts[_key(record.task)].cancel(record)
+        self._contexts[record.context.name].cancel(record)
         return record
 
-    def subscribe(self, task_id: str, again: bool, principal: Principal = OPERATOR) -> Record:
-        """`again`: the client goes on with a stream that broke, maybe at its very end."""
-        record = self.get(task_id, principal)
+    async def subscribe(
+        self, task_id: str, again: bool, principal: Principal = OPERATOR
+    ) -> TaskHandle:
+        """`again`: the client resumes a stream that broke, maybe at its very end."""
+        record = await self.get(task_id, principal)
         if record.task.state.terminal and not again:
             text = f"The task is {record.task.state.value}: nothing more will come. Get it instead."
             raise UnsupportedOperation(text)
         return record
 
-    def listen(self, record: Record) -> AbstractContextManager[Listener]:
-        """As long as somebody listens to the task, who says whether it has left."""
+    def listen(self, record: TaskHandle) -> AbstractContextManager[Listener]:
+        """As long as a client listens to the task; the listener says whether it has left."""
         return self._audience.listen(record)
 
     async def settled(self, sent: Sent) -> None:
@@ -249,7 +334,7 @@ class TaskManager:
                 if isinstance(entry.update, StatusUpdate) and entry.update.state.interrupted:
                     return
 
-    async def begin(self, record: Record, pause: float) -> AsyncIterator[None]:
+    async def begin(self, record: TaskHandle, pause: float) -> AsyncIterator[None]:
         """Until it is known whether the agent replies with a Message, which only some may do; an
         item each time that `pause` seconds have passed."""
         loop = asyncio.get_running_loop()
@@ -263,9 +348,9 @@ class TaskManager:
         if record.shown:
             self._show(record)
 
-    def _may_reply(self, record: Record) -> bool:
+    def _may_reply(self, record: TaskHandle) -> bool:
         """Whether a Message may take the task's place soon: what waits its turn is a task."""
-        context = self._contexts.get(_key(record.task))
+        context = self._contexts.get(record.context.name)
         return self._adapter.may_reply and context is not None and not context.waits(record)
 
     async def close(self, drain: float, keep: bool = False) -> None:
@@ -274,7 +359,7 @@ class TaskManager:
         self._closing = True
         self._audience.close()
         cooling = asyncio.create_task(self._warm.close())
-        unfinished = [r for r in self._store.unfinished() if not r.task.state.interrupted]
+        unfinished = [r for r in self._tasks.unfinished() if not r.task.state.interrupted]
         running = [asyncio.create_task(self._ended(record)) for record in unfinished]
         if running and drain:
             await asyncio.wait(running, timeout=drain)
@@ -286,19 +371,16 @@ class TaskManager:
         await asyncio.gather(cooling, *(context.shut_down() for context in contexts))
         self._agent.attachments.close()
 
-    def knows(self, principal: Principal, task_id: str | None, context_id: str | None) -> bool:
-        """Whether the task, or else the context, is one of this agent's that it may see."""
-        if task_id is not None:
-            record = self._store.get(task_id)
-            return record is not None and principal.sees(record.task.owner)
-        return context_id is not None and key_of(principal.id, context_id) in self._contexts
+    def has_context(self, owner: str, context_id: str) -> bool:
+        return ContextKey(self._tasks.agent, owner, context_id).name in self._contexts
+
+    async def find(self, task_id: str) -> TaskHandle | None:
+        """The task of any owner."""
+        return await self._tasks.find(task_id)
 
     @property
     def quotas(self) -> Quotas:
         return self._pool.quotas
-
-    def records(self) -> Sequence[Record]:
-        return self._store.all()
 
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` told of every status of every task, from now on."""
@@ -307,7 +389,7 @@ class TaskManager:
     def figures(self) -> dict[str, int]:
         """For GET /health: tasks that have not ended, contexts that are known, and, if there are to
         be any, sessions that wait for one."""
-        known = {"tasks": len(self._store.unfinished()), "contexts": len(self._contexts)}
+        known = {"tasks": len(self._tasks.unfinished()), "contexts": len(self._contexts)}
         return {**known, "warm": self._warm.ready} if self._agent.warm.number else known
 
     def kill(self) -> None:
@@ -316,14 +398,14 @@ class TaskManager:
         for context in self._contexts.values():
             context.lease.kill()
 
-    def _abandon(self, record: Record) -> None:
+    def _abandon(self, record: TaskHandle) -> None:
         """Its client has gone for good."""
         self._agent.audit.note("cancel", record.task, "bridge", by="disconnect")
         text = (
             f"Canceled: its client was gone for {self._policy.grace:g} s, and nobody else followed "
             "it (BRIDGE_ON_DISCONNECT)."
         )
-        self._contexts[_key(record.task)].cancel(record, text)
+        self._contexts[record.context.name].cancel(record, text)
 
     # --- parts of them -------------------------------------------------------------------------
 
@@ -333,10 +415,9 @@ class TaskManager:
             message.metadata, params.metadata, adapter=self._adapter, models=self._policy.models
         )
 
-    def _answer(self, message: Message, params: SendParams, principal: Principal) -> Sent:
-        assert message.task_id is not None
-        record = self.get(message.task_id, principal)
-        task = record.task
+    def _answer(self, record: TaskHandle, request: _Request) -> Sent:
+        params, principal, task = request.params, request.principal, record.task
+        message = replace(params.message, task_id=task.id)
         authorize(principal, "approve" if task.question else "run")
         if message.context_id not in (None, task.context_id):
             text = "contextId is not the one of this task"
@@ -345,61 +426,58 @@ class TaskManager:
         if task.state.terminal and not reopens:
             text = f"The task is {task.state.value}; to go on, send a message with its contextId."
             raise UnsupportedOperation(text)
-        context = self._contexts.get(_key(task))
+        context = self._contexts.get(record.context.name)
         if context:
             check_place(context.lease.start.cwd, principal.workspaces)
         if context and self._steers(context, record, message):
-            return self._steer(context, record, message, principal)
+            return self._steer(context, record, message, request)
         if task.question is None or context is None:
-            return self._begin_next(task, message, params, principal)
+            return self._begin_next(task, message, request)
         if any(isinstance(part, RawPart | UrlPart) for part in message.parts):
             raise ContentTypeNotSupported("An answer is text or data; send files with a prompt.")
         options = self._options(message, params)
         self._check_same(context, options)
-        sent = Sent(record, record.log.last)
+        sent = self._accepted(record, request)
         context.answer(record, message, principal.id)
         return sent
 
-    def _begin_next(
-        self, task: Task, message: Message, params: SendParams, principal: Principal
-    ) -> Sent:
+    def _accepted(self, record: TaskHandle, request: _Request) -> Sent:
+        """The message belongs to a task that is there."""
+        self._store.append(request.reserved.accept(record.task.id), fence=record.fence)
+        return Sent(record, record.log.last)
+
+    def _begin_next(self, task: Task, message: Message, request: _Request) -> Sent:
         """The message names a task that asks nothing: it is for the turn after that one."""
-        if task.owner != principal.id:
+        if task.owner != request.principal.id:
             text = "The task asks nothing, and only its owner can go on with its conversation."
             raise UnsupportedOperation(text)
         named = replace(message, task_id=None, context_id=task.context_id)
-        return self._begin(named, params, principal)
+        return self._begin(named, request)
 
-    def _show(self, record: Record) -> None:
+    def _show(self, record: TaskHandle) -> None:
         """A client knows the task from now on."""
         record.shown = True
-        context = self._contexts.get(_key(record.task))
+        context = self._contexts.get(record.context.name)
         if context:
             context.shown(record)
 
-    def _steers(self, context: Context, record: Record, message: Message) -> bool:
+    def _steers(self, context: Context, record: TaskHandle, message: Message) -> bool:
         return self._policy.when_busy == "steer" and context.can_steer(record, message)
 
     def _steer(
-        self, context: Context, record: Record, message: Message, principal: Principal
+        self, context: Context, record: TaskHandle, message: Message, request: _Request
     ) -> Sent:
-        sent = Sent(record, record.log.last)
-        self._agent.audit.message("steer", record.task, principal.id, message)
+        sent = self._accepted(record, request)
+        self._agent.audit.message("steer", record.task, request.principal.id, message)
         context.steer(record, message)
         return sent
 
-    def _asking_task(self, key: str) -> str | None:
-        """The task of a context that waits for its client."""
-        context = self._contexts.get(key)
-        record = context.current if context else None
-        return record.task.id if record and record.task.question else None
-
-    def _context(self, message: Message, options: Options, principal: Principal) -> Context:
+    def _context(self, message: Message, options: Options, request: _Request) -> Context:
+        principal, key = request.principal, request.fence.context
         if message.context_id is not None and not CONTEXT_ID.fullmatch(message.context_id):
             text = "contextId may have up to 128 letters, digits and _ . : -"
             raise InvalidParams(text, [("message.contextId", text)])
-        key = key_of(principal.id, message.context_id or str(uuid.uuid4()))
-        known = self._contexts.get(key)
+        known = self._contexts.get(key.name)
         if known:
             check_place(known.lease.start.cwd, principal.workspaces)
             self._check_same(known, options)
@@ -407,15 +485,16 @@ class TaskManager:
         cwd = self._workspaces.resolve(options.cwd, principal.workspaces)
         session = options.session
         start = SessionStart(cwd, str(uuid.uuid4()), options=session, owner=principal.id)
-        self._store.put_context(key, start)
-        return self._new_context(key, start)
+        context = self._new_context(start, request.fence)
+        context.lease.save()
+        return context
 
-    def _new_context(self, key: str, start: SessionStart) -> Context:
+    def _new_context(self, start: SessionStart, fence: Fence) -> Context:
         agent = self._agent
         lease = Lease(
-            key,
             start,
             store=self._store,
+            fence=fence,
             make=agent.sessions.make,
             prewarm=self._warm,
             idle_seconds=agent.idle_seconds,
@@ -423,7 +502,7 @@ class TaskManager:
         )
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self._recorder, questions=questions, lease=lease)
-        self._contexts[key] = context
+        self._contexts[lease.key] = context
         return context
 
     def _check_queue(self, context: Context) -> None:
@@ -448,48 +527,60 @@ class TaskManager:
                 text = f"this context began with another {name}; begin a new context"
                 raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
-    def _changed(self, record: Record, updates: Sequence[StatusUpdate]) -> None:
+    def _changed(self, record: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
         for watcher in self._watchers:
             watcher(record, updates)
+        if updates[-1].state.terminal:
+            expiring = asyncio.create_task(self._expire())
+            self._background.add(expiring)  # the loop itself keeps no task alive
+            expiring.add_done_callback(self._background.discard)
 
-    def _finished(self, record: Record) -> None:
+    def _lost(self, record: TaskHandle) -> None:
+        """Another server owns the context of the task by now."""
+        self._tasks.remove(record.task.id)
+        context = self._contexts.pop(record.context.name, None)
+        if context is None:
+            return
+        for one in context.abandon():
+            self._pool.quotas.ended(one.task.owner)
+            self._tasks.remove(one.task.id)
+        closing = asyncio.create_task(context.shut_down())
+        self._background.add(closing)
+        closing.add_done_callback(self._background.discard)
+
+    async def _expire(self) -> None:
+        """Remove the finished tasks that are too many, too old or too large."""
+        retention = replace(self._policy.retention, agent=self._tasks.agent)
+        for task_id in await self._store.expired(retention, micros(datetime.now(UTC))):
+            head = await self._store.head(task_id)
+            self._remove(task_id)
+            if head:
+                self._agent.attachments.forget(head.context.name, task_id)
+                if self._notifier:
+                    await self._notifier.forget(task_id)
+
+    def _remove(self, task_id: str) -> None:
+        self._store.append([TaskRemoved(task_id)], fence=None)
+        self._tasks.remove(task_id)
+
+    def _finished(self, record: TaskHandle) -> None:
         self._pool.quotas.ended(record.task.owner)
         if record.task.reply and not record.shown:
-            self._store.remove(record.task.id)  # a Message was the answer, there is no task
+            self._remove(record.task.id)  # a Message stands for the task
             if self._notifier:
                 self._notifier.leave(record.task.id)
         else:
             record.task.reply = None
-            for gone in self._store.finished(record):
-                self._forget(gone.task)
-        while len(self._contexts) > self._store.keep:
+        while len(self._contexts) > self._policy.retention.tasks:
             cold = next((key for key, one in self._contexts.items() if one.lease.cold), None)
             if cold is None:
                 return
-            del self._contexts[cold]
-            self._store.remove_context(cold)
+            lease = self._contexts.pop(cold).lease
+            self._store.append([ContextRemoved(lease.fence.context)], fence=lease.fence)
 
-    def _forget(self, task: Task) -> None:
-        self._agent.attachments.forget(_key(task), task.id)
-        if self._notifier is None:
-            return
-        forgetting = asyncio.ensure_future(self._notifier.forget(task.id))
-        self._forgetting.add(forgetting)  # the loop itself keeps no task alive
-        forgetting.add_done_callback(self._forgetting.discard)
-
-    async def _ended(self, record: Record) -> None:
+    async def _ended(self, record: TaskHandle) -> None:
         while not record.log.closed:
             await record.log.changed()
-
-
-def key_of(owner: str, name: str) -> str:
-    """What a client's name for something is called here: two of them may choose the same one."""
-    return name if owner == OPERATOR.id else f"{owner}/{name}"
-
-
-def _key(task: Task) -> str:
-    """Of its context."""
-    return key_of(task.owner, task.context_id)
 
 
 def _names_question(message: Message) -> bool:

@@ -15,7 +15,7 @@ from bridge.adapter import Prompt
 from bridge.adapter.input import AdapterInput
 from bridge.errors import LaunchError, WorkspaceError
 from bridge.runtime.agent import Agent
-from bridge.runtime.lease import Lease
+from bridge.runtime.lease import Lease, StoredSession
 from bridge.runtime.questions import (
     PROJECT_CONFIG,
     TOO_MANY,
@@ -26,7 +26,7 @@ from bridge.runtime.questions import (
 )
 from bridge.runtime.recorder import Recorder
 from bridge.session.session import InputUnknown, Session
-from bridge.store.tasks import Record, StoredSession
+from bridge.store.handle import TaskHandle
 from bridge.task.events import (
     SESSION_LOST,
     Answer,
@@ -54,7 +54,7 @@ class Turn:
 
     def __init__(
         self,
-        record: Record,
+        record: TaskHandle,
         prompt: Message,
         agent: Agent,
         *,

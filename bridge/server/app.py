@@ -23,7 +23,6 @@ from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailab
 from bridge.runtime.tasks import TaskManager
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
-from bridge.store.tasks import TaskStore
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
@@ -58,7 +57,6 @@ class ServedAgent:
 
     id: str
     manager: TaskManager
-    store: TaskStore
     operations: Operations
     card: MakeCard
     card_versions: str = "both"
@@ -98,7 +96,7 @@ def make_app(
 ) -> web.Application:
     """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
     `root` answers at the root. `started`: the time of the last change of the cards, in seconds
-    since 1970. `checks`: the parts that /health checks in addition to the stores of the agents;
+    since 1970. `checks`: the parts that /health checks;
     `sessions`: the figures of sessions for /health."""
     public_url = http.public_url
     middlewares = [_answer_browser(public_url), _in_json, _authentication(http.identify)]
@@ -260,7 +258,7 @@ def _health(
     """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
     ok: new tasks wait. The response needs no authentication, so it contains only figures."""
     figures = {agent.id: agent.manager.figures() for agent in agents}
-    found = [one.problem for one in (*(agent.store for agent in agents), *checks)]
+    found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
     return _json({**status, "version": __version__, "agents": figures, "sessions": sessions})

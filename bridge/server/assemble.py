@@ -16,12 +16,13 @@ from bridge.server.agents.cards import as_skill, card_skills, make_card, make_de
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.sandboxes import group_limits
 from bridge.server.app import ServedAgent
-from bridge.server.state_dir import NO_STATE, State
+from bridge.server.state_dir import State
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import PrewarmPlan
 from bridge.session.session import Limits
-from bridge.store.tasks import Retention, TaskStore
+from bridge.store.handle import TaskHandles
+from bridge.store.protocol import Retention, Store
 from bridge.telemetry.gc_tuning import Heap
 from bridge.transports.operation import Operations
 from bridge.workspace.attachments import Attachments, PartLimits
@@ -34,7 +35,7 @@ def make_served_agent(
     pool: SessionPool,
     push: Push,
     version: str,
-    state: State = NO_STATE,
+    state: State,
     sandbox: Sandbox | None = None,
 ) -> ServedAgent:
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
@@ -51,13 +52,12 @@ def make_served_agent(
         bytes=settings.store.max_store_bytes,
         of_owner=pool.quotas.stored_bytes,
     )
-    store = TaskStore(retention, agent.id, state.journal, Heap().trim)
     models = (one.model for one in profiles.values() if one.model)
     manager = TaskManager(
         agent=_runtime_agent(agent, state, sandbox),
         adapter=agent.adapter,
         workspaces=settings.agent.workspaces,
-        store=store,
+        tasks=TaskHandles(agent.id, state.store, Heap().trim),
         pool=pool,
         notifier=push,
         policy=Policy(
@@ -67,14 +67,20 @@ def make_served_agent(
             queue=settings.limits.max_tasks_per_context,
             on_disconnect=settings.agent.on_disconnect,
             grace=settings.limits.disconnect_grace_ms / 1000,
+            retention=retention,
         ),
     )
-    router = Router({agent.id: manager}, profiles=profiles)
-    return _served(agent, manager=manager, store=store, router=router, push=push, version=version)
+    router = Router({agent.id: manager}, state.store, profiles=profiles)
+    return _served(agent, manager=manager, router=router, push=push, version=version)
 
 
 def make_root(
-    agents: Sequence[ConfiguredAgent], served: Sequence[ServedAgent], *, push: Push, version: str
+    agents: Sequence[ConfiguredAgent],
+    served: Sequence[ServedAgent],
+    *,
+    push: Push,
+    version: str,
+    store: Store,
 ) -> ServedAgent:
     """The agent that answers at the root: the default agent. Its router also reaches the other
     agents. `agents` and `served` have the same order."""
@@ -84,8 +90,7 @@ def make_root(
     return _served(
         default,
         manager=first.manager,
-        store=first.store,
-        router=Router(managers, skills_of(skills), default.settings.server.profiles),
+        router=Router(managers, store, skills_of(skills), default.settings.server.profiles),
         push=push,
         version=version,
         skills=tuple(map(as_skill, agents[1:])),
@@ -96,7 +101,6 @@ def _served(
     agent: ConfiguredAgent,
     *,
     manager: TaskManager,
-    store: TaskStore,
     router: Router,
     push: Push,
     version: str,
@@ -117,7 +121,6 @@ def _served(
     return ServedAgent(
         id=agent.id,
         manager=manager,
-        store=store,
         operations=operations,
         card=card,
         card_versions=settings.agent.card,

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +38,7 @@ from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
-from bridge.store.tasks import Stored
+from bridge.store.protocol import TaskQuery
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
@@ -128,19 +127,21 @@ async def _assemble(
         versions=versions,
         logins=logins,
         served=served,
-        root=make_root(agents, served, push=push, version=versions[agents[0].id]),
+        root=make_root(
+            agents, served, push=push, version=versions[agents[0].id], store=state.store
+        ),
     )
 
 
 async def _run(
     settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
-    monitor = Monitor(parts.pool.figures)
+    monitor = Monitor(parts.state.store, parts.pool.figures)
     for one in parts.served:
         monitor.add(one.id, one.manager)
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, parts)
-    checks = (watchdog, parts.state.audit)
+    checks = (watchdog, parts.state.audit, parts.state.store)
     app = _make_app(settings, parts, identity=identity, monitor=monitor, checks=checks)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     await runner.setup()
@@ -287,27 +288,21 @@ def _make_push(settings: Settings, folder: Path | None) -> Push:
     return Push(queue, encode_notification, allow_private=settings.push.allow_private)
 
 
-async def _load(parts: _Parts) -> list[Stored]:
-    try:
-        return [await one.store.load() for one in parts.served]
-    except sqlite3.DatabaseError as error:
-        if not await parts.state.renew(error):
-            raise
-        return [await one.store.load() for one in parts.served]
-
-
 async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
-    stored = await _load(parts)
     reattach = settings.server.on_restart == "reattach"
+    managers = {served.id: served.manager for served in parts.served}
+    loaded = [(manager, await manager.load()) for manager in managers.values()]
     kept: set[str] = set()
-    for served, one in zip(parts.served, stored, strict=True):
-        kept |= served.manager.restore(one, reattach)
-    parts.state.sweep(kept)  # before new sessions start
-    records = [record for served in parts.served for record in served.store.all()]
-    await parts.push.start({record.task.id for record in records})
-    for record in records:
-        await parts.push.watch(record)
+    for manager, stored in loaded:
+        kept |= manager.restore(stored, reattach)
+    parts.state.sweep(kept)  # before new sessions start: nothing is awaited meanwhile
+    heads = (await parts.state.store.list(TaskQuery(agents=tuple(managers)))).heads
+    await parts.push.start({head.task_id for head in heads})
+    for head in heads:
+        handle = await managers[head.context.agent].find(head.task_id)
+        if handle:
+            await parts.push.watch(handle)
     for served in parts.served:
         served.manager.warm_up()
 

@@ -12,7 +12,8 @@ from aiohttp import web
 from bridge.a2a.codec import timestamp
 from bridge.runtime.tasks import TaskManager
 from bridge.store.event_log import EventLog
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
+from bridge.store.protocol import Store, TaskQuery
 from bridge.task.state import StatusUpdate, Task, TaskState
 from bridge.transports import sse
 from bridge.transports.operation import PRINCIPAL
@@ -25,7 +26,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Monitor:
     """`sessions` returns the figures of sessions."""
 
-    def __init__(self, sessions: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(self, store: Store, sessions: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._store = store
         self._sessions = sessions
         self._managers: dict[str, TaskManager] = {}
         self._feed: EventLog[Change] = EventLog(keep=FEED)
@@ -49,7 +51,8 @@ class Monitor:
     async def _agents(self, request: web.Request) -> web.Response:
         listed = []
         for agent_id, manager in self._managers.items():
-            states = Counter(record.task.state.value for record in manager.records())
+            page = await self._store.list(TaskQuery(agents=(agent_id,)))
+            states = Counter(head.state.value for head in page.heads)
             listed.append({"id": agent_id, **manager.figures(), "tasks": dict(states)})
         return web.json_response({"agents": listed, "sessions": dict(self._sessions())})
 
@@ -60,14 +63,19 @@ class Monitor:
         if wanted.get("state") and wanted["state"] not in states:
             text = f"state must be one of {', '.join(sorted(states))}"
             return web.json_response({"error": text}, status=400)
-        listed = [
-            {"agent": agent_id, **_summary(record.task)}
-            for agent_id, manager in self._managers.items()
-            if wanted.get("agent") in (None, agent_id)
-            for record in manager.records()
-            if wanted.get("state") in (None, record.task.state.value)
-            if wanted.get("contextId") in (None, record.task.context_id)
-        ]
+        listed = []
+        for agent_id, manager in self._managers.items():
+            if wanted.get("agent") not in (None, agent_id):
+                continue
+            query = TaskQuery(
+                agents=(agent_id,),
+                context_id=wanted.get("contextId"),
+                state=TaskState(wanted["state"]) if wanted.get("state") else None,
+            )
+            for head in (await self._store.list(query)).heads:
+                handle = await manager.find(head.task_id)
+                if handle:
+                    listed.append({"agent": agent_id, **_summary(handle.task)})
         return web.json_response({"tasks": listed})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -76,7 +84,7 @@ class Monitor:
         after = self._feed.last if seen is None else seen
         return await sse.respond_feed(request, self._feed, after)
 
-    def _changed(self, agent_id: str, record: Record, updates: Sequence[StatusUpdate]) -> None:
+    def _changed(self, agent_id: str, record: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
         changes: list[Change] = [
             {
                 "agent": agent_id,

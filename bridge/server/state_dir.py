@@ -1,4 +1,4 @@
-"""The state folder: the journal, the streams of sessions, and the files of clients."""
+"""The state of a server: its store, the streams of sessions, and the files of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
@@ -22,8 +22,9 @@ from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import OperatorToken
 from bridge.store.database import OTHERS, private_directory, sync_directory, was_used
-from bridge.store.journal import Journal
-from bridge.store.tasks import MIGRATIONS
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import Store
+from bridge.store.sqlite import SqliteStore
 from bridge.telemetry.audit import NO_AUDIT, Audit
 
 log = logging.getLogger(__name__)
@@ -34,11 +35,11 @@ SERVER = "server"  # a file with pid and address of the server that uses the fol
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`journal` and `folder` are None for a server without durable state. `markers`: the prefix of
+    """`folder` is None for a server without durable state. `markers`: the prefix of
     the markers of its processes, the same in every run. `operator`: the operator token, if the
     server requires tokens."""
 
-    journal: Journal | None = None
+    store: Store = field(default_factory=MemoryStore)
     folder: Path | None = None
     markers: str = ""
     audit: Audit = NO_AUDIT
@@ -70,16 +71,6 @@ class State:
             for name in set(os.listdir(self.spools)) - set(kept):
                 shutil.rmtree(self.spools / name, ignore_errors=True)
 
-    async def renew(self, error: sqlite3.DatabaseError) -> bool:
-        """If `error` reports a damaged database, rename it and create a new one. Returns whether it
-        did."""
-        if not (self.journal and self.folder and _damaged(error)):
-            return False
-        await self.journal.abandon()
-        _set_aside(self.folder / DATABASE, error)
-        await self.journal.open()
-        return True
-
     def announce(self, address: str) -> str:
         """Record the address for a second server on the same folder. Returns the address."""
         if self.folder:
@@ -96,8 +87,7 @@ class State:
         self.audit.close()
         if self.operator:
             self.operator.close()
-        if self.journal:
-            await self.journal.close()
+        await self.store.close()
 
 
 NO_STATE = State()
@@ -116,17 +106,18 @@ async def open_state(
         identity = _identity(folder / "id")
     except OSError as error:
         raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
-    journal = Journal(folder / DATABASE, MIGRATIONS)
+    store = SqliteStore(folder / DATABASE)
     try:
-        await journal.open()
-    except ConfigurationError as error:
-        cause = error.__cause__
+        await store.open()
+    except (ConfigurationError, sqlite3.DatabaseError) as error:
+        cause = error.__cause__ or error
         if isinstance(cause, sqlite3.DatabaseError) and _locked(cause):
             raise ConfigurationError(_in_use(folder)) from cause
         if not isinstance(cause, sqlite3.DatabaseError) or not _damaged(cause):
             raise
+        await store.abandon()
         _set_aside(folder / DATABASE, cause)
-        await journal.open()
+        await store.open()
     try:
         attended = await asyncio.to_thread(_attend, folder)
         try:
@@ -136,9 +127,9 @@ async def open_state(
                 os.close(attended)
             raise
     except ConfigurationError:
-        await journal.close()
+        await store.close()
         raise
-    return State(journal, folder, f"{identity}.", written, attended=attended)
+    return State(store, folder, f"{identity}.", written, attended=attended)
 
 
 def _attend(folder: Path) -> int | None:

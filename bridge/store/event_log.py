@@ -128,6 +128,12 @@ class EventLog(Generic[T]):
         self._closing = True
         self._wake()
 
+    def abandon(self) -> None:
+        """Drop the entries that were not published, and close."""
+        del self._entries[max(self.visible - self._dropped, 0) :]
+        self.visible = self.last
+        self.close()
+
     def release(self, entries: bool) -> None:
         """It is closed: once all who read have read it, their bytes go, and the `entries`."""
         self._released, self._leaves = True, entries

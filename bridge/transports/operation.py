@@ -38,7 +38,7 @@ from bridge.runtime.audience import Listener
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import Sent
 from bridge.store.event_log import Entry
-from bridge.store.tasks import Record
+from bridge.store.handle import TaskHandle
 from bridge.task.render import quick_answer
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
@@ -92,7 +92,7 @@ class Stream:
     """
 
     codec: Codec
-    record: Record
+    record: TaskHandle
     first: bytes | None
     after: int
     ends_on_question: bool
@@ -221,7 +221,7 @@ class Operations:
         quotas, owner = self._tasks.quotas, caller.principal.id
         quotas.check_stream(owner)
         stream = await self._streamed(codec, operation, params, caller, seen)
-        listening = partial(self._tasks.listen, stream.record, caller.principal)
+        listening = partial(self._tasks.listen, stream.record)
         return replace(stream, counted=partial(quotas.stream, owner), listening=listening)
 
     async def _streamed(
@@ -231,11 +231,11 @@ class Operations:
             named = codec.decode_task(params)
             seen = _seen(seen, named.metadata)
             again = seen is not None
-            record = self._tasks.subscribe(named.task_id, again, caller.principal)
+            record = await self._tasks.subscribe(named.task_id, again, caller.principal)
             return await self._stream(codec, record, None, seen)
         asked = replace(_decoded(codec, params, caller), attends=caller.stays)
         config = await self._checked_push(codec, asked, caller)
-        sent = self._tasks.send(asked, caller.principal)
+        sent = await self._tasks.send(asked, caller.principal)
         record = sent.record
         seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
         stream = await self._stream(
@@ -243,7 +243,7 @@ class Operations:
         )
         if config and not sent.again:
             await self._push.create(config, record, sent.after)
-        beginning = self._tasks.begin(record, HEARTBEAT, caller.principal)
+        beginning = self._tasks.begin(record, HEARTBEAT)
         return replace(stream, beginning=beginning)
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
@@ -251,24 +251,21 @@ class Operations:
         asked = _decoded(codec, params, caller)
         asked = replace(asked, attends=asked.blocking and caller.stays)
         config = await self._checked_push(codec, asked, caller)
-        sent = self._tasks.send(asked, caller.principal)
+        sent = await self._tasks.send(asked, caller.principal)
         if config and not sent.again:
             await self._push.create(config, sent.record, sent.after)
         record = sent.record
         task = await record.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
-            by = caller.principal
-            return Pending(partial(self._settled, codec, asked, sent=sent, task=task, by=by))
+            return Pending(partial(self._settled, codec, asked, sent=sent, task=task))
         record.shown = True
         return await _durable(codec.encode_sent(task, asked.history_length), record)
 
-    async def _settled(
-        self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task, by: Principal
-    ) -> Any:
+    async def _settled(self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
-        with self._tasks.listen(sent.record, by) as listener:
+        with self._tasks.listen(sent.record) as listener:
             try:
-                await self._tasks.settled(sent, by)
+                await self._tasks.settled(sent)
             except asyncio.CancelledError:
                 listener.left = True
                 raise
@@ -285,20 +282,20 @@ class Operations:
         if config:
             task_id = asked.message.task_id
             if task_id is not None:
-                self._tasks.get(task_id, caller.principal, "run")
+                await self._tasks.get(task_id, caller.principal, "run")
             await self._push.check(config, task_id)
         return config
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = self._tasks.get(asked.task_id, caller.principal)
+        record = await self._tasks.get(asked.task_id, caller.principal)
         task = await record.whole()
         return await _durable(codec.encode_task(task, asked.history_length), record)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
         whole: dict[str, Task] = {}
-        records, page = self._tasks.list(asked, caller.principal)
+        records, page = await self._tasks.list(asked, caller.principal)
         while away := [r for r in records if r.back and r.task.id not in whole]:
             for record in away:
                 read = record.whole if asked.include_artifacts else record.listed
@@ -306,24 +303,25 @@ class Operations:
                     whole[record.task.id] = await read()
                 except (DataLoss, TaskNotFound):  # the other tasks of the page stay available
                     whole[record.task.id] = record.task
-            records, page = self._tasks.list(asked, caller.principal)  # the current page
+            records, page = await self._tasks.list(asked, caller.principal)  # the current page
         tasks = [whole.get(record.task.id, record.task) for record in records]
+        tasks = [task for task in tasks if asked.state in (None, task.state)]  # by now
         return await _durable(codec.encode_page(tasks, asked, page), *records)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = self._tasks.cancel(asked.task_id, caller.principal)
+        record = await self._tasks.cancel(asked.task_id, caller.principal)
         task = await record.whole()
         return await _durable(codec.encode_task(task, asked.history_length), record)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
-        record = self._tasks.get(asked.task_id, caller.principal, "run")
+        record = await self._tasks.get(asked.task_id, caller.principal, "run")
         return codec.encode_push(_shown(await self._push.create(_config(codec, asked), record)))
 
     async def _get_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_GET, params)
-        self._tasks.get(asked.task_id, caller.principal)
+        await self._tasks.get(asked.task_id, caller.principal)
         configs = await self._push.list(asked.task_id)
         wanted = _config_id(codec, asked, configs)
         found = [config for config in configs if wanted in (None, config.id)]
@@ -333,13 +331,13 @@ class Operations:
 
     async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_LIST, params)
-        self._tasks.get(asked.task_id, caller.principal)
+        await self._tasks.get(asked.task_id, caller.principal)
         configs = await self._push.list(asked.task_id)
         return codec.encode_pushes([_shown(config) for config in configs])
 
     async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_DELETE, params)
-        self._tasks.get(asked.task_id, caller.principal, "run")
+        await self._tasks.get(asked.task_id, caller.principal, "run")
         configs = await self._push.list(asked.task_id)
         wanted = _config_id(codec, asked, configs)
         await self._push.delete(asked.task_id, wanted or asked.config_id or "")
@@ -355,7 +353,7 @@ class Operations:
     async def _stream(
         self,
         codec: Codec,
-        record: Record,
+        record: TaskHandle,
         history_length: int | None,
         seen: int | None,
         ends_on_question: bool = False,
@@ -378,7 +376,7 @@ def _kept(item: Json) -> bytes:
     return b"%b" % orjson.dumps(item)
 
 
-async def _durable(answer: T, *records: Record) -> T:
+async def _durable(answer: T, *records: TaskHandle) -> T:
     """`answer`, after the commit of all updates of `records`. Raises Unavailable."""
     awaited = [(one.log, one.log.last) for one in records if one.log.visible < one.log.last]
     if not awaited:

@@ -1,0 +1,262 @@
+"""The part of a store that one process answers from memory: heads, message keys and fences.
+
+MemoryStore and SqliteStore share it. They are the only writers of their medium, so that their reads
+of heads suspend for nothing, and an append is checked before it reaches the medium.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import count
+
+from bridge.store.protocol import (
+    Change,
+    Conflict,
+    ContextKey,
+    ContextRemoved,
+    EventBatch,
+    Fence,
+    FenceLost,
+    KnownMessage,
+    MessageAccepted,
+    MessageKey,
+    Position,
+    Retention,
+    StoreError,
+    TaskBegun,
+    TaskCreated,
+    TaskHead,
+    TaskPage,
+    TaskQuery,
+    TaskRemoved,
+)
+from bridge.store.retention import expired
+from bridge.task.state import TaskState
+
+_AT_ONCE = {MessageAccepted, ContextRemoved, TaskRemoved}  # which the index has before the commit
+Name = tuple[str, str, bytes]
+"""Of a message: its agent, its name and its digest."""
+
+
+def name_of(key: MessageKey) -> Name:
+    return key.agent, key.name, key.digest
+
+
+_HEAD = [one.name for one in fields(TaskHead)][1:]
+
+
+@dataclass(slots=True)
+class IndexedTask:
+    """The members of TaskHead, as they change; and the messages of the task."""
+
+    context: ContextKey
+    created: int
+    thoughts: bool
+    attended: bool
+    changed: int
+    size: int
+    state: TaskState = TaskState.SUBMITTED
+    batches: int = 0
+    last: int = 0
+    begun: bool = False
+    messages: list[Name] = field(default_factory=list)
+
+    def head(self, task_id: str) -> TaskHead:
+        return TaskHead(task_id, *(getattr(self, name) for name in _HEAD))
+
+    def matches(self, query: TaskQuery) -> bool:
+        return (
+            self.context.agent in query.agents
+            and query.owner in (None, self.context.owner)
+            and query.context_id in (None, self.context.id)
+            and query.state in (None, self.state)
+            and (query.changed_since is None or self.changed >= query.changed_since)
+        )
+
+
+@dataclass(slots=True)
+class _Lease:
+    fence: Fence
+    node: str
+    until: float
+
+
+class Index:
+    """`_accept` checks an append in the order of the calls; `_commit` shows its changes to readers.
+    `stored`: the bytes of the medium."""
+
+    stored = 0
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, IndexedTask] = {}
+        self._finished: dict[str, dict[str, dict[str, TaskHead]]] = {}  # by agent, then by owner
+        self._messages: dict[Name, str] = {}
+        self._accepted: dict[Name, str] = {}  # before their commit
+        self._leases: dict[ContextKey, _Lease] = {}
+        self._lost: dict[str, list[Fence]] = {}  # by node
+        self._tokens = count(1)
+        self._followers: dict[str, asyncio.Event] = {}
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _accept(self, changes: Sequence[Change], fence: Fence | None) -> StoreError | None:
+        """The reason to reject the append. None: it will be committed."""
+        if fence:
+            lease = self._leases.get(fence.context)
+            if lease is None or lease.fence != fence:
+                return FenceLost(f"another claim has taken the context {fence.context.id}")
+        changes = [change for change in changes if type(change) in _AT_ONCE]
+        for change in changes:
+            if isinstance(change, MessageAccepted):
+                name = name_of(change.key)
+                known = self._accepted.get(name) or self._messages.get(name)
+                if known not in (change.replaces, change.task_id):
+                    return Conflict(f"the message belongs to the task {known}")
+        for change in changes:
+            if isinstance(change, MessageAccepted):
+                self._accepted[name_of(change.key)] = change.task_id
+            elif isinstance(change, ContextRemoved):  # at once: the next claim may come before
+                self._leases.pop(change.context, None)  # the commit
+            elif isinstance(change, TaskRemoved):  # at once, as its owner sees it
+                self._remove(change.task_id)
+        return None
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            match change:
+                case EventBatch():
+                    self._add(change)
+                case TaskCreated():
+                    if change.task_id not in self._tasks:
+                        self._tasks[change.task_id] = IndexedTask(
+                            change.context,
+                            change.created,
+                            change.thoughts,
+                            change.attended,
+                            changed=change.created,
+                            size=len(change.prompt),
+                        )
+                case TaskBegun():
+                    if task := self._tasks.get(change.task_id):
+                        task.begun = True
+                case MessageAccepted():
+                    self._know(name_of(change.key), change.task_id)
+                case TaskRemoved():
+                    self._remove(change.task_id)
+
+    def _add(self, batch: EventBatch) -> None:
+        task = self._tasks.get(batch.task_id)
+        if task is None or batch.number <= task.batches:
+            return
+        task.batches, task.last = batch.number, batch.last
+        task.size += len(batch.events)
+        if batch.state and batch.changed is not None:
+            task.state, task.changed = batch.state, batch.changed
+            if batch.state.terminal:
+                self._end(batch.task_id, task)
+        if batch.task_id in self._followers:
+            self._followers.pop(batch.task_id).set()
+
+    def _end(self, task_id: str, task: IndexedTask) -> None:
+        owners = self._finished.setdefault(task.context.agent, {})
+        owners.setdefault(task.context.owner, {})[task_id] = task.head(task_id)
+
+    def _know(self, name: Name, task_id: str) -> None:
+        if self._accepted.get(name) == task_id:
+            del self._accepted[name]
+        task = self._tasks.get(task_id)
+        if task:
+            self._messages[name] = task_id
+            task.messages.append(name)
+
+    def _remove(self, task_id: str) -> None:
+        task = self._tasks.pop(task_id, None)
+        if task is None:
+            return
+        for name in task.messages:
+            if self._messages.get(name) == task_id:
+                del self._messages[name]
+        owners = self._finished.get(task.context.agent, {})
+        finished = owners.get(task.context.owner, {})
+        finished.pop(task_id, None)
+        if not finished:
+            owners.pop(task.context.owner, None)
+        if task_id in self._followers:
+            self._followers.pop(task_id).set()
+
+    # --- fences --------------------------------------------------------------------------------
+
+    async def claim(self, key: ContextKey, node: str, ttl: float) -> Fence | None:
+        now, lease = time.monotonic(), self._leases.get(key)
+        if lease and lease.node == node:
+            lease.until = now + ttl
+            return lease.fence
+        if lease and lease.until > now:
+            return None
+        if lease:
+            self._lost.setdefault(lease.node, []).append(lease.fence)
+        fence = Fence(key, next(self._tokens))
+        self._leases[key] = _Lease(fence, node, now + ttl)
+        return fence
+
+    async def renew(self, node: str, ttl: float) -> Sequence[Fence]:
+        until = time.monotonic() + ttl
+        for lease in self._leases.values():
+            if lease.node == node:
+                lease.until = until
+        return self._lost.pop(node, [])
+
+    async def release(self, fence: Fence) -> None:
+        lease = self._leases.get(fence.context)
+        if lease and lease.fence == fence:
+            del self._leases[fence.context]
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def head(self, task_id: str) -> TaskHead | None:
+        task = self._tasks.get(task_id)
+        return task.head(task_id) if task else None
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        found: list[tuple[Position, IndexedTask]] = [
+            ((-task.changed, task_id), task)
+            for task_id, task in self._tasks.items()
+            if task.matches(query)
+        ]
+        total = len(found)
+        if query.after:
+            changed, task_id = query.after
+            found = [one for one in found if one[0] > (-changed, task_id)]
+        found.sort(key=lambda one: one[0])
+        shown = found[: query.limit or None]
+        heads = [task.head(task_id) for (_, task_id), task in shown]
+        more = len(shown) < len(found)
+        return TaskPage(heads, (heads[-1].changed, heads[-1].task_id) if more else None, total)
+
+    async def message(self, key: MessageKey) -> KnownMessage | None:
+        name = name_of(key)
+        task_id = self._accepted.get(name) or self._messages.get(name)
+        return KnownMessage(task_id) if task_id else None
+
+    async def expired(self, retention: Retention, now: int) -> Sequence[str]:
+        owners = self._finished.get(retention.agent, {})
+        finished = {owner: list(heads.values()) for owner, heads in owners.items()}
+        return expired(finished, retention, now=now, stored=self.stored)
+
+    async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
+        while True:
+            task = self._tasks.get(task_id)
+            if task and task.batches > after:
+                batches = await self.read(task_id, after)
+                after = batches[-1].number
+                yield batches
+            elif task is None or task.state.terminal:
+                return
+            else:
+                await self._followers.setdefault(task_id, asyncio.Event()).wait()
+
+    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
+        raise NotImplementedError

@@ -1,0 +1,170 @@
+"""The store of a server that keeps nothing beyond its end."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bridge.store.index import Index
+from bridge.store.protocol import (
+    Change,
+    ContextSaved,
+    EventBatch,
+    Fence,
+    OnCommit,
+    OpenSession,
+    Retention,
+    TaskCreated,
+    TaskRemoved,
+    UnfinishedTask,
+)
+from bridge.store.replay import PIECE
+
+MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks
+PACKED = 16 * 1024  # bytes of a finished task that is worth compressing
+
+
+class MemoryStore(Index):
+    """A commit is immediate: append() calls `then` before it returns. Contexts and sessions are of
+    use to a later server only, so that this store does not keep them."""
+
+    durable = False
+    congested = False
+    problem: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._content: dict[str, _Content] = {}
+        self._packing: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        pass
+
+    async def flush(self) -> None:
+        """Also wait until finished tasks are compressed."""
+        while self._packing:
+            await asyncio.wait(self._packing)
+
+    async def close(self) -> None:
+        await self.flush()
+
+    def append(
+        self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
+    ) -> None:
+        error = self._accept(changes, fence)
+        if error is None:
+            for change in changes:
+                self._keep(change)
+            self._commit(changes)
+        if then:
+            then(error)
+
+    def _keep(self, change: Change) -> None:
+        match change:
+            case EventBatch():
+                content = self._content.get(change.task_id)
+                if content and content.add(change):
+                    self.stored += len(change.events)
+                    if change.state and change.state.terminal and content.size >= PACKED:
+                        self._pack(change.task_id)
+            case TaskCreated():
+                if change.task_id not in self._content:
+                    self._content[change.task_id] = _Content(change.prompt, len(change.prompt))
+                    self.stored += len(change.prompt)
+            case TaskRemoved():
+                gone = self._content.pop(change.task_id, None)
+                self.stored -= gone.size if gone else 0
+
+    def on_relief(self, call: Callable[[], None]) -> None:
+        call()
+
+    def _pack(self, task_id: str) -> None:
+        packing = asyncio.create_task(self._packed(task_id))
+        self._packing.add(packing)  # the loop itself keeps no task alive
+        packing.add_done_callback(self._packing.discard)
+
+    async def _packed(self, task_id: str) -> None:
+        """Compress a task that has ended."""
+        content = self._content.get(task_id)
+        if content is None:
+            return
+        prompt, pieces = await asyncio.to_thread(content.packed)
+        size = len(prompt) + sum(len(data) for _, data in pieces)
+        if task_id in self._content:
+            self.stored += size - content.size
+        content.prompt, content.pieces, content.size = prompt, pieces, size
+        content.batches = []
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def prompt(self, task_id: str) -> bytes:
+        content = self._content[task_id]
+        return zlib.decompress(content.prompt) if content.pieces else content.prompt
+
+    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
+        content = self._content[task_id]
+        for last, data in content.pieces:
+            if last > after:
+                return [one for one in _unpacked(task_id, data) if one.number > after]
+        size, end = 0, after  # the number of a batch is its place among them
+        while end < len(content.batches) and size < PIECE:
+            size += len(content.batches[end].events)
+            end += 1
+        return content.batches[after:end]
+
+    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+        return [
+            UnfinishedTask(task.head(task_id), self._content[task_id].prompt)
+            for task_id, task in self._tasks.items()
+            if task.context.agent == agent and not task.state.terminal
+        ]
+
+    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
+        return ()
+
+    async def sessions(self, agent: str) -> Sequence[OpenSession]:
+        return ()
+
+    async def expired(self, retention: Retention, now: int) -> Sequence[str]:
+        most = min(retention.bytes or MOST_IN_MEMORY, MOST_IN_MEMORY)
+        return await super().expired(replace(retention, bytes=most), now)
+
+
+@dataclass(slots=True)
+class _Content:
+    """The batches of a task, or compressed pieces of them, each with its last number."""
+
+    prompt: bytes
+    size: int
+    batches: list[EventBatch] = field(default_factory=list)
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def add(self, batch: EventBatch) -> bool:
+        """Whether the batch is a new one."""
+        if self.pieces or batch.number <= len(self.batches):
+            return False
+        self.batches.append(batch)
+        self.size += len(batch.events)
+        return True
+
+    def packed(self) -> tuple[bytes, list[tuple[int, bytes]]]:
+        pieces = []
+        lines: list[bytes] = []
+        size = 0
+        for batch in self.batches:  # their events are JSON, without newlines
+            lines.append(b"%d %d %d %b" % (batch.number, batch.time, batch.last, batch.events))
+            size += len(batch.events)
+            if size >= PIECE or batch.number == len(self.batches):
+                pieces.append((batch.number, zlib.compress(b"\n".join(lines), 1)))
+                lines, size = [], 0
+        return zlib.compress(self.prompt, 1), pieces
+
+
+def _unpacked(task_id: str, data: bytes) -> Sequence[EventBatch]:
+    batches = []
+    for line in zlib.decompress(data).split(b"\n"):
+        number, time, last, events = line.split(b" ", 3)
+        batches.append(EventBatch(task_id, int(number), int(time), events, int(last)))
+    return batches

@@ -1,0 +1,347 @@
+"""The store of a server: the changes that it commits, and the reads that it answers.
+
+A store is the durable truth about the tasks, contexts and sessions of all agents of a server. Times
+are microseconds since 1970. Prompts, events and starts are bytes of JSON (serialization.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bridge.task.state import TaskState
+
+LOCAL = "local"
+"""The owner whose names have no prefix: the only one until there were several principals."""
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedKey:
+    """Something that an owner has named by `id`, at one agent."""
+
+    agent: str
+    owner: str
+    id: str
+
+    @property
+    def name(self) -> str:
+        """The id within the agent: two owners may choose the same one."""
+        return self.id if self.owner == LOCAL else f"{self.owner}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextKey(OwnedKey):
+    """One conversation; its contextId."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKey(OwnedKey):
+    """One message of a client: its messageId and the digest of its content."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """A message that was accepted; `task_id` is the newest task that it belongs to."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right to write one context. A later claim has a larger token."""
+
+    context: ContextKey
+    token: int
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSaved:
+    """`start` is a SessionStart: directory, options, and the conversation of the CLI."""
+
+    context: ContextKey
+    start: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRemoved:
+    context: ContextKey
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCreated:
+    """`prompt` is a Message. `thoughts`: the task shows them. `attended`: the task is canceled
+    when its client has left."""
+
+    task_id: str
+    context: ContextKey
+    created: int
+    prompt: bytes
+    thoughts: bool = False
+    attended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAccepted:
+    """The message belongs to the task. `replaces`: the task that the message belonged to so far,
+    None for an unknown message. Where the store knows another one, the append is a Conflict."""
+
+    key: MessageKey
+    task_id: str
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBegun:
+    """The CLI may have seen the prompt: no server sends it again."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of a task. `number` counts from 1 without gaps; `last` is the number of the newest
+    update after the batch. `state` and `changed` are the TaskState and the time of its newest
+    status after the batch; None in a batch that was read back."""
+
+    task_id: str
+    number: int
+    time: int
+    events: bytes
+    last: int
+    state: TaskState | None = None
+    changed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRemoved:
+    """With its events and its messages. Reads leave it out at once. The task need not exist."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """`id` is the name of the session's folder, `start` the SessionStart of its launch."""
+
+    id: str
+    context: ContextKey
+    start: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRead:
+    """The committed events account for this many bytes of the session's output."""
+
+    session_id: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecorded:
+    """`given` is an AdapterInput that the CLI may get after the commit."""
+
+    session_id: str
+    given: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """With its inputs. The session need not exist."""
+
+    session_id: str
+
+
+Change = (
+    ContextSaved
+    | ContextRemoved
+    | TaskCreated
+    | MessageAccepted
+    | TaskBegun
+    | EventBatch
+    | TaskRemoved
+    | SessionOpened
+    | OutputRead
+    | InputRecorded
+    | SessionClosed
+)
+
+
+# --- reads ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHead:
+    """A task without its content. `changed` is the time of its newest status, `batches` the number
+    of its newest batch, `last` that of its newest update, `size` the bytes of prompt and events."""
+
+    task_id: str
+    context: ContextKey
+    created: int
+    thoughts: bool
+    attended: bool
+    changed: int
+    state: TaskState
+    batches: int
+    last: int
+    size: int
+    begun: bool
+
+
+Position = tuple[int, str]
+"""Of a task in a list, the newest status first: `changed`, then the id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQuery:
+    """None and 0 mean no limit. `changed_since`: only tasks whose newest status is not older.
+    `after`: only tasks behind this position."""
+
+    agents: Sequence[str]
+    owner: str | None = None
+    context_id: str | None = None
+    state: TaskState | None = None
+    changed_since: int | None = None
+    after: Position | None = None
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """`after`: the position where the next page begins, None on the last one. `total` counts the
+    tasks of all pages."""
+
+    heads: Sequence[TaskHead]
+    after: Position | None
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedTask:
+    head: TaskHead
+    prompt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that was not closed: its inputs in their order, and its position (OutputRead)."""
+
+    id: str
+    context: ContextKey
+    start: bytes
+    position: int
+    given: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The finished tasks of one agent that are kept: at most `tasks`, for `days`, in `bytes` of the
+    whole store, and `of_owner` bytes for each owner; 0 means unlimited for all but `tasks`."""
+
+    agent: str = ""
+    tasks: int = 1000
+    days: int = 0
+    bytes: int = 0
+    of_owner: Callable[[str], int] = lambda owner: 0
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+class StoreError(Exception):
+    """An append was rejected as a whole. A retry has the same result."""
+
+
+class FenceLost(StoreError):
+    """Another claim has taken the context."""
+
+
+class Conflict(StoreError):
+    """The message belongs to another task by now."""
+
+
+OnCommit = Callable[[StoreError | None], None]
+"""Called on the event loop, in the order of the appends. None: the changes are committed."""
+
+
+class Store(Protocol):
+    """`durable`: committed changes survive the process. `congested`: so many changes wait that the
+    caller should pause. `problem`: why no commit is possible now; changes are kept and retried.
+
+    Reads return committed changes, and all that this process has committed. They suspend only for
+    I/O. They raise LookupError for an unknown task, except head().
+    """
+
+    durable: bool
+
+    @property
+    def congested(self) -> bool: ...
+
+    @property
+    def problem(self) -> str | None: ...
+
+    async def open(self) -> None:
+        """Raises ConfigurationError if the medium cannot be used."""
+
+    async def flush(self) -> None:
+        """Return after the commit of all appends so far."""
+
+    async def close(self) -> None:
+        """Commit the waiting changes, for a bounded time."""
+
+    def append(
+        self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
+    ) -> None:
+        """Commit the changes together, after all earlier appends. `fence` is None for retention
+        only, and for tasks of a context without a holder. Task id and batch number are a key: a
+        batch that the store has is not written again."""
+
+    def on_relief(self, call: Callable[[], None]) -> None:
+        """Call `call` once, as soon as the store is not congested."""
+
+    async def claim(self, key: ContextKey, node: str, ttl: float) -> Fence | None:
+        """The fence of the context for `ttl` seconds: the same one for its holder, None while
+        another node holds it."""
+
+    async def renew(self, node: str, ttl: float) -> Sequence[Fence]:
+        """Keep all fences of the node for another `ttl` seconds. Returns those that it has lost
+        since the last call."""
+
+    async def release(self, fence: Fence) -> None:
+        """Let other nodes claim the context."""
+
+    async def head(self, task_id: str) -> TaskHead | None: ...
+
+    async def prompt(self, task_id: str) -> bytes: ...
+
+    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
+        """The next batches after number `after`: as many as one read may return, and at least one
+        if there is any."""
+
+    def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
+        """The batches after number `after`, as they are committed, up to the end of the task."""
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        """The newest status first, then by id."""
+
+    async def message(self, key: MessageKey) -> KnownMessage | None:
+        """Also a message of this process whose commit is under way: the log of its task shows
+        nothing before."""
+
+    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+        """In the order of their creation."""
+
+    async def contexts(self, agent: str) -> Sequence[ContextSaved]: ...
+
+    async def sessions(self, agent: str) -> Sequence[OpenSession]: ...
+
+    async def expired(self, retention: Retention, now: int) -> Sequence[str]:
+        """Ids of finished tasks to remove, the oldest of each owner first."""

@@ -1,0 +1,36 @@
+"""Which finished tasks a store has to give up. Pure: heads in, ids out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bridge.store.protocol import Retention, TaskHead
+
+DAY = 24 * 3600 * 1_000_000  # microseconds
+
+
+def expired(
+    finished: Mapping[str, Sequence[TaskHead]], retention: Retention, *, now: int, stored: int
+) -> list[str]:
+    """Ids of the tasks to remove. `finished`: the finished tasks of each owner, in the order in
+    which they ended; `stored`: the bytes of the whole store.
+
+    The limits of owners and of age remove the oldest tasks of each owner. Beyond the number of
+    tasks, the owner that has most loses its oldest one. Beyond the bytes, one task in ten goes:
+    the size is measured again later.
+    """
+    gone: list[str] = []
+    left = {owner: list(reversed(heads)) for owner, heads in finished.items()}
+    oldest = now - retention.days * DAY
+    for owner, heads in left.items():
+        most, size = retention.of_owner(owner), sum(head.size for head in heads)
+        while heads and (0 < most < size or (retention.days and heads[-1].changed < oldest)):
+            size -= heads[-1].size
+            gone.append(heads.pop().task_id)
+    kept = sum(map(len, left.values()))
+    excess = max(0, kept - retention.tasks)
+    if 0 < retention.bytes < stored:
+        excess = max(excess, 1 + kept // 10)
+    for _ in range(min(excess, kept)):
+        gone.append(max(left.values(), key=len).pop().task_id)
+    return gone

@@ -1,0 +1,313 @@
+"""The store that survives its server: one SQLite database, written by a Journal in groups."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from bridge.store.index import Index, IndexedTask
+from bridge.store.journal import Journal, Row
+from bridge.store.protocol import (
+    LOCAL,
+    Change,
+    ContextKey,
+    ContextRemoved,
+    ContextSaved,
+    EventBatch,
+    Fence,
+    InputRecorded,
+    MessageAccepted,
+    OnCommit,
+    OpenSession,
+    OutputRead,
+    SessionClosed,
+    SessionOpened,
+    StoreError,
+    TaskBegun,
+    TaskCreated,
+    TaskRemoved,
+    UnfinishedTask,
+)
+from bridge.store.replay import PIECE, blank_task, replay
+from bridge.store.serialization import EVENTS, micros
+from bridge.task.state import ENDINGS
+
+log = logging.getLogger(__name__)
+
+# Each brings a database from the version that is its index to the next. Only ever append.
+MIGRATIONS = (
+    """
+    CREATE TABLE context (
+        agent TEXT NOT NULL,
+        id TEXT NOT NULL,
+        start BLOB NOT NULL,       -- SessionStart: directory, options, the CLI's own conversation
+        PRIMARY KEY (agent, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE task (
+        place INTEGER PRIMARY KEY, -- in the order in which they came
+        id TEXT NOT NULL UNIQUE,
+        agent TEXT NOT NULL,
+        context TEXT NOT NULL,
+        created INTEGER NOT NULL,  -- microseconds since 1970, as all times
+        thoughts INTEGER NOT NULL,
+        prompt BLOB NOT NULL,      -- Message
+        begun INTEGER NOT NULL     -- the CLI may have seen the prompt: never send it again
+    );
+    CREATE TABLE event (
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        batch INTEGER NOT NULL,    -- counts from 1: one is written once, however often attempted
+        time INTEGER NOT NULL,
+        events BLOB NOT NULL,
+        last INTEGER NOT NULL,     -- number of the last update that they brought
+        UNIQUE (task, batch)
+    );
+    CREATE TABLE session (
+        id TEXT PRIMARY KEY,
+        agent TEXT NOT NULL,
+        context TEXT NOT NULL,
+        start BLOB NOT NULL,       -- SessionStart, as it was launched
+        position INTEGER NOT NULL  -- bytes of its output whose events are in `event`
+    );
+    CREATE TABLE told (
+        number INTEGER PRIMARY KEY,
+        session TEXT NOT NULL REFERENCES session ON DELETE CASCADE,
+        told BLOB NOT NULL         -- AdapterInput
+    );
+    CREATE INDEX told_session ON told (session);
+    CREATE TABLE taken (
+        agent TEXT NOT NULL,
+        message TEXT NOT NULL,     -- its id
+        digest BLOB NOT NULL,
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        PRIMARY KEY (agent, message)
+    ) WITHOUT ROWID;
+    CREATE INDEX taken_task ON taken (task);
+    """,
+    # Until then there was one principal.
+    "ALTER TABLE task ADD COLUMN owner TEXT NOT NULL DEFAULT 'local';",
+    # Until then a message was identified by its id alone.
+    """
+    CREATE TABLE taken_by_content (
+        agent TEXT NOT NULL,
+        message TEXT NOT NULL,     -- its id
+        digest BLOB NOT NULL,      -- of its content
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        PRIMARY KEY (agent, message, digest)
+    ) WITHOUT ROWID;
+    INSERT INTO taken_by_content SELECT agent, message, digest, task FROM taken;
+    DROP TABLE taken;
+    ALTER TABLE taken_by_content RENAME TO taken;
+    CREATE INDEX taken_task ON taken (task);
+    """,
+    # Until then no task was canceled because its client had gone.
+    "ALTER TABLE task ADD COLUMN attended INTEGER NOT NULL DEFAULT 0;",
+)
+
+
+class SqliteStore(Index):
+    """The state of a task after its last batch is derived at the start: from the kind of the last
+    event where the task has ended, else by a replay. So the schema has no column for it, and the
+    databases of this version and of earlier ones are the same."""
+
+    durable = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._journal = Journal(path, MIGRATIONS)
+        self._rows: dict[str, int] = {}  # primary keys of the tasks, from their append on
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Also raises sqlite3.DatabaseError where the content is damaged."""
+        await self._journal.open()
+        await self._load()
+
+    async def flush(self) -> None:
+        await self._journal.flushed()
+
+    async def close(self) -> None:
+        await self._journal.close()
+
+    async def abandon(self) -> None:
+        """Close the file without a commit, so that another one can take its place."""
+        await self._journal.abandon()
+
+    @property
+    def congested(self) -> bool:
+        return self._journal.congested
+
+    @property
+    def problem(self) -> str | None:
+        return self._journal.problem
+
+    @property
+    def stored(self) -> int:  # type: ignore[override]
+        return self._journal.size
+
+    def on_relief(self, call: Callable[[], None]) -> None:
+        self._journal.relief.append(call)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def append(
+        self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
+    ) -> None:
+        error = self._accept(changes, fence)
+        if error:
+            changes = ()
+        rows: list[Row] = []
+        for change in changes:
+            rows += self._of_task(change) or self._of_context(change)
+        self._journal.write(*rows, then=partial(self._committed, changes, error, then))
+
+    def _committed(
+        self, changes: Sequence[Change], error: StoreError | None, then: OnCommit | None
+    ) -> None:
+        self._commit(changes)
+        if then:
+            then(error)
+
+    def _of_task(self, change: Change) -> Sequence[Row]:
+        """None of a task that was removed."""
+        match change:
+            case EventBatch() if row := self._rows.get(change.task_id):
+                return [(_BATCH, (row, change.number, change.time, change.events, change.last))]
+            case TaskCreated():
+                return [(_TASK, self._task(change))]
+            case TaskBegun():
+                return [("UPDATE task SET begun = 1 WHERE id = ?", (change.task_id,))]
+            case MessageAccepted(key) if row := self._rows.get(change.task_id):
+                return [(_MESSAGE, (key.agent, key.name, key.digest, row))]
+            case TaskRemoved() if row := self._rows.pop(change.task_id, None):
+                return [("DELETE FROM task WHERE place = ?", (row,))]
+        return ()
+
+    def _of_context(self, change: Change) -> Sequence[Row]:
+        match change:
+            case OutputRead():
+                return [(_POSITION, (change.position, change.session_id))]
+            case InputRecorded():
+                return [(_INPUT, (self._journal.number(), change.session_id, change.given))]
+            case ContextSaved(key):
+                return [(_CONTEXT, (key.agent, key.name, change.start))]
+            case ContextRemoved(key):
+                return [("DELETE FROM context WHERE agent = ? AND id = ?", (key.agent, key.name))]
+            case SessionOpened(context=key):
+                return [(_SESSION, (change.id, key.agent, key.name, change.start))]
+            case SessionClosed():
+                return [("DELETE FROM session WHERE id = ?", (change.session_id,))]
+        return ()
+
+    def _task(self, task: TaskCreated) -> tuple[object, ...]:
+        row = self._rows.setdefault(task.task_id, self._journal.number())
+        identity = (row, task.task_id, task.context.agent, task.context.id, task.created)
+        return (*identity, task.thoughts, task.prompt, task.context.owner, task.attended)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def prompt(self, task_id: str) -> bytes:
+        found = await self._journal.read(_PROMPT, self._rows[task_id])
+        prompt: bytes = found[0][0]
+        return prompt
+
+    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
+        row = self._rows[task_id]
+        found = await self._journal.read_some(PIECE, _EVENTS, row, after)
+        return [EventBatch(task_id, *values) for values in found]
+
+    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+        return [
+            UnfinishedTask(task.head(task_id), await self.prompt(task_id))
+            for task_id, task in list(self._tasks.items())
+            if task.context.agent == agent and not task.state.terminal
+        ]
+
+    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
+        rows = await self._journal.read("SELECT id, start FROM context WHERE agent = ?", agent)
+        return [ContextSaved(_context(agent, name), start) for name, start in rows]
+
+    async def sessions(self, agent: str) -> Sequence[OpenSession]:
+        found = []
+        for session_id, name, start, position in await self._journal.read(_SESSIONS, agent):
+            given = [one for (one,) in await self._journal.read(_GIVEN, session_id)]
+            found.append(OpenSession(session_id, _context(agent, name), start, position, given))
+        return found
+
+    # --- the index at the start ----------------------------------------------------------------
+
+    async def _load(self) -> None:
+        for known in (self._rows, self._tasks, self._finished, self._messages):
+            known.clear()
+        for query in _NEWEST:
+            ((newest,),) = await self._journal.read(query)
+            self._journal.newest = max(self._journal.newest, newest or 0)
+        ends = {row: end for row, *end in await self._journal.read(_ENDS)}
+        ended: list[str] = []
+        for row, task_id, agent, owner, context_id, *facts, size in await self._journal.read(
+            _TASKS
+        ):
+            created, thoughts, attended, begun = facts
+            key = ContextKey(agent, owner, context_id)
+            task = IndexedTask(key, created, bool(thoughts), bool(attended), created, size)
+            task.begun = bool(begun)
+            self._rows[task_id], self._tasks[task_id] = row, task
+            if row in ends:
+                task.batches, task.last, written, *end = ends[row]
+                task.size += written
+                await self._derive(task_id, task, *end)
+            if task.state.terminal:
+                ended.append(task_id)
+        for task_id in sorted(ended, key=lambda one: self._tasks[one].changed):
+            self._end(task_id, self._tasks[task_id])
+        for agent, name, digest, task_id in await self._journal.read(_TAKEN):
+            self._know((agent, name, digest), task_id)
+
+    async def _derive(self, task_id: str, task: IndexedTask, time: int, kind: str | None) -> None:
+        """Set the state after the last batch. `kind`: of the last event."""
+        ending = ENDINGS.get(EVENTS.get(kind or "", object))
+        if ending:
+            task.state, task.changed = ending[0], time
+            return
+        replayed = blank_task(task.head(task_id))
+        try:
+            async for _ in replay(self, replayed):
+                pass
+        except ValueError:
+            log.exception("the state of a task cannot be derived", extra={"task": task_id})
+        task.state, task.changed = replayed.state, micros(replayed.status_time)
+
+
+def _context(agent: str, name: str) -> ContextKey:
+    owner, _, context_id = name.rpartition("/")
+    return ContextKey(agent, owner or LOCAL, context_id)
+
+
+_BATCH = "INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?)"
+_POSITION = "UPDATE session SET position = ? WHERE id = ?"
+_INPUT = "INSERT OR IGNORE INTO told VALUES (?, ?, ?)"
+_TASK = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"
+_MESSAGE = "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)"
+_CONTEXT = "INSERT OR REPLACE INTO context VALUES (?, ?, ?)"
+_SESSION = "INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?, 0)"
+_PROMPT = "SELECT prompt FROM task WHERE place = ?"
+_EVENTS = """
+    SELECT batch, time, events, last FROM event WHERE task = ? AND batch > ? ORDER BY batch"""
+_TASKS = """
+    SELECT place, id, agent, owner, context, created, thoughts, attended, begun, length(prompt)
+    FROM task ORDER BY place"""
+_NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
+_ENDS = """
+    SELECT place, batch, last, size, time,
+        CASE WHEN json_valid(CAST(events AS TEXT))
+            THEN json_extract(CAST(events AS TEXT), '$[#-1][0]') END
+    FROM event JOIN (
+        SELECT task AS place, max(batch) AS newest, sum(length(events)) AS size
+        FROM event GROUP BY task
+    ) ON task = place AND batch = newest"""
+_SESSIONS = "SELECT id, context, start, position FROM session WHERE agent = ?"
+_GIVEN = "SELECT told FROM told WHERE session = ? ORDER BY number"
+_TAKEN = """
+    SELECT taken.agent, message, digest, id FROM taken JOIN task ON place = task ORDER BY place"""
