@@ -90,7 +90,7 @@ class Aider(Generic):
     project_files: ClassVar[tuple[str, ...]] = files.AIDER
     # It reads them besides the one that `--config` names.
     unshut: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
-    lacks: ClassVar[Mapping[Ability, str]] = {}
+    limitations: ClassVar[Mapping[Ability, str]] = {}
     upkeep: ClassVar[Upkeep] = Upkeep(
         "python -m pip install aider-chat",
         "set the key of your model's provider, such as OPENAI_API_KEY",

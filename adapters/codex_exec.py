@@ -50,7 +50,7 @@ class CodexExec(PrintModeAdapter):
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
     ignored: ClassVar[tuple[str, ...]] = ("turn.started",)
     lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "what its sandbox does not allow is refused without AGENT_FORCE",
         "deltas": "its text is told in whole messages",
     }

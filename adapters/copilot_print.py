@@ -45,7 +45,7 @@ class CopilotPrint(PrintModeAdapter):
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     ignored: ClassVar[tuple[str, ...]] = ("assistant.*", "model.*", "session.*", "tool.*")
     lost: ClassVar[re.Pattern[str]] = re.compile("No session, task, or name matched")
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "what needs a permission is denied without AGENT_FORCE",
     }
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes

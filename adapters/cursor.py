@@ -83,7 +83,7 @@ class Cursor(PrintModeAdapter):
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
         re.IGNORECASE,
     )
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "it runs with AGENT_FORCE, and is not asked for anything",
     }
     writes: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")

@@ -53,7 +53,7 @@ class GeminiPrint(PrintModeAdapter):
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
     unshut: ClassVar[tuple[str, ...]] = PRESET.project_files  # it runs in trusted folders only
     lost: ClassVar[re.Pattern[str]] = re.compile("Error resuming session")
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "tools that need a permission are not there without AGENT_FORCE",
     }
     writes: ClassVar[tuple[str, ...]] = PRESET.writes

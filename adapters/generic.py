@@ -62,7 +62,7 @@ class Generic(RunnerAdapter):
 
     name: ClassVar[str] = "generic"
     title: ClassVar[str] = "The agent"
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "resume": "what it remembers ends with its process",
         "models": "AGENT_ARGS say which one it uses",
     }

@@ -42,7 +42,7 @@ class Jsonl(Adapter):
     takes_urls: ClassVar[bool] = True
     may_reply: ClassVar[bool] = True
     # Models are not lacked: a client's wish reaches the program in the metadata of its message.
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "interrupt": "the program is told of a cancel and ended all the same",
     }
 

@@ -48,7 +48,7 @@ class OpencodeRun(PrintModeAdapter):
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
     unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
     lost: ClassVar[re.Pattern[str]] = re.compile("Session not found")
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "what needs a permission is rejected without AGENT_FORCE, and ends the turn",
         "deltas": "its text is told in whole paragraphs",
     }

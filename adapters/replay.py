@@ -24,7 +24,7 @@ class Replay(Adapter):
     warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
     title: ClassVar[str] = "The recording"
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "resume": "a new process plays the recording from its beginning",
         "interrupt": "the player has no word for it and is ended",
         "models": "a recording says what it says",

@@ -734,18 +734,18 @@ def test_adapters_are_listed_for_programs(machine: Machine) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_what_an_adapter_lacks_is_known_and_has_a_reason(name: str) -> None:
     adapter = registry.load(name)
-    assert set(adapter.lacks) <= set(get_args(Ability))
-    for missing, why in adapter.lacks.items():
+    assert set(adapter.limitations) <= set(get_args(Ability))
+    for missing, why in adapter.limitations.items():
         assert why == why.strip().rstrip(".") != ""
         assert ability(adapter, missing) == "no"
-    assert [ability(adapter, column) for column in COLUMNS].count("no") >= len(adapter.lacks)
+    assert [ability(adapter, column) for column in COLUMNS].count("no") >= len(adapter.limitations)
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_only_an_adapter_with_a_word_for_it_can_interrupt(name: str) -> None:
-    """Those that write nothing when they are told to have to say so in `lacks`."""
+    """Those that write nothing when they are told to have to say so in `limitations`."""
     own = registry.load(name).interrupt is not Adapter.interrupt
-    assert own or "interrupt" in registry.load(name).lacks
+    assert own or "interrupt" in registry.load(name).limitations
 
 
 @pytest.mark.parametrize("setting", ["AGENT_MODEL", "AGENT_MODELS"])
@@ -764,7 +764,7 @@ class Single(Echo):
     """An adapter of somebody's, with one model."""
 
     binary = "true"
-    lacks = {"models": "it has one"}  # noqa: RUF012 - as people write it
+    limitations = {"models": "it has one"}  # noqa: RUF012 - as people write it
 
 
 @pytest.mark.parametrize("setting", ["AGENT_MODEL", "AGENT_MODELS"])

@@ -275,7 +275,7 @@ class Adapter(ABC):
     proved: ClassVar[bool] = True
     """Whether the CLI itself was run with it, or only what its documentation says of it."""
 
-    lacks: ClassVar[Mapping[Ability, str]] = {}
+    limitations: ClassVar[Mapping[Ability, str]] = {}
     """What this CLI cannot do, each with the reason, for those who have to choose."""
 
     upkeep: ClassVar[Upkeep] = Upkeep()

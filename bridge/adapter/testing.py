@@ -219,7 +219,7 @@ class AdapterTests:
         check(events)
 
     def test_an_unknown_answer_breaks_nothing(self) -> None:
-        if "questions" not in self.adapter.lacks:
+        if "questions" not in self.adapter.limitations:
             self.begun().answer(Question("gone", "permission", "?"), Answer("gone", "yes"))
 
     def test_an_interrupt_returns_whether_the_cli_ends_the_turn(self) -> None:

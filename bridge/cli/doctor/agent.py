@@ -97,7 +97,7 @@ def _particulars(agent: ConfiguredAgent) -> Iterator[Check]:
     can = {name: ability(agent.adapter, name) for name in COLUMNS}
     words = [name if answer == "yes" else f"{name} ({answer})" for name, answer in can.items()]
     yield note("abilities", ", ".join(words), **can)
-    for name, why in agent.adapter.lacks.items():
+    for name, why in agent.adapter.limitations.items():
         yield note("abilities", f"no {name}: {why}")
     own = sorted(name for name in agent.config.env if not _is_common(name))
     yield note("variables", f"its own: {', '.join(own) or 'none'}", names=own)

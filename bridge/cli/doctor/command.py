@@ -222,7 +222,7 @@ def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:
 
 def _rank(adapter: type[Adapter] | str) -> bool:
     """Adapters that can ask the client precede other adapters of the same program."""
-    return isinstance(adapter, str) or "questions" in adapter.lacks
+    return isinstance(adapter, str) or "questions" in adapter.limitations
 
 
 def _not_run(adapter: type[Adapter], path: str | None, like: str) -> AgentReport:

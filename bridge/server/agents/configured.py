@@ -92,7 +92,7 @@ def _check_profiles(settings: Settings, agents: Sequence[ConfiguredAgent]) -> No
         if agent is None:
             hint = nearest(profile.agent or "", by_id)
             raise ConfigurationError(f"[profiles.{name}] unknown agent {profile.agent}.{hint}")
-        why = agent.adapter.lacks.get("models")
+        why = agent.adapter.limitations.get("models")
         if profile.model and why:
             problem = f"{agent.adapter.name} does not support the choice of a model ({why})."
             raise ConfigurationError(f"[profiles.{name}] {problem}")
@@ -175,7 +175,7 @@ def _guarded(environment: dict[str, str], settings: Settings) -> dict[str, str]:
 def _models_objection(adapter: type[Adapter], settings: Settings) -> str | None:
     """Why the agent cannot run with AGENT_MODEL or AGENT_MODELS. Without this error, it would run
     another model than the operator chose."""
-    why = adapter.lacks.get("models")
+    why = adapter.limitations.get("models")
     given = {"AGENT_MODEL": settings.agent.model, "AGENT_MODELS": settings.agent.models}
     names = [name for name, value in given.items() if value]
     if why is None or not names:
