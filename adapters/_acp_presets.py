@@ -20,8 +20,8 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `by_the_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`, `unshut`:
-    see Adapter.
+    `modes`, `by_the_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`,
+    `always_loaded`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
 
@@ -43,7 +43,7 @@ class Preset:
     reads: tuple[str, ...] = ()
     any_port: bool = False
     project_files: tuple[str, ...] = ()
-    unshut: tuple[str, ...] = ()
+    always_loaded: tuple[str, ...] = ()
     shut: Mapping[str, str] = field(default_factory=dict)
     """Variables that keep it from project_files, whatever the operator has set."""
     shut_options: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ PRESETS = (
         warms="greeted",
         project_files=files.OPENCODE,
         # A second reader of the same files, for plugins alone, does not ask for the variable.
-        unshut=files.OPENCODE_PLUGINS,
+        always_loaded=files.OPENCODE_PLUGINS,
         shut={"OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
         configured_by="OPENCODE_CONFIG_CONTENT",
         homes=homes.OPENCODE,
@@ -154,7 +154,7 @@ PRESETS = (
         errors_are_words=True,
         warms="greeted",
         project_files=files.COPILOT,
-        unshut=files.COPILOT,
+        always_loaded=files.COPILOT,
         homes=(homes.COPILOT, homes.COPILOT_CACHE),
         reads=("${XDG_CONFIG_HOME:-~/.config}/gh",),  # it takes the login of gh
         install="npm install -g @github/copilot",
@@ -175,7 +175,7 @@ PRESETS = (
         asks="default",  # from 0.24 on, it begins in `auto`: a model decides what is safe
         # Its trust in folders is a file of the user's; `--bare` takes the user's own rules away.
         project_files=files.QWEN,
-        unshut=files.QWEN,
+        always_loaded=files.QWEN,
         writes=("/dev/pts",),
         homes=(homes.QWEN,),
         install="npm install -g @qwen-code/qwen-code",
@@ -190,7 +190,7 @@ PRESETS = (
         images=True,  # a file outside of the workspace costs a permission
         warms="greeted",
         project_files=files.KILO,
-        unshut=files.KILO_SERVERS,
+        always_loaded=files.KILO_SERVERS,
         shut={"KILO_DISABLE_PROJECT_CONFIG": "1"},
         configured_by="KILO_CONFIG_CONTENT",
         homes=homes.KILO,
@@ -226,7 +226,7 @@ PRESETS = (
         images=True,
         lasting=("approved-always", "approved-execpolicy-amendment"),
         project_files=files.CODEX,
-        unshut=files.CODEX,
+        always_loaded=files.CODEX,
         homes=(homes.CODEX,),
         install="npm install -g @zed-industries/codex-acp",
         login="codex login, or set OPENAI_API_KEY",
@@ -240,7 +240,7 @@ PRESETS = (
         {"FACTORY_DROID_AUTO_UPDATE_ENABLED": "false"},
         images=True,
         project_files=files.DROID,
-        unshut=files.DROID,
+        always_loaded=files.DROID,
         homes=(homes.DROID,),
         install="npm install -g droid",
         login="run `droid` once and log in, or set FACTORY_API_KEY",
@@ -256,7 +256,7 @@ PRESETS = (
         {"CLINE_SESSION_BACKEND_MODE": "local", "CLINE_NO_AUTO_UPDATE": "1"},
         ignores_links=True,
         project_files=(*files.CLINE, *files.BUN),
-        unshut=files.CLINE,
+        always_loaded=files.CLINE,
         # It is a program of Bun, which runs what bunfig.toml names. A `bun` of the agent's has this
         # variable, too.
         shut={"BUN_OPTIONS": "--config=/dev/null --env-file=/dev/null"},
@@ -273,7 +273,7 @@ PRESETS = (
         ("acp",),
         ("GOOSE_*", "ANTHROPIC_*", *_OPENAI),
         project_files=files.GOOSE,
-        unshut=files.GOOSE,
+        always_loaded=files.GOOSE,
         proved=False,
         homes=homes.GOOSE,
         reads=("${XDG_DATA_HOME:-~/.local/share}/goose", "${XDG_CONFIG_HOME:-~/.config}/goose"),
@@ -304,7 +304,7 @@ PRESETS = (
         ),
         asks="ask",  # it begins in `accept-edits`
         project_files=files.VIBE,
-        unshut=files.VIBE,
+        always_loaded=files.VIBE,
         proved=False,
         homes=(homes.VIBE,),
         install="uv tool install mistral-vibe",
@@ -317,7 +317,7 @@ PRESETS = (
         ("--acp",),
         ("AUGMENT_*",),
         project_files=files.AUGGIE,
-        unshut=files.AUGGIE,
+        always_loaded=files.AUGGIE,
         proved=False,
         writes=("~/.augment/sessions/", "~/.augment/logs/"),
         reads=("~/.augment",),
@@ -331,7 +331,7 @@ PRESETS = (
         ("acp",),
         ("KIRO_*", "AWS_*"),
         project_files=files.KIRO,
-        unshut=files.KIRO,
+        always_loaded=files.KIRO,
         proved=False,
         writes=("~/.kiro/sessions/", "~/.local/share/kiro-cli/"),
         reads=("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli"),

@@ -656,7 +656,7 @@ def named(one: Preset) -> type[Acp]:
         proved = one.proved
         any_port = one.any_port
         project_files = one.project_files
-        unshut = one.unshut
+        always_loaded = one.always_loaded
         upkeep = _upkeep(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
 

@@ -89,7 +89,7 @@ class Aider(Generic):
     )
     project_files: ClassVar[tuple[str, ...]] = files.AIDER
     # It reads them besides the one that `--config` names.
-    unshut: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
+    always_loaded: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
     limitations: ClassVar[Mapping[Ability, str]] = {}
     upkeep: ClassVar[Upkeep] = Upkeep(
         "python -m pip install aider-chat",

@@ -58,7 +58,7 @@ PRESET = Preset(
     modes=("agent", "plan", "ask"),
     logins=(("", "cursor_login"),),
     project_files=files.CURSOR,
-    unshut=files.CURSOR,  # its documentation knows no switch
+    always_loaded=files.CURSOR,  # its documentation knows no switch
     login_first=True,  # its documentation says so; it succeeds at once if logged in
     proved=False,
     install="curl https://cursor.com/install -fsS | bash",
@@ -77,7 +77,7 @@ class Cursor(PrintModeAdapter):
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
-    unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
+    always_loaded: ClassVar[tuple[str, ...]] = PRESET.always_loaded
     ignored: ClassVar[tuple[str, ...]] = ("user",)
     lost: ClassVar[re.Pattern[str]] = re.compile(
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",

@@ -51,7 +51,8 @@ class GeminiPrint(PrintModeAdapter):
     variables: ClassVar[Mapping[str, str]] = PRESET.variables
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
-    unshut: ClassVar[tuple[str, ...]] = PRESET.project_files  # it runs in trusted folders only
+    # It runs in trusted folders only.
+    always_loaded: ClassVar[tuple[str, ...]] = PRESET.project_files
     lost: ClassVar[re.Pattern[str]] = re.compile("Error resuming session")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "tools that need a permission are not there without AGENT_FORCE",

@@ -46,7 +46,7 @@ class OpencodeRun(PrintModeAdapter):
     variables: ClassVar[Mapping[str, str]] = PRESET.variables
     modes: ClassVar[tuple[str, ...]] = PRESET.modes
     project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
-    unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
+    always_loaded: ClassVar[tuple[str, ...]] = PRESET.always_loaded
     lost: ClassVar[re.Pattern[str]] = re.compile("Session not found")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "what needs a permission is rejected without AGENT_FORCE, and ends the turn",

@@ -263,7 +263,7 @@ class Adapter(ABC):
     """What the CLI runs of a repository without being asked to, or lets decide where its work goes:
     patterns for workspace/project_config.py. Text that is only for the model is not listed."""
 
-    unshut: ClassVar[tuple[str, ...]] = ()
+    always_loaded: ClassVar[tuple[str, ...]] = ()
     """Those of them that it uses even without `project_config`: it has no switch for them."""
 
     any_port: ClassVar[bool] = False

@@ -137,7 +137,7 @@ def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
         rules=settings.agent.rules,
         patience=settings.limits.question_timeout_ms / 1000,
         audit=state.audit,
-        trust=Trust(settings.agent.project_config, adapter.project_files, adapter.unshut),
+        trust=Trust(settings.agent.project_config, adapter.project_files, adapter.always_loaded),
         warm=_warm(agent),
         check=settings.agent.workspaces.check,
         replies=adapter.may_reply,

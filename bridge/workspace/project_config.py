@@ -16,11 +16,11 @@ _GIT = {"core.fsmonitor": "false", "safe.bareRepository": "explicit"}
 @dataclass(frozen=True, slots=True)
 class Trust:
     """Whether a CLI may use what a repository brings along. `files`: patterns of all that it would
-    run; `unshut`: of what it uses even where it is told not to."""
+    run; `always_loaded`: of what it uses even where it is told not to."""
 
     policy: Literal["deny", "ask", "allow"] = "allow"
     files: tuple[str, ...] = ()
-    unshut: tuple[str, ...] = ()
+    always_loaded: tuple[str, ...] = ()
 
     def doubts(self, cwd: str) -> list[str]:
         """What somebody has to be asked about before a CLI starts in `cwd`."""
@@ -28,7 +28,7 @@ class Trust:
 
     def obstacles(self, cwd: str) -> list[str]:
         """Why a CLI cannot start in `cwd` that must not use any of it."""
-        return [] if self.policy == "allow" else found(cwd, self.unshut)
+        return [] if self.policy == "allow" else found(cwd, self.always_loaded)
 
 
 TRUSTING = Trust()
