@@ -37,7 +37,7 @@ class Preset:
     """It takes images in its protocol; else they are files that the prompt names."""
     install: str = ""
     login: str = ""
-    proved: bool = True
+    verified: bool = True
     writes: tuple[str, ...] = ()
     homes: tuple[Home, ...] = ()
     reads: tuple[str, ...] = ()
@@ -274,7 +274,7 @@ PRESETS = (
         ("GOOSE_*", "ANTHROPIC_*", *_OPENAI),
         project_files=files.GOOSE,
         always_loaded=files.GOOSE,
-        proved=False,
+        verified=False,
         homes=homes.GOOSE,
         reads=("${XDG_DATA_HOME:-~/.local/share}/goose", "${XDG_CONFIG_HOME:-~/.config}/goose"),
         install="see https://block.github.io/goose",
@@ -286,7 +286,7 @@ PRESETS = (
         "kimi",
         ("acp",),
         ("KIMI_*", "MOONSHOT_*"),
-        proved=False,
+        verified=False,
         homes=(homes.KIMI,),
         install="npm install -g @moonshot-ai/kimi-code",  # kimi-cli is its predecessor
         login="run `kimi` once and type /login",
@@ -305,7 +305,7 @@ PRESETS = (
         asks="ask",  # it begins in `accept-edits`
         project_files=files.VIBE,
         always_loaded=files.VIBE,
-        proved=False,
+        verified=False,
         homes=(homes.VIBE,),
         install="uv tool install mistral-vibe",
         login="vibe --setup, or set MISTRAL_API_KEY",
@@ -318,7 +318,7 @@ PRESETS = (
         ("AUGMENT_*",),
         project_files=files.AUGGIE,
         always_loaded=files.AUGGIE,
-        proved=False,
+        verified=False,
         writes=("~/.augment/sessions/", "~/.augment/logs/"),
         reads=("~/.augment",),
         install="npm install -g @augmentcode/auggie",
@@ -332,7 +332,7 @@ PRESETS = (
         ("KIRO_*", "AWS_*"),
         project_files=files.KIRO,
         always_loaded=files.KIRO,
-        proved=False,
+        verified=False,
         writes=("~/.kiro/sessions/", "~/.local/share/kiro-cli/"),
         reads=("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli"),
         install="see https://kiro.dev/cli",

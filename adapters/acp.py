@@ -653,7 +653,7 @@ def named(one: Preset) -> type[Acp]:
         writes = one.writes
         homes = one.homes
         reads = one.reads
-        proved = one.proved
+        verified = one.verified
         any_port = one.any_port
         project_files = one.project_files
         always_loaded = one.always_loaded

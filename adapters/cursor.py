@@ -60,7 +60,7 @@ PRESET = Preset(
     project_files=files.CURSOR,
     always_loaded=files.CURSOR,  # its documentation knows no switch
     login_first=True,  # its documentation says so; it succeeds at once if logged in
-    proved=False,
+    verified=False,
     install="curl https://cursor.com/install -fsS | bash",
     login="agent login, or set CURSOR_API_KEY",
 )
@@ -72,7 +72,7 @@ LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated
 class Cursor(PrintModeAdapter):
     name: ClassVar[str] = PRESET.name
     title: ClassVar[str] = PRESET.title
-    proved: ClassVar[bool] = False
+    verified: ClassVar[bool] = False
     binary: ClassVar[str] = PRESET.binary
     environment: ClassVar[tuple[str, ...]] = PRESET.environment
     modes: ClassVar[tuple[str, ...]] = PRESET.modes

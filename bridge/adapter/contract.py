@@ -272,7 +272,7 @@ class Adapter(ABC):
     by_the_minute: ClassVar[bool] = False
     """Whether a conversation cannot be gone on with in the minute in which it began."""
 
-    proved: ClassVar[bool] = True
+    verified: ClassVar[bool] = True
     """Whether the CLI itself was run with it, or only what its documentation says of it."""
 
     limitations: ClassVar[Mapping[Ability, str]] = {}

@@ -57,7 +57,7 @@ def ability(adapter: type[Adapter], name: str) -> str:
         return "no"
     if not adapter.binary:
         return "agent"
-    return "yes" if adapter.proved else "unproved"
+    return "yes" if adapter.verified else "unproved"
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
