@@ -116,7 +116,7 @@ class Aider(Generic):
         self._changed: dict[str, None] = {}  # paths, in order
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
         return None
 
     # --- what the session asks for -------------------------------------------------------------

@@ -145,7 +145,7 @@ class ClaudeCode(Adapter):
         self._api_error: str | None = None
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
         if config.force and config.superuser and config.env.get("IS_SANDBOX") != "1":
             return (
                 "Claude Code refuses to skip permissions as root. Run the bridge as another user, "

@@ -83,7 +83,7 @@ class Generic(RunnerAdapter):
         self._open: Question | None = None
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
         lines = config.lines
         for name, pattern in (("APPROVAL", lines.question), ("END", lines.end)):
             try:

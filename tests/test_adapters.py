@@ -386,7 +386,7 @@ def foreign() -> Foreign:
 def test_an_adapter_need_only_say_how_to_launch_prompt_and_read() -> None:
     one = foreign()
     assert not one.interrupt()
-    assert one.objection(one.config) is None
+    assert one.unsupported_reason(one.config) is None
     (failed,) = one.receive_exit(ExitStatus(3))
     assert isinstance(failed, Failed)
     assert (

@@ -286,7 +286,7 @@ class Adapter(ABC):
         self._outgoing = bytearray()
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
         """Why this CLI cannot run with `config`; asked once, when the server starts."""
         return None
 

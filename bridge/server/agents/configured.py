@@ -120,9 +120,9 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
         project_config=agent.project_config == "allow",
     )
     adapter = adapter.suited(config)
-    objection = adapter.objection(config) or _models_objection(adapter, settings)
-    if objection:
-        raise ConfigurationError(objection)
+    problem = adapter.unsupported_reason(config) or _models_objection(adapter, settings)
+    if problem:
+        raise ConfigurationError(problem)
     if settings.limits.warm_sessions and adapter.warms == "no":
         why = f"{adapter.title} starts a new process for each turn"
         notes = (*notes, f"BRIDGE_WARM_SESSIONS has no effect: {why}")
@@ -211,9 +211,9 @@ def _replay(
     agent_id: str, settings: Settings, *, notes: tuple[str, ...], loaded: Loaded
 ) -> ConfiguredAgent:
     adapter = registry.load(REPLAY)
-    objection = _models_objection(adapter, settings)
-    if objection:
-        raise ConfigurationError("; ".join((*notes[:1], objection)))
+    problem = _models_objection(adapter, settings)
+    if problem:
+        raise ConfigurationError("; ".join((*notes[:1], problem)))
     path = os.path.abspath(settings.agent.replay_file or recording.EXAMPLE)
     dialect = registry.load(recording.dialect(path))
     arguments = (*PLAYER[1:], path, str(settings.agent.replay_speed))
