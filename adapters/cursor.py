@@ -95,7 +95,7 @@ class Cursor(PrintModeAdapter):
     )
 
     @classmethod
-    def suited(cls, config: AgentConfig) -> type[Adapter]:
+    def variant_for(cls, config: AgentConfig) -> type[Adapter]:
         return cls if config.force else OverAcp
 
     def begin_turn(self) -> None:

@@ -126,7 +126,8 @@ def silent(name: str) -> Target:
 
 def _new(kind: type[Adapter]) -> Adapter:
     config = AgentConfig("/bin/true", runner=("/bin/true",), lines=Lines(end="^>"))
-    return kind.suited(config)(config, SessionStart("/", "00000000-0000-4000-8000-000000000000"))
+    start = SessionStart("/", "00000000-0000-4000-8000-000000000000")
+    return kind.variant_for(config)(config, start)
 
 
 def _is_json(line: bytes) -> bool:

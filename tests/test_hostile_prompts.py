@@ -107,7 +107,7 @@ class Case:
 
     @property
     def kind(self) -> type[Adapter]:
-        return load(self.name).suited(AgentConfig("/opt/agent", force=self.force))
+        return load(self.name).variant_for(AgentConfig("/opt/agent", force=self.force))
 
     def adapter(self, **options: Any) -> Adapter:
         seen = {"HOME": "/home"}

@@ -291,7 +291,7 @@ class Adapter(ABC):
         return None
 
     @classmethod
-    def suited(cls, config: AgentConfig) -> type[Adapter]:
+    def variant_for(cls, config: AgentConfig) -> type[Adapter]:
         """The adapter that serves `config`: another one where the CLI has several dialects."""
         return cls
 

@@ -30,7 +30,7 @@ def adapters(for_programs: bool) -> int:
 
 def _row(name: str) -> dict[str, Any]:
     try:
-        adapter = registry.load(name).suited(AgentConfig(""))  # the default settings
+        adapter = registry.load(name).variant_for(AgentConfig(""))  # the default settings
     except (
         ConfigurationError,
         ImportError,

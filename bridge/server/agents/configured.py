@@ -119,7 +119,7 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
         lines=_lines(settings),
         project_config=agent.project_config == "allow",
     )
-    adapter = adapter.suited(config)
+    adapter = adapter.variant_for(config)
     problem = adapter.unsupported_reason(config) or _models_objection(adapter, settings)
     if problem:
         raise ConfigurationError(problem)
