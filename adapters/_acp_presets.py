@@ -20,7 +20,7 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `by_the_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`,
+    `modes`, `resumes_next_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`,
     `always_loaded`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
@@ -58,7 +58,7 @@ class Preset:
     """A conversation that it does not know is resumed as an empty one."""
     late_history: bool = False
     """session/load goes on with the history after its answer."""
-    by_the_minute: bool = False
+    resumes_next_minute: bool = False
     warms: Literal["greeted", "started"] = "started"
     errors_are_words: bool = False
     """Errors of the model end the turn as if it had gone well, with `Error: …` as its last words
@@ -111,7 +111,7 @@ PRESETS = (
         images=True,
         logins=(("GEMINI_API_KEY", "gemini-api-key"),),
         # Its files are named by the minute: it does not find, and deletes, one of this minute.
-        by_the_minute=True,
+        resumes_next_minute=True,
         late_history=True,
         silent_failures=True,  # a broken stream ends as end_turn
         project_files=files.GEMINI,

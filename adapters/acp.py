@@ -648,7 +648,7 @@ def named(one: Preset) -> type[Acp]:
         binary = one.binary
         environment = one.environment
         modes = one.modes
-        by_the_minute = one.by_the_minute
+        resumes_next_minute = one.resumes_next_minute
         warms = one.warms
         writes = one.writes
         homes = one.homes

@@ -269,7 +269,7 @@ class Adapter(ABC):
     any_port: ClassVar[bool] = False
     """Whether it talks to itself over a TCP port that nobody knows beforehand."""
 
-    by_the_minute: ClassVar[bool] = False
+    resumes_next_minute: ClassVar[bool] = False
     """Whether a conversation cannot be gone on with in the minute in which it began."""
 
     verified: ClassVar[bool] = True

@@ -72,7 +72,7 @@ class Agent:
     idle_seconds: float
     attachments: Attachments
     steers: bool = False
-    by_the_minute: bool = False
+    resumes_next_minute: bool = False
     rules: tuple[Rule, ...] = ()
     patience: float = 0.0
     audit: Audit = NO_AUDIT
@@ -474,7 +474,11 @@ class Context:
 
     async def _another_minute(self, record: Record) -> None:
         """Wait, where the CLI could not go on with its conversation now (see Adapter)."""
-        while self._agent.by_the_minute and self._start.resume and not record.task.state.terminal:
+        while (
+            self._agent.resumes_next_minute
+            and self._start.resume
+            and not record.task.state.terminal
+        ):
             now = datetime.now(UTC)
             if now.replace(second=0, microsecond=0) > self._began:
                 return

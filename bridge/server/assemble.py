@@ -133,7 +133,7 @@ def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
         idle_seconds=settings.limits.session_idle_ms / 1000,
         attachments=_attachments(agent, state.files, sandbox),
         steers=adapter.steers,
-        by_the_minute=adapter.by_the_minute,
+        resumes_next_minute=adapter.resumes_next_minute,
         rules=settings.agent.rules,
         patience=settings.limits.question_timeout_ms / 1000,
         audit=state.audit,
