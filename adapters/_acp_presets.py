@@ -20,7 +20,7 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `resumes_next_minute`, `warms`, `writes`, `homes`, `any_port`, `project_files`,
+    `modes`, `resumes_next_minute`, `warms`, `writes`, `homes`, `uses_any_port`, `project_files`,
     `always_loaded`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
@@ -41,7 +41,7 @@ class Preset:
     writes: tuple[str, ...] = ()
     homes: tuple[Home, ...] = ()
     reads: tuple[str, ...] = ()
-    any_port: bool = False
+    uses_any_port: bool = False
     project_files: tuple[str, ...] = ()
     always_loaded: tuple[str, ...] = ()
     shut: Mapping[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ PRESETS = (
         configured_by="OPENCODE_CONFIG_CONTENT",
         homes=homes.OPENCODE,
         reads=("${XDG_DATA_HOME:-~/.local/share}/opencode",),
-        any_port=True,
+        uses_any_port=True,
         install="npm install -g opencode-ai",
         login="opencode auth login",
     ),
@@ -195,7 +195,7 @@ PRESETS = (
         configured_by="KILO_CONFIG_CONTENT",
         homes=homes.KILO,
         reads=("${XDG_DATA_HOME:-~/.local/share}/kilo",),
-        any_port=True,
+        uses_any_port=True,
         install="npm install -g @kilocode/cli",
         login="kilo auth login",
     ),

@@ -654,7 +654,7 @@ def named(one: Preset) -> type[Acp]:
         homes = one.homes
         reads = one.reads
         verified = one.verified
-        any_port = one.any_port
+        uses_any_port = one.uses_any_port
         project_files = one.project_files
         always_loaded = one.always_loaded
         upkeep = _upkeep(one)

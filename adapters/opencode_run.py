@@ -54,7 +54,7 @@ class OpencodeRun(PrintModeAdapter):
     }
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
     reads: ClassVar[tuple[str, ...]] = PRESET.reads
-    any_port: ClassVar[bool] = True
+    uses_any_port: ClassVar[bool] = True
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,
         PRESET.login,

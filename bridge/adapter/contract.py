@@ -266,7 +266,7 @@ class Adapter(ABC):
     always_loaded: ClassVar[tuple[str, ...]] = ()
     """Those of them that it uses even without `project_config`: it has no switch for them."""
 
-    any_port: ClassVar[bool] = False
+    uses_any_port: ClassVar[bool] = False
     """Whether it talks to itself over a TCP port that nobody knows beforehand."""
 
     resumes_next_minute: ClassVar[bool] = False

@@ -138,7 +138,7 @@ def _check_wanted(
     if allowed is not None and profile not in ("landlock", "bwrap"):
         text = f"requires BRIDGE_SANDBOX=landlock or bwrap; the sandbox profile is {profile}"
         raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS {text}.")
-    if allowed is not None and adapter.any_port:
+    if allowed is not None and adapter.uses_any_port:
         text = f"{adapter.title} uses any local TCP port for its own connections"
         raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {text}. Unset it for this agent.")
     if settings.agent.force and profile == "none" and settings.sandbox.profile == "auto":
