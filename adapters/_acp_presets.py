@@ -20,8 +20,8 @@ class Preset:
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
     `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
-    `modes`, `resumes_next_minute`, `warms`, `writes`, `homes`, `uses_any_port`, `project_files`,
-    `always_loaded`: see Adapter.
+    `modes`, `resumes_next_minute`, `warms`, `writable_paths`, `homes`, `uses_any_port`,
+    `project_files`, `always_loaded`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).
     """
 
@@ -38,7 +38,7 @@ class Preset:
     install: str = ""
     login: str = ""
     verified: bool = True
-    writes: tuple[str, ...] = ()
+    writable_paths: tuple[str, ...] = ()
     homes: tuple[Home, ...] = ()
     reads: tuple[str, ...] = ()
     uses_any_port: bool = False
@@ -116,7 +116,7 @@ PRESETS = (
         silent_failures=True,  # a broken stream ends as end_turn
         project_files=files.GEMINI,
         shut={"GEMINI_CLI_TRUST_WORKSPACE": "false"},  # it does not read GEMINI.md either
-        writes=("/dev/pts",),
+        writable_paths=("/dev/pts",),
         homes=(homes.GEMINI,),
         install="npm install -g @google/gemini-cli",
         login="run `gemini` once and log in, or set GEMINI_API_KEY",
@@ -176,7 +176,7 @@ PRESETS = (
         # Its trust in folders is a file of the user's; `--bare` takes the user's own rules away.
         project_files=files.QWEN,
         always_loaded=files.QWEN,
-        writes=("/dev/pts",),
+        writable_paths=("/dev/pts",),
         homes=(homes.QWEN,),
         install="npm install -g @qwen-code/qwen-code",
         login="run `qwen` once and log in, or set OPENAI_API_KEY and OPENAI_BASE_URL",
@@ -319,7 +319,7 @@ PRESETS = (
         project_files=files.AUGGIE,
         always_loaded=files.AUGGIE,
         verified=False,
-        writes=("~/.augment/sessions/", "~/.augment/logs/"),
+        writable_paths=("~/.augment/sessions/", "~/.augment/logs/"),
         reads=("~/.augment",),
         install="npm install -g @augmentcode/auggie",
         login="auggie login",
@@ -333,7 +333,7 @@ PRESETS = (
         project_files=files.KIRO,
         always_loaded=files.KIRO,
         verified=False,
-        writes=("~/.kiro/sessions/", "~/.local/share/kiro-cli/"),
+        writable_paths=("~/.kiro/sessions/", "~/.local/share/kiro-cli/"),
         reads=("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli"),
         install="see https://kiro.dev/cli",
         login="kiro-cli login",

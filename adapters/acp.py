@@ -650,7 +650,7 @@ def named(one: Preset) -> type[Acp]:
         modes = one.modes
         resumes_next_minute = one.resumes_next_minute
         warms = one.warms
-        writes = one.writes
+        writable_paths = one.writable_paths
         homes = one.homes
         reads = one.reads
         verified = one.verified

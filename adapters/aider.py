@@ -75,7 +75,7 @@ REASONS = {
 
 class Aider(Generic):
     silence: ClassVar[float] = float("inf")
-    writes: ClassVar[tuple[str, ...]] = (
+    writable_paths: ClassVar[tuple[str, ...]] = (
         "/dev/pts",
         "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
     )

@@ -86,7 +86,7 @@ class Cursor(PrintModeAdapter):
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "it runs with AGENT_FORCE, and is not asked for anything",
     }
-    writes: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
+    writable_paths: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
     reads: ClassVar[tuple[str, ...]] = ("~/.cursor", "${XDG_CONFIG_HOME:-~/.config}/cursor")
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,

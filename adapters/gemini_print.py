@@ -57,7 +57,7 @@ class GeminiPrint(PrintModeAdapter):
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "tools that need a permission are not there without AGENT_FORCE",
     }
-    writes: ClassVar[tuple[str, ...]] = PRESET.writes
+    writable_paths: ClassVar[tuple[str, ...]] = PRESET.writable_paths
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
     upkeep: ClassVar[Upkeep] = Upkeep(
         PRESET.install,

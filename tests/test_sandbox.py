@@ -365,7 +365,7 @@ async def test_what_is_hidden_and_what_is_needed_after_all(
 def test_every_known_cli_has_a_place_for_what_is_its_own(name: str) -> None:
     """By default it writes nowhere else, and most do not work without."""
     adapter = registry.load(name)
-    assert adapter.writes or adapter.homes or not adapter.binary
+    assert adapter.writable_paths or adapter.homes or not adapter.binary
 
 
 @needs_landlock

@@ -247,14 +247,14 @@ class Adapter(ABC):
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 
-    writes: ClassVar[tuple[str, ...]] = ()
+    writable_paths: ClassVar[tuple[str, ...]] = ()
     """What the CLI writes besides its workspace and TMPDIR, for a sandbox to allow: paths, in which
     `~` and `${NAME:-default}` are read as in its environment. One that ends in `/` is a folder
     that is made. What the CLI executes or trusts is not among them; see `homes`."""
 
     reads: ClassVar[tuple[str, ...]] = ()
     """Of the credentials that agents in a sandbox do not read (sandbox/credentials.py), those that
-    the CLI needs, besides what is in `homes`: paths as in `writes`."""
+    the CLI needs, besides what is in `homes`: paths as in `writable_paths`."""
 
     homes: ClassVar[tuple[Home, ...]] = ()
     """Folders with both, of which an agent in a sandbox has private ones."""

@@ -22,9 +22,9 @@ class Home:
     """A folder in which a CLI keeps what it executes or trusts beside what it writes.
 
     `variable` names it in the CLI's environment; `folder` is where it is without that, as in
-    Adapter.writes. Inside a sandbox the agent has a private one, in which it can write only the
-    paths in `state`, relative to it: folders that end in `/`, and files, which begin as copies of
-    the operator's. Everything else there is a link to the operator's, which the agent reads.
+    Adapter.writable_paths. Inside a sandbox the agent has a private one, in which it can write only
+    the paths in `state`, relative to it: folders that end in `/`, and files, which begin as copies
+    of the operator's. Everything else there is a link to the operator's, which the agent reads.
     """
 
     variable: str
