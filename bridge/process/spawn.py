@@ -85,7 +85,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
     if rules is not None:
-        with contextlib.suppress(confine.Refusal):  # the child will say it
+        with contextlib.suppress(confine.ConfineError):  # the child will say it
             rules, checked = confine.checked(rules), True  # at a fraction of its cost in a fork
     group = Cgroup(start.marker)
     with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):

@@ -86,7 +86,7 @@ _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on all machines
 
 
-class Refusal(Exception):
+class ConfineError(Exception):
     """Why it cannot be confined as asked, and what to do."""
 
 
@@ -144,21 +144,21 @@ _SHAPE: dict[str, tuple[Any, Callable[[Any], bool]]] = {
 
 
 def _complete(given: Any) -> dict[str, Any]:
-    """The rules with nothing left out. Raises Refusal if they are no rules."""
+    """The rules with nothing left out. Raises ConfineError if they are no rules."""
     if not isinstance(given, Mapping):
-        raise Refusal("RULES must be a JSON object")
+        raise ConfineError("RULES must be a JSON object")
     unknown = sorted(given.keys() - _SHAPE.keys())
     if unknown:
-        raise Refusal(f"RULES: there is no {unknown[0]!r}, only {', '.join(_SHAPE)}")
+        raise ConfineError(f"RULES: there is no {unknown[0]!r}, only {', '.join(_SHAPE)}")
     rules = {name: given.get(name, default) for name, (default, _) in _SHAPE.items()}
     for name, (_, test) in _SHAPE.items():
         if not test(rules[name]):
-            raise Refusal(f"RULES: {name} cannot be {json.dumps(rules[name], default=str)}")
+            raise ConfineError(f"RULES: {name} cannot be {json.dumps(rules[name], default=str)}")
     written = [os.path.realpath(path) for path in rules["write"]]
     for path in map(os.path.realpath, rules["hide"]):
         above = [one for one in written if _inside(path, one)]
         if above:
-            raise Refusal(
+            raise ConfineError(
                 f"{path} is to be hidden, and {above[0]}, which has it, to be written: take one of "
                 "them (such as another workspace)"
             )
@@ -166,17 +166,17 @@ def _complete(given: Any) -> dict[str, Any]:
 
 
 def checked(given: Any) -> dict[str, Any]:
-    """These rules, with nothing left out. Raises Refusal, which says why they cannot be had on this
-    machine, and what to do. Changes nothing, and runs nothing: what only running them shows, as
-    where a system forbids bubblewrap its namespaces, `confine.py RULES -- /bin/true` does."""
+    """These rules, with nothing left out. Raises ConfineError, which says why they cannot be had on
+    this machine, and what to do. Changes nothing, and runs nothing: what only running them shows,
+    as where a system forbids bubblewrap its namespaces, `confine.py RULES -- /bin/true` does."""
     rules = _complete(given)
     _check_identity(rules)
     if rules["profile"] in ("landlock", "bwrap"):
         _check_kernel(rules)
     if rules["profile"] == "bwrap" and not _on_path("bwrap"):
-        raise Refusal("bwrap was not found: install bubblewrap, or choose another profile")
+        raise ConfineError("bwrap was not found: install bubblewrap, or choose another profile")
     if rules["profile"] == "external" and not rules["wrapper"]:
-        raise Refusal("the profile external needs a wrapper, the command to run it by")
+        raise ConfineError("the profile external needs a wrapper, the command to run it by")
     return rules
 
 
@@ -184,19 +184,21 @@ def problem(given: Any) -> str | None:
     """What checked() has against them, if it has anything."""
     try:
         checked(given)
-    except Refusal as refusal:
-        return str(refusal)
+    except ConfineError as error:
+        return str(error)
     return None
 
 
 def _check_identity(rules: Rules) -> None:
     root = os.geteuid() == 0
     if not root and (rules["uid"] is not None or rules["gid"] is not None):
-        raise Refusal("only root can become another user: leave out uid and gid")
+        raise ConfineError("only root can become another user: leave out uid and gid")
     if rules["uid"] is not None and rules["gid"] is None:
-        raise Refusal("uid needs a gid, or it would keep the group of root")
+        raise ConfineError("uid needs a gid, or it would keep the group of root")
     if root and not rules["uid"] and "nproc" in rules["limits"]:
-        raise Refusal("nproc does not bind root: give a uid and gid, or limit the control group")
+        raise ConfineError(
+            "nproc does not bind root: give a uid and gid, or limit the control group"
+        )
 
 
 def _check_kernel(rules: Rules) -> None:
@@ -209,12 +211,14 @@ def _check_kernel(rules: Rules) -> None:
     )
     for asked, least, version, what in needs:
         if asked and abi < least:
-            raise Refusal(
+            raise ConfineError(
                 f"the kernel cannot {what}: that needs Landlock ABI {least} (Linux {version}), and "
                 f"here is {abi or 'no Landlock'}. Leave it out, or choose another profile"
             )
     if not seccomp.known(os.uname().machine):
-        raise Refusal(f"no filter for system calls on {os.uname().machine}: choose another profile")
+        raise ConfineError(
+            f"no filter for system calls on {os.uname().machine}: choose another profile"
+        )
 
 
 def _on_path(program: str) -> bool:
@@ -240,7 +244,7 @@ def landlock_abi() -> int:
 
 def _done(what: str, result: int) -> int:
     if result < 0:
-        raise Refusal(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise ConfineError(f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
 
 
@@ -288,7 +292,7 @@ class _Ruleset:
 
 
 def _opened(path: str, same: Mapping[str, Any]) -> int:
-    """A descriptor of what is there. Raises Refusal if it is not what `same` knows, OSError."""
+    """A descriptor of what is there. Raises ConfineError if `same` knows another, OSError."""
     flags = os.O_PATH | os.O_CLOEXEC
     plain = path.rstrip("/")
     if plain not in same:
@@ -298,7 +302,7 @@ def _opened(path: str, same: Mapping[str, Any]) -> int:
     moved = os.readlink(f"/proc/self/fd/{fd}") != plain
     if moved or stat.S_ISLNK(found.st_mode) or (known and [found.st_dev, found.st_ino] != [*known]):
         os.close(fd)
-        raise Refusal(
+        raise ConfineError(
             f"{plain} is not what it was when the server started: another folder or a link is in "
             "its place. If you have replaced it, restart the server"
         )
@@ -439,7 +443,7 @@ def _drop_capabilities(kept: Sequence[int]) -> None:
 
 
 def prctl(option: int, value: int, pointer: Any = 0) -> None:
-    """prctl(2). Raises Refusal."""
+    """prctl(2). Raises ConfineError."""
     zero = ctypes.c_ulong(0)
     _done(f"prctl {option}", _LIBC.prctl(option, ctypes.c_ulong(value), pointer, zero, zero))
 
@@ -481,8 +485,8 @@ def refused(become: Callable[[], object], program: str) -> str:
     """Why `become`, which confines this process and makes it that program, has come back."""
     try:
         become()
-    except Refusal as refusal:
-        return str(refusal)
+    except ConfineError as error:
+        return str(error)
     except OSError as error:
         name = error.filename or program
         return f"{name}: {error.strerror} (is it where `read` or `write` of the rules allow it?)"
