@@ -55,7 +55,7 @@ ROWS, COLUMNS = 50, 1000  # so wide that a program hardly folds its lines
 KEYS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal acts upon; not \t and \n
 
 
-class Pipes:
+class PipeChild:
     """A CLI with three pipes."""
 
     def __init__(self, argv: list[str], env: dict[str, str], stays_open: bool) -> None:
@@ -139,14 +139,14 @@ def _default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-class Runner:
+class PtyRunner:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._orders = bytearray()
         self._open = True  # orders may come
         self._begin(None)
 
-    def _begin(self, child: Pipes | Terminal | None) -> None:
+    def _begin(self, child: PipeChild | Terminal | None) -> None:
         self._child = child
         self._line = bytearray()
         self._stderr = bytearray()
@@ -214,7 +214,7 @@ class Runner:
     def _start(self, order: dict[str, Any]) -> None:
         if self._child:
             raise ValueError("a program is running already")
-        kind = Terminal if order.get("pty") else Pipes
+        kind = Terminal if order.get("pty") else PipeChild
         stays_open = bool(order.get("open"))
         child = kind(order["argv"], {**os.environ, **order.get("env", {})}, stays_open)
         self._begin(child)
@@ -375,4 +375,4 @@ def say(**members: Any) -> None:
 
 
 if __name__ == "__main__":
-    Runner().run()
+    PtyRunner().run()
