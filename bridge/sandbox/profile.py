@@ -241,7 +241,7 @@ class Sandbox:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile}: {error}") from None
         if done.returncode:
-            problem = refusal(done.returncode, done.stderr) or done.stderr.strip()
+            problem = launch_refusal(done.returncode, done.stderr) or done.stderr.strip()
             problem = problem or f"exit status {done.returncode}"
             raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile} cannot be had: {problem}")
 
@@ -268,7 +268,7 @@ def _identity(path: str) -> list[int] | None:
 _WORDS = {"nofile": "open files", "fsize": "bytes a file", "nproc": "processes"}
 
 
-def refusal(code: int | None, stderr: str) -> str | None:
+def launch_refusal(code: int | None, stderr: str) -> str | None:
     """Why a CLI has not run, if that is what it means that its process ended so."""
     if code != confine.REFUSED or not stderr.startswith(confine.NOT_STARTED):
         return None

@@ -28,7 +28,7 @@ from bridge.process.agent_process import (
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool, Uncertain
 from bridge.sandbox import denied
-from bridge.sandbox.profile import refusal
+from bridge.sandbox.profile import launch_refusal
 from bridge.session.redaction import NO_SECRETS, Redactor, Secrets
 from bridge.task.events import (
     ENDINGS,
@@ -320,7 +320,7 @@ class Session:
             self._muted.cancel()
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
-        problem = refusal(code, stderr) if self._walls else None
+        problem = launch_refusal(code, stderr) if self._walls else None
         if problem:
             log.warning("the agent could not be started: %s", problem)
             text = "The agent could not be started. The server's log says why."

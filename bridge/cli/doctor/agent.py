@@ -22,7 +22,7 @@ from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process.agent_process import AgentProcess, Hooks, LongLine
 from bridge.process.spawn import Start, libraries
-from bridge.sandbox.profile import Sandbox, refusal
+from bridge.sandbox.profile import Sandbox, launch_refusal
 from bridge.server.agents.configured import REPLAY, ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.settings.load import Loaded
@@ -210,7 +210,7 @@ class _Examination:
         finally:
             await process.stop(grace=1.0)
         err = process.stderr.decode(errors="replace")
-        problem = refusal(code, err) if self._rules else None
+        problem = launch_refusal(code, err) if self._rules else None
         if problem:
             raise LaunchError(problem)
         return _Ran(code, "\n".join(lines), err)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from bridge.errors import LaunchError
 from bridge.process.agent_process import AgentProcess, Hooks, LongLine
 from bridge.process.spawn import Start
-from bridge.sandbox.profile import Sandbox, refusal
+from bridge.sandbox.profile import Sandbox, launch_refusal
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.task.text import one_line
 
@@ -63,7 +63,7 @@ async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool
     except (LaunchError, TimeoutError):
         return True
     stderr = process.stderr.decode(errors="replace")
-    return code == 0 or (sandbox is not None and refusal(code, stderr) is not None)
+    return code == 0 or (sandbox is not None and launch_refusal(code, stderr) is not None)
 
 
 async def _start(
