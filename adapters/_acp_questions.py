@@ -22,7 +22,7 @@ REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 
 
-class Questions(Asking):
+class AcpQuestions(Asking):
     """The requests that are open. `turn` is the one that runs, if any. With `force` nobody is asked
     for permission."""
 

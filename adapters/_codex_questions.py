@@ -24,7 +24,7 @@ ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_alway
 DENY = Option("decline", "Deny", "reject_once")
 
 
-class Questions(Asking):
+class CodexQuestions(Asking):
     """The requests that are open. `may_ask` says whether there is somebody to ask, `item` is the
     thread item with an id, empty where there is none; `cwd` goes without saying. With `force`
     nobody is asked for permission.

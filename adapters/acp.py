@@ -59,7 +59,7 @@ from bridge.task.events import (
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
 from ._acp_presets import PRESETS, Preset
-from ._acp_questions import Questions
+from ._acp_questions import AcpQuestions
 from ._acp_tools import announce, merged, output
 from ._acp_turn import Turn, counts, is_count, part, plan, usage_of
 from ._plain import plain
@@ -89,7 +89,7 @@ class Acp(Adapter):
         super().__init__(config, start)
         self._peer: Peer[AgentEvent] = Peer(self.send)
         self._peer.notifications["session/update"] = self._update
-        self._questions = Questions(
+        self._questions = AcpQuestions(
             self._peer, self.preset, config.force, self._may_ask, lambda: self._turn
         )
         self._agent: Json | None = None  # what it said of itself

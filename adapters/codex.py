@@ -72,7 +72,7 @@ from ._codex_items import (
     tool_of,
     usage_of,
 )
-from ._codex_questions import Questions, own_words
+from ._codex_questions import CodexQuestions, own_words
 from ._codex_trust import closed
 
 Json = Mapping[str, Any]
@@ -156,7 +156,9 @@ class Codex(Adapter):
         self._thread: Json | None = None  # the answer to thread/start or thread/resume
         self._thread_id: str | None = None
         self._turn: _Turn | None = None
-        self._questions = Questions(self._peer, config.force, start.cwd, self._may_ask, self._item)
+        self._questions = CodexQuestions(
+            self._peer, config.force, start.cwd, self._may_ask, self._item
+        )
         self._agents: dict[str, str] = {}  # threads of sub-agents → the tool calls that began them
         # Tokens of the thread: all, and those of the turns that are over. None: not known yet.
         self._used: dict[str, int] = {}
