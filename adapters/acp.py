@@ -40,7 +40,7 @@ from bridge.adapter import (
     as_text,
 )
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
-from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Reply, RpcError
+from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Response, RpcError
 from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
@@ -196,7 +196,7 @@ class Acp(Adapter):
         }
         self._peer.request("initialize", params, self._initialized)
 
-    def _initialized(self, reply: Reply) -> Said:
+    def _initialized(self, reply: Response) -> Said:
         if reply.error:
             return self._not_opened(reply.error)
         version = reply.members.get("protocolVersion")
@@ -223,7 +223,7 @@ class Acp(Adapter):
         self._tried_login = True
         self._peer.request("authenticate", {"methodId": method}, self._authenticated)
 
-    def _authenticated(self, reply: Reply) -> Said:
+    def _authenticated(self, reply: Response) -> Said:
         if reply.error:
             return self._give_up(self._not_logged_in(reply.error))
         self._open_session()
@@ -258,7 +258,7 @@ class Acp(Adapter):
         params = {"cwd": self.start.cwd, **cursor}
         self._peer.request("session/list", params, self._listed)
 
-    def _listed(self, reply: Reply) -> Said:
+    def _listed(self, reply: Response) -> Said:
         known = [as_dict(one).get("sessionId") for one in as_list(reply.members.get("sessions"))]
         cursor = reply.members.get("nextCursor")
         if self.start.session_id in known:
@@ -277,7 +277,7 @@ class Acp(Adapter):
             # Attempted even where it is not offered: the error says what is wrong.
             self._ask_session("session/load", sessionId=self.start.session_id)
 
-    def _opened(self, method: str, reply: Reply) -> Said:
+    def _opened(self, method: str, reply: Response) -> Said:
         self._loading = False
         if reply.error and reply.error.code == METHOD_NOT_FOUND and method == "session/resume":
             self._loading = True
@@ -341,7 +341,7 @@ class Acp(Adapter):
         what: str,
         value: str,
         rest: Sequence[tuple[str, str]],
-        reply: Reply,
+        reply: Response,
     ) -> Said:
         if reply.error:
             text = f"{self.title} did not take the {what} {value}: {_reason(reply.error)}"
@@ -424,7 +424,7 @@ class Acp(Adapter):
             return {**link, "mimeType": part.media_type} if part.media_type else link
         return {"type": "text", "text": plain(as_text(part))}
 
-    def _prompted(self, turn: Turn, reply: Reply) -> Said:
+    def _prompted(self, turn: Turn, reply: Response) -> Said:
         if reply.error:
             return self._end(self._failure(turn, reply.error))
         turn.usage |= usage_of(reply.members)

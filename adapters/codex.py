@@ -38,7 +38,7 @@ from bridge.adapter import (
     as_text,
 )
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
-from bridge.adapter.jsonrpc import Peer, Reply, RpcError
+from bridge.adapter.jsonrpc import Peer, Response, RpcError
 from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
@@ -237,7 +237,7 @@ class Codex(Adapter):
 
     # --- the handshake -------------------------------------------------------------------------
 
-    def _greeted(self, reply: Reply) -> Said:
+    def _greeted(self, reply: Response) -> Said:
         if reply.error:
             return self._give_up(reply.error)
         self._initialized = True
@@ -260,7 +260,7 @@ class Codex(Adapter):
         method = "thread/resume" if start.resume else "thread/start"
         self._peer.request(method, params, self._opened)
 
-    def _opened(self, reply: Reply) -> Said:
+    def _opened(self, reply: Response) -> Said:
         if reply.error:
             return self._give_up(reply.error)
         thread = as_word(as_dict(reply.members.get("thread")).get("id"))
@@ -322,10 +322,10 @@ class Codex(Adapter):
         settings = {"model": thread.get("model"), "reasoning_effort": thread.get("reasoningEffort")}
         return {"collaborationMode": {"mode": "plan", "settings": settings}}
 
-    def _request(self, method: str, params: Json, then: Callable[[Reply], Said]) -> None:
+    def _request(self, method: str, params: Json, then: Callable[[Response], Said]) -> None:
         self._peer.request(method, {"threadId": self._thread_id, **params}, then)
 
-    def _turn_taken(self, turn: _Turn, reply: Reply) -> Said:
+    def _turn_taken(self, turn: _Turn, reply: Response) -> Said:
         turn.starting = False
         if turn is not self._turn:
             return ()
@@ -338,7 +338,7 @@ class Codex(Adapter):
         began, turn.began = turn.began, True
         return () if began else [self._started()]
 
-    def _steered(self, turn: _Turn, said: list[Json], reply: Reply) -> Said:
+    def _steered(self, turn: _Turn, said: list[Json], reply: Response) -> Said:
         turn.steering -= 1
         if turn is not self._turn or turn.interrupted:
             return ()

@@ -39,7 +39,7 @@ class RpcError:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """The answer to a request of ours; `error` is None where it went well."""
 
     result: Any = None
@@ -73,12 +73,12 @@ class Peer(Generic[T]):
         self._send = send
         self._tag = {"jsonrpc": "2.0"} if tagged else {}
         self._sent = 0
-        self._waiting: dict[int, Callable[[Reply], Iterable[T]]] = {}
+        self._waiting: dict[int, Callable[[Response], Iterable[T]]] = {}
         self._open: dict[Id, Request] = {}  # requests of the other side
 
     # --- what we say ---------------------------------------------------------------------------
 
-    def request(self, method: str, params: Json, then: Callable[[Reply], Iterable[T]]) -> int:
+    def request(self, method: str, params: Json, then: Callable[[Response], Iterable[T]]) -> int:
         """Ask; `then` is called with the answer, if one ever comes. Returns the id."""
         self._sent += 1
         self._waiting[self._sent] = then
@@ -155,7 +155,7 @@ class Peer(Generic[T]):
         then = self._waiting.pop(id_, None) if isinstance(id_, int) else None
         if then is None:
             return []
-        return list(then(Reply(message.get("result"), _error(message.get("error")))))
+        return list(then(Response(message.get("result"), _error(message.get("error")))))
 
 
 def _id(value: Any) -> Id | None:
