@@ -19,7 +19,7 @@ class Preset:
     """What is particular about one agent. Everything else it says itself, in `initialize`.
 
     `arguments` make the CLI speak ACP, `variables` are set for it unless the operator sets them,
-    `model_flag` chooses its model where ACP cannot. `install`, `login`: see Upkeep; `environment`,
+    `model_flag` chooses its model where ACP cannot. `install`, `login`: see CliInfo; `environment`,
     `modes`, `resumes_next_minute`, `warms`, `writable_paths`, `homes`, `uses_any_port`,
     `project_files`, `always_loaded`: see Adapter.
     `logins`: ways to `authenticate`, each with the variable that must be set for it ("": none).

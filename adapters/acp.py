@@ -32,11 +32,11 @@ import orjson
 from bridge.adapter import (
     Adapter,
     AgentConfig,
+    CliInfo,
     ExitStatus,
     Launch,
     Prompt,
     SessionStart,
-    Upkeep,
     as_text,
 )
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
@@ -632,12 +632,12 @@ def _reason(error: RpcError) -> str:
 # --- the adapters --------------------------------------------------------------------------------
 
 
-def _upkeep(one: Preset) -> Upkeep:
+def _cli_info(one: Preset) -> CliInfo:
     words, flags = one.arguments, [one.model_flag] if one.model_flag else []
     # A subcommand is known if its own help can be had; a flag stands in the general one.
     command = words[:1] if words and not words[0].startswith("-") else ()
     flags += [word for word in words if word.startswith("-")]
-    return Upkeep(one.install, one.login, (), (*command, "--help"), tuple(flags))
+    return CliInfo(one.install, one.login, (), (*command, "--help"), tuple(flags))
 
 
 def named(one: Preset) -> type[Acp]:
@@ -657,7 +657,7 @@ def named(one: Preset) -> type[Acp]:
         uses_any_port = one.uses_any_port
         project_files = one.project_files
         always_loaded = one.always_loaded
-        upkeep = _upkeep(one)
+        cli_info = _cli_info(one)
         input_modes = (*Acp.input_modes, *(IMAGES if one.images else ()))
 
     return Named

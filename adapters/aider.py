@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from bridge.adapter import Ability, AgentConfig, Lines, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, AgentConfig, CliInfo, Lines, Prompt, SessionStart
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -91,7 +91,7 @@ class Aider(Generic):
     # It reads them besides the one that `--config` names.
     always_loaded: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
     limitations: ClassVar[Mapping[Ability, str]] = {}
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         "python -m pip install aider-chat",
         "set the key of your model's provider, such as OPENAI_API_KEY",
         flags=(*FLAGS, "--model", "--chat-history-file", "--restore-chat-history"),

@@ -25,13 +25,13 @@ import orjson
 from bridge.adapter import (
     Adapter,
     AgentConfig,
+    CliInfo,
     ExitStatus,
     Handlers,
     Home,
     Launch,
     Prompt,
     SessionStart,
-    Upkeep,
     as_text,
 )
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
@@ -100,7 +100,7 @@ class ClaudeCode(Adapter):
     homes: ClassVar[tuple[Home, ...]] = (homes.CLAUDE,)
     project_files: ClassVar[tuple[str, ...]] = files.CLAUDE
     takes_budget: ClassVar[bool] = True
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         "npm install -g @anthropic-ai/claude-code",
         "claude auth login, or set ANTHROPIC_API_KEY",
         ("auth", "status"),

@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 from bridge.adapter import (
     Adapter,
     AgentConfig,
+    CliInfo,
     ExitStatus,
     Home,
     Launch,
     Prompt,
     SessionStart,
-    Upkeep,
     as_text,
 )
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word, output_status
@@ -124,7 +124,7 @@ class Codex(Adapter):
     homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
     remembers: ClassVar[tuple[str, ...]] = files.CODEX_READS
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",
         help=("app-server", "--help"),  # `login status` knows nothing of other providers

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, Handlers, Home, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, AgentConfig, CliInfo, Handlers, Home, Prompt, SessionStart
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word
 from bridge.adapter.print_mode import Json, PrintModeAdapter, counts
 from bridge.task.events import (
@@ -55,7 +55,7 @@ class CodexExec(PrintModeAdapter):
         "deltas": "its text is told in whole messages",
     }
     homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         "npm install -g @openai/codex",
         "codex login, or set OPENAI_API_KEY",
         ("login", "status"),

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Handlers, Home, Prompt, Upkeep
+from bridge.adapter import Ability, CliInfo, Handlers, Home, Prompt
 from bridge.adapter.fields import as_dict, as_list, as_string
 from bridge.adapter.print_mode import Json, PrintModeAdapter, counts, unified
 from bridge.task.events import (
@@ -50,7 +50,7 @@ class CopilotPrint(PrintModeAdapter):
     }
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
     reads: ClassVar[tuple[str, ...]] = PRESET.reads
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         PRESET.install,
         PRESET.login,
         flags=("--output-format", "--allow-all", "--no-ask-user", "--session-id", "--resume"),

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Handlers, Prompt, Upkeep
+from bridge.adapter import Ability, Adapter, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt
 from bridge.adapter.fields import as_dict, as_string, as_word
 from bridge.adapter.print_mode import (
     Json,
@@ -88,7 +88,7 @@ class Cursor(PrintModeAdapter):
     }
     writable_paths: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
     reads: ClassVar[tuple[str, ...]] = ("~/.cursor", "${XDG_CONFIG_HOME:-~/.config}/cursor")
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         PRESET.install,
         PRESET.login,
         flags=("--print", "--output-format", "--stream-partial-output", "--force", "--trust"),

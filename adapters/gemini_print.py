@@ -23,12 +23,12 @@ from typing import ClassVar
 from bridge.adapter import (
     Ability,
     AgentConfig,
+    CliInfo,
     ExitStatus,
     Handlers,
     Home,
     Prompt,
     SessionStart,
-    Upkeep,
 )
 from bridge.adapter.fields import as_dict, as_string, as_word
 from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, counts
@@ -59,7 +59,7 @@ class GeminiPrint(PrintModeAdapter):
     }
     writable_paths: ClassVar[tuple[str, ...]] = PRESET.writable_paths
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         PRESET.install,
         PRESET.login,
         flags=("--output-format", "--approval-mode", "--resume", "--model"),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, ExitStatus, Handlers, Home, Prompt, Upkeep
+from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Home, Prompt
 from bridge.adapter.fields import as_dict, as_string, as_word
 from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, plan_entry, unified
 from bridge.task.events import (
@@ -55,7 +55,7 @@ class OpencodeRun(PrintModeAdapter):
     homes: ClassVar[tuple[Home, ...]] = PRESET.homes
     reads: ClassVar[tuple[str, ...]] = PRESET.reads
     uses_any_port: ClassVar[bool] = True
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         PRESET.install,
         PRESET.login,
         help=("run", "--help"),

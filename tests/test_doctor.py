@@ -103,7 +103,7 @@ class Machine:
 
     def claude(self, account: Json, status: int = 0) -> Path:
         """A CLI with the control protocol, as far as a greeting goes."""
-        flags = " ".join(registry.load("claude-code").upkeep.flags)
+        flags = " ".join(registry.load("claude-code").cli_info.flags)
         said = {"account": account, "claude_code_version": "9.9.9", "models": []}
         answer = {"subtype": "success", "request_id": "greeting", "response": said}
         line = json.dumps({"type": "control_response", "response": answer})
@@ -424,7 +424,7 @@ def test_an_agent_that_wants_a_login_is_told_with_how_to(machine: Machine) -> No
     code, report = machine.examined("--agent", "gemini")
     check = the(report, "handshake", "gemini")
     assert (code, check["status"], check["facts"]) == (1, "failed", {"reason": "auth"})
-    assert check["next"] == registry.load("gemini").upkeep.login
+    assert check["next"] == registry.load("gemini").cli_info.login
 
 
 def test_a_cli_that_can_tell_is_asked_whether_it_is_logged_in(machine: Machine) -> None:

@@ -167,7 +167,7 @@ def test_nothing_of_a_start_depends_on_the_prompt(case: Case) -> None:
 @pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 def test_nothing_of_a_start_depends_on_flags_that_a_cli_has(cli: Cli, tmp_path: Path) -> None:
     cases = [case for case in CASES if case.kind.binary == load(cli.name).binary]
-    helps = {("--help",), *(case.kind.upkeep.help for case in cases)}
+    helps = {("--help",), *(case.kind.cli_info.help for case in cases)}
     env = {**os.environ, "HOME": str(tmp_path)}
     said = [
         subprocess.run([cli.path(), *args], env=env, capture_output=True, text=True, check=True)

@@ -183,7 +183,7 @@ def as_text(part: Part) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class CliInfo:
     """What the operator has to do with a CLI, and what `doctor` looks for.
 
     `install` and `login` say how, in a command where one will do. With the arguments `status` the
@@ -278,7 +278,7 @@ class Adapter(ABC):
     limitations: ClassVar[Mapping[Ability, str]] = {}
     """What this CLI cannot do, each with the reason, for those who have to choose."""
 
-    upkeep: ClassVar[Upkeep] = Upkeep()
+    cli_info: ClassVar[CliInfo] = CliInfo()
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         self.config = config

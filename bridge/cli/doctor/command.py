@@ -227,7 +227,7 @@ def _rank(adapter: type[Adapter] | str) -> bool:
 
 def _not_run(adapter: type[Adapter], path: str | None, like: str) -> AgentReport:
     """The report of a CLI that is skipped although it is installed."""
-    name, install = adapter.name, adapter.upkeep.install
+    name, install = adapter.name, adapter.cli_info.install
     report = AgentReport(name, name, adapter.title, False, (), program=path, install=install)
     command = f"coding-agent-bridge doctor --agent {name}"
     if like != name:

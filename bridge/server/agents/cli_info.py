@@ -49,12 +49,12 @@ async def check_logins(
 
 
 def _login(agent: ConfiguredAgent) -> str:
-    return agent.adapter.upkeep.login or f"coding-agent-bridge doctor --agent {agent.id}"
+    return agent.adapter.cli_info.login or f"coding-agent-bridge doctor --agent {agent.id}"
 
 
 async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool:
     """True also if the status is unknown."""
-    status = agent.adapter.upkeep.status
+    status = agent.adapter.cli_info.status
     if not status:
         return True
     try:

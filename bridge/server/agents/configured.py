@@ -147,7 +147,7 @@ def _find_binary(settings: Settings, adapter: type[Adapter]) -> str:
         )
     binary = shutil.which(os.path.expanduser(wanted))
     if binary is None:
-        install = adapter.upkeep.install
+        install = adapter.cli_info.install
         command = f" ({install})" if install else ""
         raise ConfigurationError(
             f"{wanted} was not found, or is not executable. Install {adapter.title}{command}, or "
