@@ -21,7 +21,7 @@ from bridge.adapter import Ability, Adapter, AgentConfig, Prompt, SessionStart
 from bridge.cli.doctor import machine as doctor_machine
 from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.errors import ConfigurationError
-from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import load

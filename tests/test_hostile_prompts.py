@@ -25,7 +25,7 @@ from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionOptions, 
 from bridge.errors import InvalidParams
 from bridge.process.procfs import MARKER
 from bridge.runtime.extension import read_options
-from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.task.message import Message, Role, TextPart
 from bridge.workspace.project_config import guards

@@ -35,7 +35,8 @@ from bridge.process.cgroup import Cgroup, home
 from bridge.process.procfs import MARKER, marked
 from bridge.process.spawn import LAUNCHES, Start, start_child
 from bridge.process.spool import exit_code, who
-from bridge.sandbox.confine import NOT_STARTED, REFUSED, landlock_abi
+from bridge.sandbox.confine import NOT_STARTED, REFUSED
+from bridge.sandbox.landlock import abi as landlock_abi
 from tests.bridge_process import CHECKOUT
 from tests.children import children, launchers
 

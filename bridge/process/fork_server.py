@@ -50,7 +50,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from bridge.process import pump
-from bridge.sandbox import confine, seccomp
+from bridge.sandbox import confine, kernel, landlock, seccomp
 
 NAME = b"agent-launcher"  # what it is called in lists of processes
 STREAMS, MOST = 3, 6  # descriptors: of a program, and in a packet at most
@@ -140,10 +140,10 @@ def serve(control: socket.socket) -> None:
     died, dies = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(dies, warn_on_full_buffer=False)
     name = ctypes.create_string_buffer(NAME)
-    confine.prctl(_SET_NAME, ctypes.addressof(name))
-    confine.prctl(_SET_DUMPABLE, 0)  # a process has its order in memory until it is the program
+    kernel.prctl(_SET_NAME, ctypes.addressof(name))
+    kernel.prctl(_SET_DUMPABLE, 0)  # a process has its order in memory until it is the program
     # Or each child would find that out for itself:
-    confine.landlock_abi(), seccomp.program(True), seccomp.program(False)
+    landlock.abi(), seccomp.program(True), seccomp.program(False)
     gc.collect()
     gc.freeze()
     poll = select.poll()

@@ -29,6 +29,7 @@ from bridge.process.procfs import MARKER
 from bridge.process.pump import PIPE
 from bridge.process.spool import prepare
 from bridge.sandbox import confine
+from bridge.sandbox.kernel import ConfineError
 
 # Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
@@ -85,7 +86,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
     if rules is not None:
-        with contextlib.suppress(confine.ConfineError):  # the child will say it
+        with contextlib.suppress(ConfineError):  # the child will say it
             rules, checked = confine.checked(rules), True  # at a fraction of its cost in a fork
     group = Cgroup(start.marker)
     with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):

@@ -29,9 +29,10 @@ from bridge.files.folders import (
     remove,
 )
 from bridge.files.home import Home
-from bridge.sandbox import confine
+from bridge.sandbox import confine, landlock
 from bridge.sandbox.credentials import HIDDEN, instead
 from bridge.sandbox.homes import PrivateHome, private_homes, resolve
+from bridge.sandbox.landlock import is_inside
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
@@ -167,8 +168,8 @@ class Sandbox:
             return rules | {"wrapper": list(self.wrapper)}
         if not self.walls:
             return rules
-        landlock = self.profile == "landlock"
-        shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
+        by_landlock = self.profile == "landlock"
+        shared = [SHARED_MEMORY] if by_landlock else []  # bubblewrap makes one of its own
         own = temporary or self.temporary_folder()
         rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
         rules["write"] += [path for home in self.homes for path in home.writes]
@@ -178,12 +179,12 @@ class Sandbox:
             fresh = {one: _identity(one) for one in (own, *rules["show"], *homes)}
             rules["same"] = {cwd: None, **fresh, **self.known}
         open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
-        above = [] if any(_inside(self.scratch, one) for one in open_) else [self.scratch]
+        above = [] if any(is_inside(self.scratch, one) for one in open_) else [self.scratch]
         hidden = [*map(self.path, self.hidden), *above]  # what others have there
         rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
-        if landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
+        if by_landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
-        rules["scope"] = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        rules["scope"] = not by_landlock or landlock.abi() >= SCOPES_SINCE
         rules["unix"] = True if self.sockets else None if self._knows_sockets else False
         if self.ports is not None:
             rules["connect"] = list(self.ports)
@@ -192,20 +193,20 @@ class Sandbox:
     @property
     def _knows_sockets(self) -> bool:
         """Whether the boundary itself tells UNIX sockets by their path."""
-        return self.profile == "landlock" and confine.landlock_abi() >= SOCKETS_SINCE
+        return self.profile == "landlock" and landlock.abi() >= SOCKETS_SINCE
 
     @property
     def left_open(self) -> tuple[str, ...]:
         """What the boundary leaves open on this machine, by name, for whoever runs the server."""
         if not self.walls:
             return ()
-        landlock = self.profile == "landlock"
-        scoped = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        by_landlock = self.profile == "landlock"
+        scoped = not by_landlock or landlock.abi() >= SCOPES_SINCE
         names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
         names += ["UDP"]
         names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []
         names += [] if scoped else ["signals to this user's processes (Linux 6.12)"]
-        names += [f"{SHARED_MEMORY}, shared by all agents"] if landlock else []
+        names += [f"{SHARED_MEMORY}, shared by all agents"] if by_landlock else []
         return tuple(names)
 
     def settled(self, workspaces: Iterable[str]) -> Sandbox:
@@ -253,10 +254,6 @@ class Sandbox:
                     remove(os.path.basename(path), parent)
 
 
-def _inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
 def _identity(path: str) -> list[int] | None:
     """Device and inode of a folder. A file may be replaced by its owner, as editors do."""
     with contextlib.suppress(OSError):
@@ -277,7 +274,7 @@ def launch_refusal(code: int | None, stderr: str) -> str | None:
 
 def best() -> str:
     """The profile that `auto` is on this machine."""
-    scope = confine.landlock_abi() >= SCOPES_SINCE
+    scope = landlock.abi() >= SCOPES_SINCE
     return "none" if confine.problem({"profile": "landlock", "scope": scope}) else "landlock"
 
 
