@@ -24,7 +24,7 @@ from bridge import errors
 from bridge.a2a import CODECS, Operation
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
-from bridge.process.agent_process import LineSplitter, LongLine
+from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.server import registry
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import MARK, Redactor, Secrets

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from bridge.process import pty_runner
-from bridge.process.agent_process import leader, reap_orphans
+from bridge.process.process_tree import leader, reap_orphans
 from bridge.process.procfs import marked
 from bridge.sandbox import confine
 from bridge.sandbox import landlock as landlock_rules

@@ -26,7 +26,7 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from bridge.process.agent_process import reap_orphans
+from bridge.process.process_tree import reap_orphans
 from bridge.runtime.context import Agent
 from bridge.runtime.tasks import TaskManager
 from bridge.server import registry

@@ -16,15 +16,9 @@ from typing import Any
 
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.adapter.input import AdapterInput
-from bridge.process.agent_process import (
-    TERM_GRACE,
-    AgentProcess,
-    Hooks,
-    LineSplitter,
-    LongLine,
-    kill_marked,
-    to_the_end,
-)
+from bridge.process.agent_process import TERM_GRACE, AgentProcess, Hooks, to_the_end
+from bridge.process.line_splitter import LineSplitter, LongLine
+from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool, Uncertain
 from bridge.sandbox import denied
@@ -133,7 +127,7 @@ class Session:
         )
         self._rules = None
         self._process = await AgentProcess.spawn(
-            start, self._hooks(), self._limits.line, self.spool
+            start, self._hooks(), line_limit=self._limits.line, spool=self.spool
         )
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
@@ -152,7 +146,7 @@ class Session:
             kill_marked(self.marker, ())
             raise
         self._process = AgentProcess.attach(
-            spool, self.marker, self._hooks(), self._limits.line, position
+            spool, self.marker, self._hooks(), line_limit=self._limits.line, position=position
         )
         with open(self.spool / "out", "rb") as out:
             splitter = LineSplitter(self._limits.line)

@@ -20,7 +20,8 @@ from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.cli.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.process.agent_process import AgentProcess, Hooks, LongLine
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start, libraries
 from bridge.sandbox.profile import Sandbox, launch_refusal
 from bridge.server.agents.configured import REPLAY, ConfiguredAgent, configure_agents

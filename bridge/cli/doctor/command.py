@@ -30,7 +30,7 @@ from bridge.cli.doctor.report import (
 )
 from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
-from bridge.process.agent_process import kill_descendants, reap_orphans
+from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.server import registry
 from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path, load_adapter
 from bridge.server.lifecycle import configure_logging

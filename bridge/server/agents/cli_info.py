@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from bridge.errors import LaunchError
-from bridge.process.agent_process import AgentProcess, Hooks, LongLine
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start
 from bridge.sandbox.profile import Sandbox, launch_refusal
 from bridge.server.agents.configured import ConfiguredAgent
