@@ -21,8 +21,8 @@ def visited(answers: Mapping[str, Answer]) -> Json:
 
 
 def asked_members(members: Json) -> Iterator[tuple[str, Json]]:
-    """Name and schema of those that are asked for: not `X_custom`, where own words for a choice X
-    go (claude-agent-acp)."""
+    """Name and schema of each member with a question. `X_custom` has none: it takes a free text
+    as the answer to the choice X (claude-agent-acp)."""
     for name, schema in members.items():
         chosen = name.removesuffix("_custom")
         if chosen == name or not _choices_of(as_dict(members.get(chosen))):
@@ -74,7 +74,7 @@ def _choices_of(schema: Json) -> bool:
 
 
 def _typed(schema: Json, text: str) -> Any:
-    """A text as the type that the member has, if it can be read so."""
+    """The text as a value of the member's type, if it can be parsed."""
     try:
         match schema.get("type"):
             case "boolean":

@@ -2,6 +2,7 @@
 imports, besides `bridge.adapter.print_mode` and `bridge.adapter.testing`."""
 
 from bridge.adapter.contract import (
+    INTERRUPTED,
     Ability,
     Adapter,
     AgentConfig,
@@ -70,6 +71,7 @@ from bridge.task.text import (
 )
 
 __all__ = [
+    "INTERRUPTED",
     "SESSION_LOST",
     "Ability",
     "Adapter",
