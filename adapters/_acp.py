@@ -45,11 +45,9 @@ class Acp(AcpAgent):
         super().__init__(config, start)
         self._peer: Peer[AgentEvent] = Peer(self.send)
         self._peer.notifications["session/update"] = self._update
-        self._questions = AcpQuestions(
-            self._peer, self, may_ask=self._may_ask, turn=lambda: self._turn
-        )
+        self._questions = AcpQuestions(self._peer, self, turn=lambda: self._turn)
         self._handshake = Handshake(self, self._peer, ready=self._ready, failed=self._end)
-        self._greeting = False  # the handshake runs, and there is no prompt yet
+        self._greeting = False  # the handshake runs before the first prompt
         self._cost: float | None = None if start.resume else 0.0  # USD, of the session so far
         self._turn: Turn | None = None
 
@@ -113,9 +111,6 @@ class Acp(AcpAgent):
                 self.conversation_lost(one.text) if isinstance(one, Failed) else one for one in said
             ]
         return said
-
-    def _may_ask(self) -> bool:
-        return self._turn is not None and not self._turn.interrupted
 
     # --- the turn --------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class AcpAgent(Adapter):
     """The agent takes images in its protocol; else they are files that the prompt names."""
 
     shut: ClassVar[Mapping[str, str]] = {}
-    """Variables that keep the CLI from loading project_files, whatever the operator has set."""
+    """Variables that keep the CLI from loading project_files, even if the operator has set them."""
 
     shut_options: ClassVar[Mapping[str, Any]] = {}
     """The `_meta` of a session with the same effect."""

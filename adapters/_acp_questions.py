@@ -23,19 +23,17 @@ REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 
 
-class AcpQuestions(Asking):
-    """The open requests. `turn` returns the running turn, if there is one. With the agent's
-    config.force, permissions are granted without a question."""
+class AcpQuestions(Asking[Turn]):
+    """With the agent's config.force, permissions are granted without a question."""
 
     def __init__(
         self,
         peer: Peer[AgentEvent],
         agent: AcpAgent,
         *,
-        may_ask: Callable[[], bool],
         turn: Callable[[], Turn | None],
     ) -> None:
-        super().__init__(peer, may_ask)
+        super().__init__(peer, turn)
         peer.requests |= {
             "session/request_permission": self._permission,
             "elicitation/create": self._elicitation,
@@ -50,7 +48,6 @@ class AcpQuestions(Asking):
             "cursor/update_todos": lambda params: [plan(params["todos"])],
         }
         self._agent = agent
-        self._turn = turn
 
     def _withdraw(self, params: Json) -> Said:
         """The agent cancels its request (ACP v1, Cancellation)."""
@@ -70,7 +67,7 @@ class AcpQuestions(Asking):
             _of_kind(options, "allow_once", "allow_always") if self._agent.config.force else None
         )
         yield from announce(tool)
-        if allowed and self._may_ask():
+        if allowed and self.may_ask():
             self._peer.answer(request, _selected(allowed))
             return
         text = wish(self._agent.title, tool)

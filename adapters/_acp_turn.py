@@ -85,7 +85,7 @@ class Turn:
             failed = tool.status == "failed"
             changes = () if failed else tool.changes
             self.changed |= dict.fromkeys(change.path for change in changes)
-            yield ToolResult(tool.id, output(tool), failed, tool.announced, None, changes)
+            yield ToolResult(tool.id, output(tool), failed, tool.announced, changes=changes)
 
     def usage_update(self, update: Json) -> Iterable[AgentEvent]:
         for name, ours in (("used", "contextTokens"), ("size", "contextSize")):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from bridge.adapter.fields import as_dict, as_string
 from bridge.adapter.jsonrpc import Id, Peer, Request
@@ -33,13 +34,20 @@ class Asked:
         return (QuestionWithdrawn(name) for name in self.questions if name not in self.answers)
 
 
-class Asking:
-    """The open requests of `peer`. `may_ask` returns False between turns and after a cancel: then
-    a request is cancelled at once."""
+class Interruptible(Protocol):
+    interrupted: bool
 
-    def __init__(self, peer: Peer[AgentEvent], may_ask: Callable[[], bool]) -> None:
+
+T = TypeVar("T", bound=Interruptible)
+
+
+class Asking(Generic[T]):
+    """The open requests of `peer`. `turn` returns the running turn. Between turns and after an
+    interrupt, a request is cancelled at once."""
+
+    def __init__(self, peer: Peer[AgentEvent], turn: Callable[[], T | None]) -> None:
         self._peer = peer
-        self._may_ask = may_ask
+        self._turn = turn
         self._open: list[Asked] = []
         self._numbers = 0
 
@@ -47,6 +55,10 @@ class Asking:
         """An id for a question."""
         self._numbers += 1
         return f"question-{self._numbers}"
+
+    def may_ask(self) -> bool:
+        turn = self._turn()
+        return turn is not None and not turn.interrupted
 
     def ask(
         self,
@@ -57,7 +69,7 @@ class Asking:
         cancelled: Json,
     ) -> Sequence[Question]:
         """The questions, if they can be asked; else the agent gets the result `cancelled`."""
-        if not questions or not self._may_ask():
+        if not questions or not self.may_ask():
             self._peer.answer(request, cancelled)
             return ()
         by_id = {question.id: question for question in questions}

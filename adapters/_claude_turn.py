@@ -155,11 +155,11 @@ class Turn:
         content = block.get("content")
         return ToolResult(
             tool_id,
-            joined(filter(_is_object, content)) if isinstance(content, list) else content,
+            joined(content) if isinstance(content, list) else content,
             failed,
             as_word(self._tools.get(tool_id, {}).get("name")),
             parent_of(event),
-            (change,) if change else (),
+            changes=(change,) if change else (),
         )
 
     # --- the end ---------------------------------------------------------------------------------
@@ -240,10 +240,6 @@ def total_cost(result: Json) -> float:
 def parent_of(event: Json) -> str | None:
     """The tool call of the sub-agent that sends the event."""
     return as_word(event.get("parent_tool_use_id"))
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _file_change(result: Any) -> FileChange | None:

@@ -15,6 +15,7 @@ from bridge.task.events import AgentEvent, Answer, Option, Question, Status
 
 from ._asking import Asking
 from ._codex_items import changes_of
+from ._codex_turn import Turn
 from ._tools import choice
 
 Json = Mapping[str, Any]
@@ -25,21 +26,18 @@ ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_alway
 DENY = Option("decline", "Deny", "reject_once")
 
 
-class CodexQuestions(Asking):
-    """The open requests. `item` returns the thread item with an id, or an empty object. `cwd` is
-    not named in questions. With `force`, permissions are granted without a question.
-    """
+class CodexQuestions(Asking[Turn]):
+    """`cwd` is not named in questions. With `force`, permissions are granted without a question."""
 
     def __init__(
         self,
         peer: Peer[AgentEvent],
         *,
-        may_ask: Callable[[], bool],
+        turn: Callable[[], Turn | None],
         force: bool,
         cwd: str,
-        item: Callable[[str], Json],
     ) -> None:
-        super().__init__(peer, may_ask)
+        super().__init__(peer, turn)
         peer.requests |= {
             "item/commandExecution/requestApproval": self._command_approval,
             "item/fileChange/requestApproval": self._change_approval,
@@ -50,7 +48,6 @@ class CodexQuestions(Asking):
         peer.notifications["serverRequest/resolved"] = self._resolved
         self._force = force
         self._cwd = cwd
-        self._item = item
 
     def _ask_permission(
         self,
@@ -89,7 +86,8 @@ class CodexQuestions(Asking):
 
     def _change_approval(self, request: Request) -> Said:
         """The request has no diff; the item has."""
-        item = self._item(as_string(request.params["itemId"]))
+        turn, item_id = self._turn(), as_string(request.params["itemId"])
+        item = turn.item(item_id) if turn else {}
         root = request.params.get("grantRoot")
         text = (
             f"Codex asks to write to {root} from now on" if root else "Codex asks to change files"

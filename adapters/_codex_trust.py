@@ -14,9 +14,8 @@ def closed(config: AgentConfig, start: SessionStart) -> list[str]:
         return []
     names = start.cwd.rstrip("/").split("/")
     folders = ["/".join(names[:count]) or "/" for count in range(len(names), 0, -1)]
-    table = ",".join(f'{_quoted(folder)}={{trust_level="untrusted"}}' for folder in folders)
+    # A string of JSON is a string of TOML.
+    table = ",".join(
+        f'{orjson.dumps(folder).decode()}={{trust_level="untrusted"}}' for folder in folders
+    )
     return ["-c", f"projects={{{table}}}"]
-
-
-def _quoted(folder: str) -> str:
-    return orjson.dumps(folder).decode()  # a string of JSON is one of TOML

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.adapter import INTERRUPTED
-from bridge.adapter.fields import as_list, as_string
+from bridge.adapter.fields import as_dict, as_list, as_string, as_word
 from bridge.task.events import (
     AgentEvent,
     ArtifactChunk,
     Done,
     Failed,
+    Started,
     Status,
     Text,
     Thought,
     ToolCall,
     ToolResult,
+    Usage,
 )
 from bridge.task.message import TextPart
 
@@ -27,11 +29,13 @@ from ._codex_items import (
     changes_of,
     failure,
     has_failed,
+    less,
     message_of,
     output_of,
     tool_of,
+    usage_of,
 )
-from ._tools import plan
+from ._tools import counts, plan
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -41,10 +45,34 @@ Said = Iterable[AgentEvent]
 class Thread:
     """The conversation of the session."""
 
+    over: dict[str, int] | None  # tokens of the turns that have ended; None: unknown
+    used: dict[str, int] = field(default_factory=dict)  # tokens of all turns
+    window: Any = None
     id: str | None = None
     members: Json = field(default_factory=dict)  # the result of thread/start or thread/resume
     agents: dict[str, str] = field(default_factory=dict)
     """Threads of sub-agents, with the tool calls that began them."""
+
+    def started(self, mode: str | None) -> Started:
+        version = as_word(as_dict(self.members.get("thread")).get("cliVersion"))
+        return Started(self.id, as_word(self.members.get("model")), version, mode)
+
+    def token_usage(self, turn: Turn | None, params: Json) -> Said:
+        if params.get("threadId") != self.id:
+            return ()  # of a sub-agent
+        usage = params["tokenUsage"]
+        self.used, self.window = counts(usage["total"]), usage.get("modelContextWindow")
+        if turn is None or turn.speaker(params) is None:
+            self.over = self.used  # of earlier turns
+        elif self.over is None:
+            self.over = less(self.used, counts(usage.get("last")))
+        return ()
+
+    def turn_usage(self) -> Iterator[Usage]:
+        """The tokens since the last call."""
+        if self.over != self.used and self.used:
+            yield usage_of(less(self.used, self.over or {}), self.window)
+            self.over = self.used
 
 
 @dataclass(slots=True)
@@ -143,7 +171,7 @@ class Turn:
         changes = () if failed else tuple(changes_of(item))
         self.changed |= dict.fromkeys(change.path for change in changes)
         name, _ = tool_of(item)
-        yield ToolResult(item["id"], output_of(item), failed, name, parent, changes)
+        yield ToolResult(item["id"], output_of(item), failed, name, parent, changes=changes)
 
     def plan_updated(self, params: Json) -> Said:
         return [plan(params["plan"])] if self.speaker(params) == "" else ()

@@ -43,7 +43,8 @@ def member_question(
     own_words = not options or f"{name}_custom" in members
     kind: Literal["choice", "text"] = "choice" if options else "text"
     subject = {"name": name, "schema": schema}
-    return Question(question_id, kind, text, options, subject, own_words, multiple)
+    own = {"free_text": own_words, "multiple": multiple}
+    return Question(question_id, kind, text, options, subject, **own)
 
 
 def _choices(schema: Json) -> Iterator[Option]:

@@ -1,6 +1,6 @@
-"""What CLIs run of a repository: hooks, servers, plugins, and settings that name such things or the
-model's address. Instructions (CLAUDE.md, AGENTS.md, …) are only read: …_READS, where a CLI does so
-before it has a prompt. See Adapter.project_files and Adapter.remembers."""
+"""Files of a repository that CLIs execute: hooks, servers, plugins, and settings that name them or
+the model's address. Instructions (CLAUDE.md, AGENTS.md, …) are only read: see …_READS for a CLI
+that does so before it has a prompt. See Adapter.project_files and Adapter.remembers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CLAUDE = (
     *(".mcp.json", ".claude/settings.json", ".claude/settings.local.json"),
     *(".claude/agents/**/*.md", ".claude/skills/*/SKILL.md", ".claude/commands/**/*.md"),
 )
-# It says the state of git, too, which is that of its start: within a second, greeted or not.
+# It also reports the state of git at its start: within a second, greeted or not.
 CLAUDE_READS = (
     *("CLAUDE.md", "CLAUDE.local.md", ".claude/CLAUDE.md", ".claude/rules/**/*.md"),
     *_in(".git", "HEAD", "index", "logs/HEAD"),
 )
 GEMINI = (".env", *_in(".gemini", ".env", "settings.json", "extensions/*"))
 QWEN = (".env", *_in(".qwen", ".env", "settings.json", "extensions/*"))
-COPILOT = (".github/hooks/*.json",)  # what else there is it runs in folders alone that it trusts
+COPILOT = (".github/hooks/*.json",)  # it runs other files only in trusted folders
 
 _PLUGINS = ("plugin/*", "plugins/*")
 _INSTALLED = (".npmrc", "package.json")

@@ -72,7 +72,7 @@ def choice(
 
 def joined(content: Iterable[Any]) -> str:
     """The texts of content blocks; the type of a block without a text."""
-    blocks = map(as_dict, content)
+    blocks = (one for one in content if isinstance(one, dict))
     return "\n".join(str(one.get("text", f"[{one.get('type')}]")) for one in blocks)
 
 

@@ -85,7 +85,7 @@ class ClaudeCode(Adapter):
         self._cost = 0.0  # USD, of the process so far
         self._task_id = ""
         self._ids = 0
-        self._greeting = False  # the answer to `initialize` is awaited, and there is no prompt yet
+        self._greeting = False  # the answer to `initialize` is awaited before the first prompt
         self._turn = Turn()
         self._questions = ClaudeQuestions(self._respond, turn=lambda: self._turn)
 

@@ -39,16 +39,15 @@ from bridge.adapter import (
 )
 from bridge.adapter.fields import as_dict, as_string, as_word, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError
-from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Started, Status
+from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, media_type
 
 from . import _homes as homes
 from . import _project_files as files
-from ._codex_items import less, usage_of
 from ._codex_questions import CodexQuestions, own_words
 from ._codex_trust import closed
 from ._codex_turn import NOTIFICATIONS, Thread, Turn
-from ._tools import IMAGES, counts
+from ._tools import IMAGES
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -89,22 +88,20 @@ class Codex(Adapter):
             **{name: partial(self._in_turn, handler) for name, handler in NOTIFICATIONS.items()},
             "turn/started": self._turn_started,
             "turn/completed": self._turn_completed,
-            "thread/tokenUsage/updated": self._token_usage,
+            "thread/tokenUsage/updated": lambda params: self._thread.token_usage(
+                self._turn, params
+            ),
             "warning": _warning,
             "guardianWarning": _warning,
             "configWarning": _warning,
         }
         self._initialized = False
         self._opening = False
-        self._thread = Thread()
+        self._thread = Thread(over=None if start.resume else {})
         self._turn: Turn | None = None
         self._questions = CodexQuestions(
-            self._peer, may_ask=self._may_ask, force=config.force, cwd=start.cwd, item=self._item
+            self._peer, turn=lambda: self._turn, force=config.force, cwd=start.cwd
         )
-        # Tokens of the thread: all, and those of the turns that have ended. None: unknown.
-        self._used: dict[str, int] = {}
-        self._over: dict[str, int] | None = None if start.resume else {}
-        self._window: Any = None
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -209,15 +206,9 @@ class Codex(Adapter):
         self._opening = False
         self._thread.members, self._thread.id = response.members, thread
         if self._turn is None:
-            return [self._started()]
+            return [self._thread.started(self.start.options.mode)]
         self._send_pending(self._turn)
         return ()
-
-    def _started(self) -> Started:
-        thread = self._thread.members
-        version = as_word(as_dict(thread.get("thread")).get("cliVersion"))
-        mode = self.start.options.mode  # the operator's mode has no name
-        return Started(self._thread.id, as_word(thread.get("model")), version, mode)
 
     def _give_up(self, error: RpcError) -> Said:
         """The handshake ends here. The next prompt begins it again."""
@@ -235,7 +226,12 @@ class Codex(Adapter):
             return
         if turn.id is None and turn.pending:
             turn.starting = True
-            params = {"input": [part for one in turn.pending for part in one], **self._planning()}
+            params: dict[str, Any] = {"input": [part for one in turn.pending for part in one]}
+            if self.start.options.mode == "plan":  # Codex then has instructions of its own
+                thread = self._thread.members
+                effort = {"reasoning_effort": thread.get("reasoningEffort")}
+                settings = {"model": thread.get("model"), **effort}
+                params["collaborationMode"] = {"mode": "plan", "settings": settings}
             self._request("turn/start", params, partial(self._turn_taken, turn))
             turn.pending.clear()
         elif turn.id and turn.steerable:
@@ -244,14 +240,6 @@ class Codex(Adapter):
                 params = {"expectedTurnId": turn.id, "input": one}
                 self._request("turn/steer", params, partial(self._steered, turn, one))
             turn.pending.clear()
-
-    def _planning(self) -> Json:
-        """The parameters of a turn in plan mode: Codex then has instructions of its own."""
-        if self.start.options.mode != "plan":
-            return {}
-        thread = self._thread.members
-        settings = {"model": thread.get("model"), "reasoning_effort": thread.get("reasoningEffort")}
-        return {"collaborationMode": {"mode": "plan", "settings": settings}}
 
     def _request(self, method: str, params: Json, then: Callable[[Response], Said]) -> None:
         self._peer.request(method, {"threadId": self._thread.id, **params}, then)
@@ -268,7 +256,7 @@ class Codex(Adapter):
             return self._end(Failed("Codex named no turn.", "protocol"))
         self._send_pending(turn)
         began, turn.began = turn.began, True
-        return () if began else [self._started()]
+        return () if began else [self._thread.started(self.start.options.mode)]
 
     def _steered(self, turn: Turn, given: list[Json], response: Response) -> Said:
         turn.steering -= 1
@@ -324,31 +312,12 @@ class Codex(Adapter):
             if isinstance(event, Failed):
                 yield event  # of a handshake without a prompt
             return
-        if self._over != self._used and self._used:
-            yield usage_of(less(self._used, self._over or {}), self._window)
-            self._over = self._used
+        yield from self._thread.turn_usage()
         yield from turn.changes()
         yield event
 
-    def _may_ask(self) -> bool:
-        return self._turn is not None and not self._turn.interrupted
-
-    def _item(self, item_id: str) -> Json:
-        return self._turn.item(item_id) if self._turn else {}
-
     def _in_turn(self, handler: Callable[[Turn, Json], Said], params: Json) -> Said:
         return handler(self._turn, params) if self._turn else ()
-
-    def _token_usage(self, params: Json) -> Said:
-        if params.get("threadId") != self._thread.id:
-            return ()  # of a sub-agent
-        usage = params["tokenUsage"]
-        self._used, self._window = counts(usage["total"]), usage.get("modelContextWindow")
-        if self._turn is None or self._turn.speaker(params) is None:
-            self._over = self._used  # of earlier turns
-        elif self._over is None:
-            self._over = less(self._used, counts(usage.get("last")))
-        return ()
 
 
 # --- input ---------------------------------------------------------------------------------------

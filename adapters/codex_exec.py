@@ -69,7 +69,7 @@ class CodexExec(PrintModeAdapter):
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
-        # Tokens of the conversation so far; None for a resumed one, whose usage is unknown.
+        # Tokens of the conversation so far; None for a resumed one: its usage is unknown.
         self._used: dict[str, int] | None = None if start.resume else {}
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:

@@ -482,7 +482,7 @@ async def test_clis_run_as_somebody_else(nobody: Path, profile: str, durable: bo
 @pytest.mark.parametrize(
     ("env", "about"),
     [
-        ({"BRIDGE_SANDBOX_USER": "no-such-user"}, "there is no user no-such-user"),
+        ({"BRIDGE_SANDBOX_USER": "no-such-user"}, "unknown user no-such-user"),
         ({"BRIDGE_SANDBOX_USER": "root"}, "is root"),
         ({"AGENT_BINARY": "/root/cli"}, "was not found|cannot be run inside"),
         ({"AGENT_REPO_PATH": "/usr"}, "/usr cannot be written inside"),

@@ -239,13 +239,12 @@ class Adapter(ABC):
     """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
 
     warms: ClassVar[Literal["greeted", "started", "no"]] = "greeted"
-    """How far a process of it can get before there is a prompt: `started` only, where its greeting
-    would have it remember what the workspace was like then; `no` where it runs its CLI anew for
-    each turn."""
+    """How far a process can get before the first prompt: `started` if its greeting would store the
+    state of the workspace; `no` if it runs its CLI again for each turn."""
 
     remembers: ClassVar[tuple[str, ...]] = ()
-    """What it has read of a workspace by then all the same, besides `project_files`, and tells its
-    model later: patterns as those."""
+    """Files of a workspace, besides `project_files`, that the process reads before the first prompt
+    and passes to its model later: patterns as those."""
 
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""

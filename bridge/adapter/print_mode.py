@@ -1,7 +1,7 @@
 """Base classes for CLIs without a protocol for programs: process/pty_runner.py runs and reads them.
 
 `PrintModeAdapter` is for print modes: a process per turn that prints one JSON object per line. Such
-a CLI cannot ask. Its arguments say what it may do unasked, and it denies everything else by itself.
+a CLI cannot ask. Its arguments list the actions that it may take unasked; it denies all others.
 The turn ends with a line, with the exit of the CLI, or with a line and no exit (Cursor), whichever
 comes first. docs/adapters.md has an example.
 
@@ -293,10 +293,10 @@ class PrintModeAdapter(RunnerAdapter):
             self.denied.append(name or tool_id)
         changes = () if failed else changes
         self._changed |= dict.fromkeys(change.path for change in changes)
-        yield ToolResult(tool_id, output, failed, name, None, changes)
+        yield ToolResult(tool_id, output, failed, name, changes=changes)
 
     def finish(self, ending: Done | Failed, usage: Usage | None = None) -> Iterator[AgentEvent]:
-        """The turn ends, whatever the process does. Fills in the members of a Done."""
+        """The turn ends, even if the process continues. Fills in the members of a Done."""
         self._over = True
         if usage:
             yield usage

@@ -57,7 +57,7 @@ class Ruleset:
             self._fd = done("no rules of Landlock", made)
 
     def allow_path(self, path: str, rights: int, same: Mapping[str, Any] = {}) -> None:
-        """Allow the rights for this path and for all paths below. A missing path is no error."""
+        """Allow the rights for this path and for all paths below. A missing path is ignored."""
         try:
             fd = open_path(path, same)
         except (FileNotFoundError, NotADirectoryError):
