@@ -65,7 +65,7 @@ test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom a CLI runs as."""
+    """The user of the CLI processes."""
 
     name: str
     uid: int
