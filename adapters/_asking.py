@@ -87,7 +87,7 @@ class Asking(Generic[T]):
         members = as_dict(as_dict(request.params["requestedSchema"]).get("properties"))
         asked = {self.next_id(): (name, one) for name, one in asked_members(members)}
         questions = [
-            member_question(question_id, name, schema, message, members)
+            member_question(question_id, name, schema, message=message, members=members)
             for question_id, (name, schema) in asked.items()
         ]
         return self.ask(request, questions, partial(form, asked), cancelled=CANCEL)

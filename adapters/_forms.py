@@ -30,7 +30,7 @@ def asked_members(members: Json) -> Iterator[tuple[str, Json]]:
 
 
 def member_question(
-    question_id: str, name: str, schema: Json, message: str, members: Json
+    question_id: str, name: str, schema: Json, *, message: str, members: Json
 ) -> Question:
     """The question for one of asked_members()."""
     multiple = schema.get("type") == "array"

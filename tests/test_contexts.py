@@ -55,7 +55,8 @@ class Bridge:
         limits = Limits(turn=turn, term_grace=grace)
         roots = settings.pop("roots", ())
         workspaces = Workspaces(str(workspace), roots)
-        attachments = Attachments(workspaces, adapter.input_modes, adapter.takes_urls)
+        takes_urls = adapter.takes_urls
+        attachments = Attachments(workspaces, adapter.input_modes, takes_urls=takes_urls)
         idle = settings.pop("idle", 600.0)
         sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
         agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)

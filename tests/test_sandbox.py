@@ -513,7 +513,7 @@ async def test_attached_files_are_his(nobody: Path, durable: bool) -> None:
         let_through(one, user)
     folder = state / "files/agent" if durable else None
     workspaces = Workspaces(str(nobody), ())
-    given = Attachments(workspaces, (), False, folder, group=user.gid)
+    given = Attachments(workspaces, (), takes_urls=False, folder=folder, group=user.gid)
     try:
         content = RawPart(base64.b64encode(b"attached").decode(), "x/y")
         message = Message("1", Role.USER, (content,), "task", "context")

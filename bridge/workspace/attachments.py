@@ -64,6 +64,7 @@ class Attachments:
         self,
         workspaces: Workspaces,
         input_modes: Sequence[str],
+        *,
         takes_urls: bool,
         folder: Path | None = None,
         limits: PartLimits = PartLimits(),
