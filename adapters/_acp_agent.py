@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import orjson
 
@@ -16,7 +16,6 @@ class AcpAgent(Adapter):
     """Subclasses in acp.py are the agents that are known by name."""
 
     title: ClassVar[str] = "The agent"
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "started"
 
     arguments: ClassVar[tuple[str, ...]] = ()
     """Arguments that make the CLI speak ACP."""

@@ -43,8 +43,9 @@ def member_question(
     own_words = not options or f"{name}_custom" in members
     kind: Literal["choice", "text"] = "choice" if options else "text"
     subject = {"name": name, "schema": schema}
-    own = {"free_text": own_words, "multiple": multiple}
-    return Question(question_id, kind, text, options, subject, **own)
+    return Question(
+        question_id, kind, text, options, subject, free_text=own_words, multiple=multiple
+    )
 
 
 def _choices(schema: Json) -> Iterator[Option]:

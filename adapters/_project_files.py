@@ -1,6 +1,6 @@
-"""Files of a repository that CLIs execute: hooks, servers, plugins, and settings that name them or
-the model's address. Instructions (CLAUDE.md, AGENTS.md, …) are only read: see …_READS for a CLI
-that does so before it has a prompt. See Adapter.project_files and Adapter.remembers."""
+"""The files of a repository that a CLI runs: hooks, servers, plugins, and settings that name such
+things or the address of the model. See Adapter.project_files. Instructions (CLAUDE.md, AGENTS.md,
+…) are only read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ def _in(folder: str, *names: str) -> tuple[str, ...]:
 CLAUDE = (
     *(".mcp.json", ".claude/settings.json", ".claude/settings.local.json"),
     *(".claude/agents/**/*.md", ".claude/skills/*/SKILL.md", ".claude/commands/**/*.md"),
-)
-# It also reports the state of git at its start: within a second, greeted or not.
-CLAUDE_READS = (
-    *("CLAUDE.md", "CLAUDE.local.md", ".claude/CLAUDE.md", ".claude/rules/**/*.md"),
-    *_in(".git", "HEAD", "index", "logs/HEAD"),
 )
 GEMINI = (".env", *_in(".gemini", ".env", "settings.json", "extensions/*"))
 QWEN = (".env", *_in(".qwen", ".env", "settings.json", "extensions/*"))
@@ -37,7 +32,6 @@ KILO = (
 )
 
 CODEX = _in(".codex", "config.toml", "hooks.json")
-CODEX_READS = ("AGENTS.md", "AGENTS.override.md")
 AIDER_SETTINGS = (".aider.conf.yml", ".aider.model.settings.yml", ".aider.model.metadata.json")
 AIDER = (*AIDER_SETTINGS, ".env")
 

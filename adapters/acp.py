@@ -73,7 +73,6 @@ class Opencode(Acp):
     variables: ClassVar[Mapping[str, str]] = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     modes = ("build", "plan")
     images = True
-    warms = "greeted"
     project_files = files.OPENCODE
     # A second reader of the same files, for plugins only, ignores the variable.
     always_loaded = files.OPENCODE_PLUGINS
@@ -96,7 +95,6 @@ class Copilot(Acp):
     model_flag = "--model"
     images = True
     errors_are_words = True
-    warms = "greeted"
     project_files = files.COPILOT
     always_loaded = files.COPILOT
     homes = (_homes.COPILOT, _homes.COPILOT_CACHE)
@@ -134,7 +132,6 @@ class Kilo(Acp):
     arguments = ("acp",)
     environment = ("KILO_*", "OPENCODE_*", "ANTHROPIC_*", *_OPENAI)
     images = True  # a file outside of the workspace needs a permission
-    warms = "greeted"
     project_files = files.KILO
     always_loaded = files.KILO_SERVERS
     shut: ClassVar[Mapping[str, str]] = {"KILO_DISABLE_PROJECT_CONFIG": "1"}

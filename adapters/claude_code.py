@@ -67,7 +67,6 @@ class ClaudeCode(Adapter):
             *("--setting-sources", "--strict-mcp-config"),
         ),
     )
-    remembers: ClassVar[tuple[str, ...]] = files.CLAUDE_READS
     steers: ClassVar[bool] = True
     input_modes: ClassVar[tuple[str, ...]] = (
         "text/*",

@@ -73,7 +73,6 @@ class Codex(Adapter):
     steers: ClassVar[bool] = True
     homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
-    remembers: ClassVar[tuple[str, ...]] = files.CODEX_READS
     cli_info: ClassVar[CliInfo] = CliInfo(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",

@@ -7,7 +7,7 @@ places. The adapter of the recorded CLI reads the lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import orjson
 
@@ -21,7 +21,7 @@ class Replay(Adapter):
     """`dialect` is the adapter of the recorded CLI; config.args are the player's."""
 
     name: ClassVar[str] = "replay"
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
+    can_prewarm: ClassVar[bool] = False
     title: ClassVar[str] = "The recording"
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
     limitations: ClassVar[Mapping[Ability, str]] = {

@@ -126,9 +126,9 @@ async def test_a_permission_that_nobody_gives_is_denied(workspace: Path) -> None
         items = await ended(client, asked["id"])
         task = await client.get(asked["id"])
     assert artifact_text(task) == 'answered ["a", "Do not", "no"]'
-    (note,) = [said(item) for item in items if "Nobody" in said(item)]
+    (note,) = [said(item) for item in items if "No answer" in said(item)]
     assert note == (
-        "Nobody answered within 0.1 s (BRIDGE_QUESTION_TIMEOUT_MS), so that it was denied."
+        "No answer arrived within 0.1 s (BRIDGE_QUESTION_TIMEOUT_MS); the request was denied."
     )
 
 
@@ -160,7 +160,7 @@ async def test_a_turn_that_needs_an_answer_ends_without_one(workspace: Path) -> 
         await ended(client, asked["id"])
         task = await client.get(asked["id"])
     assert state(task) == "failed"
-    assert "could not go on without an answer" in said(task)
+    assert "cannot continue without an answer" in said(task)
 
 
 def chosen(question: str, option: str) -> list[Json]:

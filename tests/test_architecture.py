@@ -169,6 +169,13 @@ def test_a_room_imports_only_the_rooms_of_its_row(room: str) -> None:
             assert rooms(path) <= set(ROOMS[room].split()), label(path)
 
 
+def test_only_codecs_render_updates() -> None:
+    """The state machine and the stores do not, so that an update without a reader costs nothing.
+    A binding renders the direct answer of a send."""
+    users = {label(path) for path in ALL_FILES if "bridge.task.render" in modules(path)}
+    assert users == {"bridge/a2a/codec.py", "bridge/transports/operation.py"}
+
+
 def test_every_file_is_in_a_room() -> None:
     inside = {room_of(path) for path in PRODUCT} - {"__init__", "__main__"}
     assert inside == set(ROOMS)

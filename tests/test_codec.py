@@ -16,10 +16,11 @@ import pytest
 from bridge import errors
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card, Skill
-from bridge.a2a.codec import ERRORS, ListParams, Page, recent, timestamp
+from bridge.a2a.codec import ERRORS, ListParams, Page, timestamp
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
 from bridge.server.app import encode_card
+from bridge.task.artifact import ArtifactUpdate
 from bridge.task.events import (
     Answer,
     Answered,
@@ -34,12 +35,13 @@ from bridge.task.events import (
     Reply,
     Retracted,
     Started,
+    Status,
     Text,
     ToolCall,
     Usage,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import ArtifactUpdate, StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task, TaskState
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = "WRITE_GOLDENS"  # set it to 1 to write the golden files anew
@@ -138,15 +140,13 @@ TASKS: dict[str, Callable[[], Task]] = {
 
 
 def an_update(kind: str) -> StatusUpdate | ArtifactUpdate:
-    text = (TextPart("Using tool: Bash"), DataPart({"type": "tool_call"}))
-    message = Message("task-1-1", Role.AGENT, text, "task-1", "context-1")
     match kind:
         case "status":
-            return StatusUpdate(TaskState.WORKING, NOW, message, {"k": 1})
+            return StatusUpdate(TaskState.WORKING, NOW, Status("Using tool: Bash"), 1)
         case "status-without-a-message":
             return StatusUpdate(TaskState.WORKING, NOW)
         case "last-status":
-            return StatusUpdate(TaskState.COMPLETED, NOW, None, {"usage": {"inputTokens": 1}})
+            return StatusUpdate(TaskState.COMPLETED, NOW, usage=Usage(1))
         case "first-chunk":
             return ArtifactUpdate("a-1", (TextPart("a"),), "A", "an a", metadata={"k": 1})
         case "last-chunk":
@@ -154,7 +154,16 @@ def an_update(kind: str) -> StatusUpdate | ArtifactUpdate:
     raise AssertionError(kind)
 
 
-UPDATES = ("status", "status-without-a-message", "last-status", "first-chunk", "last-chunk")
+def a_status(codec: Codec) -> Json:
+    """A status update with every member. Its message and its metadata are arbitrary."""
+    update = StatusUpdate(TaskState.WORKING, NOW)
+    text = (TextPart("Using tool: Bash"), DataPart({"type": "tool_call"}))
+    message = Message("task-1-1", Role.AGENT, text, "task-1", "context-1")
+    encoded = codec.encode_status(task(), update, message, {"k": 1})
+    return codec.item("status-update", encoded, final=False)
+
+
+UPDATES = ("status-without-a-message", "last-status", "first-chunk", "last-chunk")
 
 ALL_ERRORS: dict[str, Exception] = {
     **{kind.__name__: kind("What is wrong.") for kind in ERRORS},
@@ -175,6 +184,7 @@ def answers(codec: Codec) -> dict[str, Any]:
             f"update-{kind}": codec.encode_update(task(), an_update(kind), kind.startswith("last"))
             for kind in UPDATES
         },
+        "update-status": a_status(codec),
         "message": codec.encode_message(EVERYTHING),
         "sent-task": codec.encode_sent(task(), 0),
         "sent-message": codec.encode_sent(replied),
@@ -400,7 +410,6 @@ def test_history_is_the_most_recent_in_order_and_left_out_for_zero(codec: Codec)
     assert history_ids(2, codec) == ["m-2", "m-3"]
     assert history_ids(99, codec) == ["m-1", "m-2", "m-3"]
     assert history_ids(0, codec) is None
-    assert recent([], 5) == []
 
 
 def test_the_last_update_of_a_stream_is_marked_in_the_old_version_only() -> None:

@@ -23,8 +23,24 @@ from bridge.a2a import Operation
 from bridge.a2a.card import Card, Skill
 from bridge.a2a.codec import ListParams, Page, PushParams, SendParams, TaskParams, timestamp
 from bridge.a2a.v1_0 import V1_0
+from bridge.task.artifact import Artifact, ArtifactUpdate
+from bridge.task.events import (
+    Canceled,
+    Done,
+    Event,
+    Failed,
+    Question,
+    Reply,
+    Started,
+    Status,
+    Steered,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState
+from bridge.task.render import status_message
+from bridge.task.state import StatusUpdate, Task, TaskState
 from tests import wire as shapes
 from tests.wire import WIRES, UpdateSeen, Wire
 
@@ -100,7 +116,30 @@ MESSAGES = st.builds(
     METADATA,
 )
 STATES = st.sampled_from(TaskState)
-STATUSES = st.builds(StatusUpdate, STATES, MOMENTS, st.none() | MESSAGES, METADATA)
+SPOKEN: st.SearchStrategy[Event] = st.one_of(  # events that have a message
+    st.builds(Status, TEXT, METADATA),
+    st.builds(ToolCall, TEXT, TEXT, JSON, MAYBE_NAME),
+    st.builds(ToolResult, TEXT, JSON, st.booleans(), MAYBE_NAME),
+    st.builds(Question, NAME, st.just("text"), TEXT, subject=METADATA),
+    st.builds(Done, TEXT, details=METADATA),
+    st.builds(Failed, TEXT, NAME, METADATA),
+    st.builds(Canceled, TEXT),
+)
+SILENT: st.SearchStrategy[Event | None] = st.one_of(
+    st.none(),
+    st.builds(Started, MAYBE_NAME, MAYBE_NAME),
+    st.builds(Steered, MESSAGES),
+)
+NUMBERS = st.integers(1, 99)
+USAGES = st.none() | st.builds(Usage, st.none() | st.integers(0, 2**40), extra=METADATA)
+REPLIES = st.builds(
+    StatusUpdate, STATES, MOMENTS, st.builds(Reply, SEVERAL_PARTS), NUMBERS, usage=USAGES
+)
+STATUSES = st.one_of(
+    REPLIES,
+    st.builds(StatusUpdate, STATES, MOMENTS, SPOKEN, NUMBERS, TEXT, USAGES),
+    st.builds(StatusUpdate, STATES, MOMENTS, SILENT, usage=USAGES),
+)
 CHUNKS = st.builds(
     ArtifactUpdate,
     NAME,
@@ -128,9 +167,10 @@ def artifacts(draw: st.DrawFn) -> Artifact:
 def tasks(draw: st.DrawFn) -> Task:
     task = Task(draw(NAME), draw(NAME), draw(MOMENTS), state=draw(STATES))
     task.status_time = draw(MOMENTS)
-    task.status_message = draw(st.none() | MESSAGES)
-    task.history = draw(st.lists(MESSAGES, max_size=3))
-    task.metadata = draw(OBJECT)
+    task.status = draw(st.none() | STATUSES)
+    spoken = STATUSES.filter(lambda update: update.number is not None)
+    task.history = draw(st.lists(MESSAGES | spoken, max_size=3))
+    task.reported = draw(st.lists(STATUSES, max_size=2))
     kept = draw(st.lists(artifacts(), max_size=2))
     task.artifacts = {artifact.id: artifact for artifact in kept}
     return task
@@ -485,17 +525,18 @@ def test_a_task_can_be_read_again(task: Task, length: int | None, with_artifacts
 
 
 @few
-@given(task=TASKS, length=st.none() | st.integers(0, 4), reply=st.none() | MESSAGES)
+@given(task=TASKS, length=st.none() | st.integers(0, 4), reply=st.none() | REPLIES)
 def test_the_result_of_a_send_can_be_read_again(
-    task: Task, length: int | None, reply: Message | None
+    task: Task, length: int | None, reply: StatusUpdate | None
 ) -> None:
     """A task, or the message that the agent replied with."""
     task.reply = reply
+    message = status_message(task, reply)
     for wire in WIRES:
         answer = told(wire.codec.encode_sent(task, length))
-        seen = wire.seen_message(reply) if reply else wire.seen_task(task, length)
+        seen = wire.seen_message(message) if message else wire.seen_task(task, length)
         same(wire.read_sent(answer), seen)
-        assert reply is None or told(wire.codec.encode_reply(reply)) == answer
+        assert message is None or told(wire.codec.encode_reply(message)) == answer
 
 
 @given(task_id=NAME, context_id=NAME, update=UPDATES, final=FLAG)
@@ -515,7 +556,7 @@ def seen_update(
     if isinstance(update, ArtifactUpdate):
         return UpdateSeen(task.id, task.context_id, wire.seen_chunk(update))
     last = final if wire is OLD else None
-    return UpdateSeen(task.id, task.context_id, wire.seen_status(update), last)
+    return UpdateSeen(task.id, task.context_id, wire.seen_status(task, update), last)
 
 
 @few

@@ -27,7 +27,7 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.process.process_tree import reap_orphans
-from bridge.runtime.context import Agent
+from bridge.runtime.agent import Agent
 from bridge.runtime.tasks import TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
@@ -35,6 +35,7 @@ from bridge.session.pool import SessionPool, Use
 from bridge.session.session import Limits
 from bridge.store.tasks import Record, Retention, TaskStore
 from bridge.task.message import Message, Role, TextPart
+from bridge.task.render import status_message, task_metadata
 from bridge.task.state import StatusUpdate, TaskState
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
@@ -43,6 +44,7 @@ from tests.children import children
 from tests.liveness import Liveness, listening
 
 WITHIN = 15.0
+TOOL = '{"type": "tool_call", "id": "1", "name": "Read", "input": {}}'
 
 
 class Bridge:
@@ -115,7 +117,8 @@ def answer(record: Record) -> str:
 
 
 def message(record: Record) -> str:
-    return record.task.status_message.text if record.task.status_message else ""
+    told = status_message(record.task, record.task.status)
+    return told.text if told else ""
 
 
 def statuses(record: Record) -> list[TaskState]:
@@ -258,8 +261,8 @@ async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_e
 
     bridge = make()
     with monkeypatch.context() as patch:
-        patch.setattr("bridge.task.render.progress", broken)
-        record = await bridge.run("text a\nstatus b\ntext c", "c")
+        patch.setattr("bridge.task.text.capped", broken)
+        record = await bridge.run(f"text a\nline {TOOL}\ntext c", "c")
     assert record.task.state is TaskState.FAILED
     assert "log" in message(record) and endings(record) == [TaskState.FAILED]
     assert (await bridge.run("text d", "c")).task.state is TaskState.COMPLETED
@@ -322,14 +325,6 @@ async def test_conversations_that_share_a_few_places_all_go_on(make: Make, seed:
             await asyncio.gather(*(ends(bridge, *pair, chance) for pair in begun))
             await bridge.rested()
     assert len(processes()) <= 3
-
-
-async def test_a_message_at_the_moment_when_a_session_expires_is_served_by_it(make: Make) -> None:
-    bridge = make()
-    await bridge.run("turn", "c")
-    record = bridge.send("turn", "c")
-    bridge.manager._contexts["c"]._expire()  # before the loop has run anything
-    assert answer(await ended(record)) == "2"
 
 
 async def test_a_warm_session_gives_up_its_place_the_longest_idle_one_first(
@@ -627,7 +622,7 @@ async def test_a_directory_that_was_swapped_for_a_link_is_not_gone_to(
     record = await bridge.run("exit 3", "c")  # a session that is still warm is where it was
     record = await bridge.run("cwd", "c")
     assert record.task.state is TaskState.FAILED
-    assert record.task.metadata["bridge"]["reason"] == "launch"
+    assert task_metadata(record.task) == {"bridge": {"reason": "launch"}}
     assert "not the directory any more" in message(record)
     assert str(outside) not in message(record)
 

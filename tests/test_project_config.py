@@ -73,8 +73,8 @@ async def test_what_it_cannot_be_kept_from_is_the_end_of_the_task(workspace: Pat
         task = await server.client().send("env")
     assert state(task) == "failed" and "artifacts" not in task
     assert said(task) == (
-        "This repository brings along what the agent would run by itself: hook. Remove it, or let "
-        "it be used (AGENT_PROJECT_CONFIG=allow)."
+        "The agent would run files of this repository by itself: hook. Remove them, or allow their "
+        "use (AGENT_PROJECT_CONFIG=allow)."
     )
     assert task["metadata"]["bridge"]["reason"] == "project-config"
 

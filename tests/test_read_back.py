@@ -28,9 +28,10 @@ from bridge.store.tasks import (
     Retention,
     TaskStore,
 )
+from bridge.task.artifact import Artifact
 from bridge.task.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.task.message import TextPart
-from bridge.task.state import ENDINGS, Artifact, Task, Update
+from bridge.task.state import ENDINGS, StatusUpdate, Task, Update
 from tests.client import RpcError, artifact_text, streamed_text, task_id
 from tests.served import serving
 from tests.test_store import begin, happen, journal, store
@@ -262,8 +263,8 @@ async def test_a_reader_from_the_beginning_of_a_long_task_misses_nothing(tasks: 
     happen(tasks, record, Done())
     found = await reader
     assert [number for number, _ in found] == list(range(1, 9002))
-    texts = [update.message.text for _, update in found[:-1] if update.message]  # type: ignore[union-attr]
-    assert texts == [f"{number}\n" for number in range(9000)]
+    events = [update.event for _, update in found[:-1] if isinstance(update, StatusUpdate)]
+    assert events == [Status(f"{number}") for number in range(9000)]
     assert await middle == found[1234:]
 
 

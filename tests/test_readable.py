@@ -8,11 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
+from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
 from bridge.task.text import (
     DATA_BYTES,
     DEPTH,
     MESSAGE_CHARS,
     STATUS_CHARS,
+    bounded,
     capped,
     exact,
     is_deep,
@@ -183,3 +185,47 @@ def test_depth_is_counted_in_levels() -> None:
     assert not is_deep(nested(DEPTH - 1))
     assert is_deep(nested(DEPTH))
     assert not is_deep([[]] * 1000)
+
+
+# --- events that are cut before they happen ------------------------------------------------------
+
+LARGE = {"content": "x" * 100_000, "path": "/w/a"}
+MANY = tuple(FileChange(f"/w/{number}", "update", "+x\n" * 500) for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        (ToolCall("c", "Write", LARGE), "input"),
+        (ToolCall("c", "Write", [["y" * 3000] * 10] * 10), "input"),
+        (ToolResult("c", "z" * 1_000_000), "output"),
+        (ToolResult("c", "ok", changes=MANY), "changes"),
+        (Question("q", "permission", "?", subject=LARGE), "subject"),
+    ],
+)
+def test_a_large_value_of_a_tool_is_cut_once_and_its_size_is_noted(event: Event, name: str) -> None:
+    cut = bounded(event)
+    assert isinstance(cut, ToolCall | ToolResult | Question)
+    assert cut.truncated == {name: len(orjson.dumps(getattr(event, name)))}
+    assert len(orjson.dumps(getattr(cut, name))) <= DATA_BYTES
+    assert bounded(cut) == cut
+
+
+def test_of_many_changes_the_first_ones_are_kept() -> None:
+    cut = bounded(ToolResult("c", "ok", changes=MANY))
+    assert len(cut.changes) > 3
+    assert cut.changes == MANY[: len(cut.changes)]
+
+
+def test_a_status_keeps_the_text_that_is_shown() -> None:
+    status = Status("word " * 100_000, {"k": 1})
+    cut = bounded(status)
+    assert len(cut.text) < 1000
+    assert (one_line(cut.text), cut.data) == (one_line(status.text), {"k": 1})
+
+
+@pytest.mark.parametrize(
+    "event", [ToolCall("c", "Read", {"path": "/w"}), ToolResult("c", "ok"), Status("s")]
+)
+def test_small_events_are_left_as_they_are(event: Event) -> None:
+    assert bounded(event) is event

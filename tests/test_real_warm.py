@@ -75,6 +75,7 @@ async def test_claude_code_is_told_the_workspace_of_now(tmp_path: Path) -> None:
     git(workspace, "init", "-q")
     async with serving(CLAUDE_CODE, tmp_path, BRIDGE_WARM_SESSIONS="1") as real:
         await warm_in(real.client(), 1)
+        await idle(real)
         git(workspace, "add", ".")
         git(workspace, *OF_A_COMMIT)
         (workspace / "CLAUDE.md").write_text("Be TERSE.")
@@ -83,6 +84,16 @@ async def test_claude_code_is_told_the_workspace_of_now(tmp_path: Path) -> None:
         assert "TERSE" in asked
         assert "VERBOSE" not in asked
         assert "SECOND" in asked
+
+
+async def idle(real: Real) -> None:
+    """Until the CLI has done nothing for half a second: it has read what it reads at its start."""
+    before, quiet = -1.0, 0
+    async with asyncio.timeout(30.0):
+        while quiet < 10:
+            await asyncio.sleep(0.05)
+            spent = sum(sum(one.cpu_times()[:2]) for one in real.processes())
+            quiet, before = (quiet + 1 if spent == before else 0), spent
 
 
 def git(folder: Path, *words: str) -> None:

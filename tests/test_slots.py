@@ -251,8 +251,8 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
                 await one.log.changed()
     for one in tasks:
         updates = [entry.update for entry in one.log._entries]
-        said = [one.message for one in updates if isinstance(one, StatusUpdate)]
-        assert sum("queued:" in one.text for one in said if one) == 1
+        causes = [update.event for update in updates if isinstance(update, StatusUpdate)]
+        assert sum(isinstance(event, Queued) for event in causes) == 1
 
 
 async def test_the_pauses_between_updates_grow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,11 +76,13 @@ MESSAGES = st.builds(
     NAMES,
     METADATA,
 )
+SIZES = st.none() | st.dictionaries(TEXT, st.integers(0, 2**40), max_size=2)
 # Members whose type says less than what may be in them.
 st.register_type_strategy(Message, MESSAGES)
 LOOSE: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (ToolCall, "input"): JSON,
     (ToolResult, "output"): JSON,
+    **{(kind, "truncated"): SIZES for kind in (ToolCall, ToolResult, Question)},
     (ArtifactChunk, "parts"): st.lists(PARTS, max_size=3).map(tuple),
     (Reply, "parts"): st.lists(PARTS, max_size=3).map(tuple),
 }
@@ -326,3 +328,18 @@ def test_options_of_a_conversation_are_kept() -> None:
 
 def test_nothing_of_tests_is_written_into_the_checkout() -> None:
     assert not (Path(__file__).parent.parent / ".hypothesis").exists()
+
+
+def test_events_of_the_version_before_truncated_values_can_be_read() -> None:
+    written = (
+        b'[["ToolCall",{"id":"c","name":"Write","input":{"a":1},"parent":null}],'
+        b'["ToolResult",{"id":"c","output":"ok","is_error":false,"name":null,"parent":null,'
+        b'"changes":[{"path":"/w/a","kind":"create","diff":"+a"}]}],'
+        b'["Question",{"id":"q","kind":"text","text":"?","options":[],"subject":null,'
+        b'"free_text":true,"multiple":false}]]'
+    )
+    assert load_events(written) == [
+        ToolCall("c", "Write", {"a": 1}),
+        ToolResult("c", "ok", changes=(FileChange("/w/a", "create", "+a"),)),
+        Question("q", "text", "?", free_text=True),
+    ]

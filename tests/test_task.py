@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from bridge.a2a import CODECS
+from bridge.task.artifact import LAST_WORDS, ArtifactUpdate
 from bridge.task.events import (
     ENDINGS,
     AgentEvent,
@@ -49,16 +50,16 @@ from bridge.task.events import (
     merge_text,
 )
 from bridge.task.message import Message, Role, TextPart
+from bridge.task.render import history, status_message, status_metadata, task_metadata
 from bridge.task.state import (
-    LAST_WORDS,
     TRANSITIONS,
-    ArtifactUpdate,
     IllegalTransition,
     StatusUpdate,
     Task,
     TaskState,
     Update,
 )
+from bridge.task.text import bounded
 from tests.diagram import edges, mermaid
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -76,7 +77,7 @@ def task(*events: Event, show_thoughts: bool = False) -> Task:
 
 
 def apply(to: Task, *events: Event) -> list[Update]:
-    return [update for event in events for update in to.apply(event, NOW)]
+    return [update for event in events for update in to.apply(bounded(event), NOW)]
 
 
 def ask(name: str = "q", kind: typing.Literal["permission", "auth"] = "permission") -> Question:
@@ -103,17 +104,26 @@ def states(updates: Iterable[Update]) -> list[TaskState]:
     return [update.state for update in statuses(updates)]
 
 
-def said(update: Update) -> str:
+def shown(update: Update | None) -> Message:
+    """The message of a status, as clients get it."""
     assert isinstance(update, StatusUpdate)
-    assert update.message
-    return update.message.text.removesuffix("\n")
+    message = status_message(Task("t", "c", NOW), update)
+    assert message
+    return message
+
+
+def said(update: Update) -> str:
+    return shown(update).text.removesuffix("\n")
 
 
 def data(update: Update) -> Any:
-    """What a status says to programs."""
+    """The facts of a status, for programs."""
+    return shown(update).facts
+
+
+def metadata(update: Update) -> Any:
     assert isinstance(update, StatusUpdate)
-    assert update.message
-    return update.message.facts
+    return status_metadata(update)
 
 
 def texts(parts: Sequence[Any]) -> list[str]:
@@ -193,13 +203,12 @@ def test_a_blank_line_parts_two_blocks_where_the_first_ends_in_no_newline(
 
 def test_a_long_text_that_is_dropped_leaves_the_same_updates_and_the_same_last_words() -> None:
     one, lean = task(Text("a" * LAST_WORDS), Text("b")), task(Text("a" * LAST_WORDS), Text("b"))
-    lean.shed()
+    lean.drop_content()
     for event in (Text("c", new_block=True), Status("x"), Text("d" * 9), Text("e" * LAST_WORDS)):
         assert apply(one, event) == apply(lean, event)
-        lean.shed()
+        lean.drop_content()
     assert apply(one, Done()) == apply(lean, Done())
-    assert one.status_message
-    assert one.status_message.text == "[…] " + "e" * LAST_WORDS
+    assert shown(one.status).text == "[…] " + "e" * LAST_WORDS
 
 
 def test_the_answer_is_closed_before_the_end() -> None:
@@ -331,10 +340,10 @@ def test_the_first_event_sets_the_task_to_work_and_tells_the_session() -> None:
     one = task()
     (update,) = apply(one, Started("s", "model", "2.1", "plan"))
     facts = {"sessionId": "s", "model": "model", "cliVersion": "2.1", "mode": "plan"}
-    assert update == StatusUpdate(TaskState.WORKING, NOW, None, {"bridge": facts})
-    assert one.metadata == {"bridge": facts}
+    assert update == StatusUpdate(TaskState.WORKING, NOW, Started("s", "model", "2.1", "plan"))
+    assert metadata(update) == task_metadata(one) == {"bridge": facts}
     apply(one, Started("s2"))
-    assert one.metadata == {"bridge": {**facts, "sessionId": "s2"}}
+    assert task_metadata(one) == {"bridge": {**facts, "sessionId": "s2"}}
 
 
 def test_a_tool_call_is_told_in_one_line_and_in_data() -> None:
@@ -551,7 +560,9 @@ def test_what_is_not_understood_is_asked_again_with_a_hint() -> None:
 def test_history_has_everything_that_was_said_in_order() -> None:
     one = task(Status("first"), ask(), NotUnderstood(client("what?", "b"), "Yes or no."), answer())
     apply(one, Status("last"), Done("bye"))
-    spoken = [(message.role.value, message.text.partition("\n")[0]) for message in one.history]
+    spoken = [
+        (message.role.value, message.text.partition("\n")[0]) for message in history(one, None)
+    ]
     assert spoken == [
         ("user", "go"),
         ("agent", "first"),
@@ -566,22 +577,23 @@ def test_history_has_everything_that_was_said_in_order() -> None:
 
 def test_a_message_on_progress_is_history_when_the_next_status_takes_its_place() -> None:
     one = task(Status("first"))
-    assert [message.text for message in one.history] == ["go"]
+    assert [message.text for message in history(one, None)] == ["go"]
     apply(one, Status("second"))
-    assert [message.text for message in one.history] == ["go", "first\n"]
+    assert [message.text for message in history(one, None)] == ["go", "first\n"]
 
 
 @pytest.mark.parametrize("event", [ask(), ask(kind="auth"), Done("c"), Failed("d"), Canceled()])
 def test_a_question_and_the_end_are_history_at_once(event: Event) -> None:
     one = task(event)
-    assert one.history[-1] == one.status_message
+    assert one.history[-1] is one.status
     assert len(one.history) == 2
 
 
 def test_all_messages_belong_to_the_task_and_have_ids_of_their_own() -> None:
     one = task(Status("a"), ask(), answer(), Status("b"), Done("c"))
-    assert {(message.task_id, message.context_id) for message in one.history} == {("t", "c")}
-    assert len({message.id for message in one.history}) == len(one.history) == 6
+    told = history(one, None)
+    assert {(message.task_id, message.context_id) for message in told} == {("t", "c")}
+    assert len({message.id for message in told}) == len(told) == 6
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -596,8 +608,7 @@ def test_the_end_says_what_the_turn_cost_and_what_the_cli_tells_of_it() -> None:
     )
     tokens = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
     facts = {**tokens, "costUsd": 0.5, "cacheReadTokens": 0}
-    assert isinstance(end, StatusUpdate)
-    assert end.metadata == {"usage": facts, "bridge": {"result": {"turns": 2}}}
+    assert metadata(end) == {"usage": facts, "bridge": {"result": {"turns": 2}}}
 
 
 @pytest.mark.parametrize(
@@ -630,7 +641,7 @@ def test_a_turn_that_says_nothing_ends_without_a_message() -> None:
     one = task(ToolCall("c", "Bash", {}))
     (end,) = apply(one, Done(summary=" "))
     assert isinstance(end, StatusUpdate)
-    assert end.message is None
+    assert status_message(one, end) is None
     assert not one.artifacts
 
 
@@ -653,7 +664,7 @@ def test_a_bad_end_says_why(
     assert isinstance(end, StatusUpdate)
     assert end.state is state
     assert said(end) == event.text
-    assert end.metadata == ({"bridge": {"reason": reason}} if reason else None)
+    assert metadata(end) == ({"bridge": {"reason": reason}} if reason else None)
 
 
 def test_the_details_of_a_failure_are_data_and_its_text_is_for_people() -> None:
@@ -664,27 +675,26 @@ def test_the_details_of_a_failure_are_data_and_its_text_is_for_people() -> None:
 
 def test_a_failure_tells_what_was_used_before_it() -> None:
     (end,) = apply(task(Usage(cost_usd=0.5)), Failed("broke", "exit"))
-    assert isinstance(end, StatusUpdate)
-    assert end.metadata == {"bridge": {"reason": "exit"}, "usage": {"costUsd": 0.5}}
+    assert metadata(end) == {"bridge": {"reason": "exit"}, "usage": {"costUsd": 0.5}}
 
 
 def test_a_direct_reply_completes_the_task_with_its_message() -> None:
     one = task()
     (end,) = apply(one, Reply((TextPart("hello"),)))
-    assert one.reply
-    assert one.reply.role is Role.AGENT
-    assert isinstance(end, StatusUpdate)
-    assert (end.state, end.message) == (TaskState.COMPLETED, one.reply)
+    assert end is one.reply
+    assert (one.reply.state, shown(end).role) == (TaskState.COMPLETED, Role.AGENT)
+    assert (shown(end).text, shown(end).task_id) == ("hello", None)  # it is no task's message
+    assert [message.task_id for message in history(one, None)] == ["t", "t"]
 
 
 @pytest.mark.parametrize("ending", [Done(), Failed("x"), Rejected("x"), Canceled()])
 def test_nothing_happens_after_the_end(ending: Event) -> None:
     one = task(ending)
-    before = (one.state, one.status_message, list(one.history))
+    before = (one.state, one.status, list(one.history))
     for event in SAMPLES.values():
         with pytest.raises(IllegalTransition):
             one.apply(event, NOW)
-    assert (one.state, one.status_message, list(one.history)) == before
+    assert (one.state, one.status, list(one.history)) == before
 
 
 @pytest.mark.parametrize("event", [answer(), NotUnderstood(client("x"), "h")])

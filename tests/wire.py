@@ -25,8 +25,10 @@ from bridge.a2a.card import Card, Skill
 from bridge.a2a.codec import Codec, ListParams, Page, PushParams, SendParams, TaskParams
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
+from bridge.task.artifact import ArtifactUpdate
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import ArtifactUpdate, StatusUpdate, Task, TaskState
+from bridge.task.render import history, status_message, status_metadata, task_metadata
+from bridge.task.state import StatusUpdate, Task, TaskState
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -185,12 +187,20 @@ def plain_json(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusSeen:
+    state: TaskState
+    time: datetime
+    message: Message | None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSeen:
     """All that an answer says about a task; an artifact is the update that would create it."""
 
     id: str
     context_id: str
-    status: StatusUpdate
+    status: StatusSeen
     history: tuple[Message, ...]
     artifacts: tuple[ArtifactUpdate, ...]
     metadata: Mapping[str, Any] | None
@@ -202,7 +212,7 @@ class UpdateSeen:
 
     task_id: str
     context_id: str
-    update: StatusUpdate | ArtifactUpdate
+    update: StatusSeen | ArtifactUpdate
     final: bool | None = None
 
 
@@ -328,11 +338,24 @@ class Wire(ABC):
 
     def seen_message(self, message: Message) -> Message:
         parts = tuple(self.settled(self.sayable(part)) for part in message.parts)
-        return replace(message, parts=parts)
+        facts = {"bridge": message.facts} if message.facts else {}
+        metadata = {**(message.metadata or {}), **facts} if facts else message.metadata
+        return replace(message, parts=parts, metadata=metadata, facts=None)
 
-    def seen_status(self, update: StatusUpdate) -> StatusUpdate:
-        message = self.seen_message(update.message) if update.message else None
-        return replace(update, time=update.time.astimezone(UTC), message=message)
+    def seen_status(self, task: Task, update: StatusUpdate) -> StatusSeen:
+        return self._seen_status(
+            update.state, update.time, status_message(task, update), status_metadata(update)
+        )
+
+    def _seen_status(
+        self,
+        state: TaskState,
+        time: datetime,
+        message: Message | None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> StatusSeen:
+        seen = self.seen_message(message) if message else None
+        return StatusSeen(state, time.astimezone(UTC), seen, metadata)
 
     def seen_chunk(self, update: ArtifactUpdate) -> ArtifactUpdate:
         """An artifact has one part at least (1.0 §4.1.7): an empty text if there is none."""
@@ -353,10 +376,10 @@ class Wire(ABC):
         return TaskSeen(
             task.id,
             task.context_id,
-            self.seen_status(StatusUpdate(task.state, task.status_time, task.status_message)),
-            tuple(self.seen_message(task.history[at]) for at in range(first, count)),
+            self._seen_status(task.state, task.status_time, status_message(task, task.status)),
+            tuple(map(self.seen_message, history(task, None)[first:count])),
             tuple(map(self.seen_chunk, artifacts)),
-            task.metadata or None,
+            task_metadata(task),
         )
 
     @abstractmethod
@@ -457,10 +480,10 @@ class Wire(ABC):
                 found.may("metadata", dict),
             )
 
-    def read_status(self, value: Any, metadata: Mapping[str, Any] | None = None) -> StatusUpdate:
+    def read_status(self, value: Any, metadata: Mapping[str, Any] | None = None) -> StatusSeen:
         with Reader(value) as found:
             message = found.may("message", dict)
-            return StatusUpdate(
+            return StatusSeen(
                 self.states[found.need("state", str)],
                 moment(found.need("timestamp", str)),
                 None if message is None else self.read_message(message),

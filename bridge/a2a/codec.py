@@ -32,8 +32,10 @@ from pydantic.alias_generators import to_camel
 
 from bridge import errors
 from bridge.a2a.card import EXTENSION, Card
+from bridge.task.artifact import Artifact, ArtifactUpdate
 from bridge.task.message import DataPart, Message, Part, Role, TextPart
-from bridge.task.state import Artifact, ArtifactUpdate, StatusUpdate, Task, TaskState, Update
+from bridge.task.render import history, status_message, status_metadata, task_metadata
+from bridge.task.state import StatusUpdate, Task, TaskState, Update
 from bridge.task.text import is_deep
 
 ERROR_DOMAIN = "a2a-protocol.org"
@@ -255,17 +257,30 @@ class Codec(ABC):
         """The body of a notification; None for no notification."""
 
     @abstractmethod
-    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
-        """The result of a send: a task, or the message of a direct reply. It is also the first
-        item of a stream."""
+    def item(self, kind: str, encoded: dict[str, Any], final: bool) -> dict[str, Any]:
+        """An object as the result of a send, or as an item of a stream. `kind`: "task", "message",
+        "status-update" or "artifact-update"; `final`: the last item."""
 
-    @abstractmethod
+    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
+        """The result of a send: a task or, if the agent replied directly, a message. It is also
+        the first item of a stream."""
+        reply = status_message(task, task.reply)
+        if reply:
+            return self.encode_reply(reply)
+        return self.item("task", self.encode_task(task, history_length), final=False)
+
     def encode_reply(self, message: Message) -> dict[str, Any]:
         """The result of a send that is a message."""
+        return self.item("message", self.encode_message(message), final=False)
 
-    @abstractmethod
     def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
         """An item of a stream. `final`: it is the last item."""
+        if isinstance(update, ArtifactUpdate):
+            return self.item("artifact-update", self.encode_chunk(task, update), final)
+        message, metadata = status_message(task, update), status_metadata(update)
+        return self.item(
+            "status-update", self.encode_status(task, update, message, metadata), final
+        )
 
     @abstractmethod
     def encode_part(self, part: Part) -> dict[str, Any]: ...
@@ -280,17 +295,17 @@ class Codec(ABC):
     def encode_task(
         self, task: Task, history_length: int | None = None, with_artifacts: bool = True
     ) -> dict[str, Any]:
-        history = [self.encode_message(message) for message in recent(task.history, history_length)]
+        messages = [self.encode_message(message) for message in history(task, history_length)]
         kept = task.artifacts.values() if with_artifacts else ()
         artifacts = [self.encode_artifact(artifact) for artifact in kept]
         return without_none(
             **self.kind("task"),
             id=task.id,
             contextId=task.context_id,
-            status=self._status(task.state, task.status_time, task.status_message),
-            history=history or None,
+            status=self._status(task.state, task.status_time, status_message(task, task.status)),
+            history=messages or None,
             artifacts=artifacts or None,
-            metadata=task.metadata or None,
+            metadata=task_metadata(task),
         )
 
     def encode_page(self, tasks: Iterable[Task], asked: ListParams, page: Page) -> dict[str, Any]:
@@ -330,13 +345,19 @@ class Codec(ABC):
             artifact.id, artifact.name, artifact.description, parts, artifact.metadata
         )
 
-    def encode_status(self, task: Task, update: StatusUpdate) -> dict[str, Any]:
+    def encode_status(
+        self,
+        task: Task,
+        update: StatusUpdate,
+        message: Message | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
         return without_none(
             **self.kind("status-update"),
             taskId=task.id,
             contextId=task.context_id,
-            status=self._status(update.state, update.time, update.message),
-            metadata=update.metadata,
+            status=self._status(update.state, update.time, message),
+            metadata=metadata,
         )
 
     def encode_chunk(self, task: Task, update: ArtifactUpdate) -> dict[str, Any]:
@@ -443,13 +464,6 @@ def checked_base64(value: str) -> str:
     except binascii.Error as error:
         raise ValueError(f"not base64: {error}") from None
     return text
-
-
-def recent(history: Sequence[Message], length: int | None) -> Sequence[Message]:
-    """The `length` most recent messages (§3.2.4); None: all messages."""
-    if length is None:
-        return history
-    return history[len(history) - min(length, len(history)) :]
 
 
 def timestamp(time: datetime) -> str:

@@ -200,18 +200,8 @@ class V0_3(Codec):
             raise InvalidParams(f"Invalid params: {field}: {problem}", [(field, problem)])
         return PushParams(named.id, named.push_notification_config_id or None)
 
-    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
-        if task.reply:
-            return self.encode_reply(task.reply)
-        return self.encode_task(task, history_length)
-
-    def encode_reply(self, message: Message) -> dict[str, Any]:
-        return self.encode_message(message)
-
-    def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
-        if isinstance(update, StatusUpdate):
-            return {**self.encode_status(task, update), "final": final}
-        return self.encode_chunk(task, update)
+    def item(self, kind: str, encoded: dict[str, Any], final: bool) -> dict[str, Any]:
+        return {**encoded, "final": final} if kind == "status-update" else encoded
 
     def encode_part(self, part: Part) -> dict[str, Any]:
         match part:

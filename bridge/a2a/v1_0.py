@@ -29,7 +29,7 @@ from bridge.a2a.codec import (
     without_none,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import StatusUpdate, Task, TaskState, Update
+from bridge.task.state import Task, TaskState, Update
 
 # ProtoJSON accepts an enum's number as well as its name.
 _ROLES: Mapping[str | int, Role] = {
@@ -41,6 +41,12 @@ _ROLES: Mapping[str | int, Role] = {
     "agent": Role.AGENT,
 }
 _CONTENT = ("text", "raw", "url", "data")
+_ITEMS = {
+    "task": "task",
+    "message": "message",
+    "status-update": "statusUpdate",
+    "artifact-update": "artifactUpdate",
+}
 
 
 class _Part(Params):
@@ -211,18 +217,8 @@ class V1_0(Codec):
         """Parts outside of a message, for the `jsonl` protocol. Raises InvalidParams."""
         return tuple(part.decoded() for part in parse(_Parts, {"parts": parts}).parts)
 
-    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
-        if task.reply:
-            return self.encode_reply(task.reply)
-        return {"task": self.encode_task(task, history_length)}
-
-    def encode_reply(self, message: Message) -> dict[str, Any]:
-        return {"message": self.encode_message(message)}
-
-    def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
-        if isinstance(update, StatusUpdate):
-            return {"statusUpdate": self.encode_status(task, update)}
-        return {"artifactUpdate": self.encode_chunk(task, update)}
+    def item(self, kind: str, encoded: dict[str, Any], final: bool) -> dict[str, Any]:
+        return {_ITEMS[kind]: encoded}
 
     def encode_part(self, part: Part) -> dict[str, Any]:
         match part:

@@ -4,7 +4,7 @@ then writes the bytes that data_to_send() returns.
 One adapter object serves one child process. The session that owns it calls, in this order:
 
     launch()                     once, before the process is started
-    greet()                      optional, before the first turn
+    greet()                      for a diagnosis only, before the first turn
     prompt(prompt)               at the beginning of each turn
     steer(prompt)                when a further message joins the turn (only if `steers`)
     receive_line(line)           for each line of stdout; returns its events
@@ -238,13 +238,9 @@ class Adapter(ABC):
     may_reply: ClassVar[bool] = False
     """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
 
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "greeted"
-    """How far a process can get before the first prompt: `started` if its greeting would store the
-    state of the workspace; `no` if it runs its CLI again for each turn."""
-
-    remembers: ClassVar[tuple[str, ...]] = ()
-    """Files of a workspace, besides `project_files`, that the process reads before the first prompt
-    and passes to its model later: patterns as those."""
+    can_prewarm: ClassVar[bool] = True
+    """Whether a process can be started before there is a prompt for it; not if the CLI runs once
+    for each turn. A change of `project_files`, instructions or the state of git replaces it."""
 
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""

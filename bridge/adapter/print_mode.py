@@ -14,7 +14,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from bridge.adapter import (
     INTERRUPTED,
@@ -52,7 +52,7 @@ class RunnerAdapter(Adapter):
     one process for all turns. Subclasses call run(), and get the output in heard_line() and the
     other methods of that kind."""
 
-    warms: ClassVar[Literal["greeted", "started", "no"]] = "no"
+    can_prewarm: ClassVar[bool] = False
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)

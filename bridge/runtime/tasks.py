@@ -23,12 +23,16 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from bridge.runtime.agent import Agent
 from bridge.runtime.audience import Audience, Listener
-from bridge.runtime.context import Agent, Context
+from bridge.runtime.context import Context
 from bridge.runtime.extension import OnDisconnect, Options, read_options
 from bridge.runtime.idempotency import Taken, key_of_message
+from bridge.runtime.lease import Lease
+from bridge.runtime.questions import Questions
+from bridge.runtime.recorder import Recorder
 from bridge.session.pool import SessionPool
-from bridge.session.prewarm import Warm
+from bridge.session.prewarm import Prewarm
 from bridge.store.tasks import Record, Stored, TaskStore
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import StatusUpdate, Task
@@ -107,7 +111,10 @@ class TaskManager:
         self._taken = Taken()
         self._watchers: list[Watcher] = []
         self._contexts: dict[str, Context] = {}
-        self._warm = Warm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
+        self._warm = Prewarm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
+        self._recorder = Recorder(
+            store, agent.audit, on_status=self._changed, on_end=self._finished
+        )
         self._closing = False
         self.kept: Sequence[str] = ()  # markers of the sessions that outlive this server
 
@@ -198,7 +205,7 @@ class TaskManager:
         task.history.append(message)
         record = Record(task)
         self._store.add(record, message)
-        facts = {"agent": self._store.agent, "cwd": context.cwd}
+        facts = {"agent": self._store.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(record, message)
         self._audience.leave(record)  # until its client listens
@@ -307,7 +314,7 @@ class TaskManager:
         """End every process at once, without waiting for any."""
         self._warm.kill()
         for context in self._contexts.values():
-            context.kill()
+            context.lease.kill()
 
     def _abandon(self, record: Record) -> None:
         """Its client has gone for good."""
@@ -340,7 +347,7 @@ class TaskManager:
             raise UnsupportedOperation(text)
         context = self._contexts.get(_key(task))
         if context:
-            check_place(context.cwd, principal.workspaces)
+            check_place(context.lease.start.cwd, principal.workspaces)
         if context and self._steers(context, record, message):
             return self._steer(context, record, message, principal)
         if task.question is None or context is None:
@@ -394,7 +401,7 @@ class TaskManager:
         key = key_of(principal.id, message.context_id or str(uuid.uuid4()))
         known = self._contexts.get(key)
         if known:
-            check_place(known.cwd, principal.workspaces)
+            check_place(known.lease.start.cwd, principal.workspaces)
             self._check_same(known, options)
             return known
         cwd = self._workspaces.resolve(options.cwd, principal.workspaces)
@@ -404,14 +411,24 @@ class TaskManager:
         return self._new_context(key, start)
 
     def _new_context(self, key: str, start: SessionStart) -> Context:
-        watchers = (self._finished, self._changed)
-        context = Context(key, start, self._agent, self._warm, self._store, *watchers)
+        agent = self._agent
+        lease = Lease(
+            key,
+            start,
+            store=self._store,
+            make=agent.sessions.make,
+            prewarm=self._warm,
+            idle_seconds=agent.idle_seconds,
+            waits_a_minute=agent.resumes_next_minute,
+        )
+        questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
+        context = Context(agent, recorder=self._recorder, questions=questions, lease=lease)
         self._contexts[key] = context
         return context
 
     def _check_queue(self, context: Context) -> None:
         """Raises UnsupportedOperation if the context does not take another task now."""
-        if self._policy.when_busy == "reject" and not context.idle:
+        if self._policy.when_busy == "reject" and not context.lease.idle:
             raise UnsupportedOperation("Task is already working.")
         if context.queued >= self._policy.queue:
             text = f"{context.queued} tasks of this context are waiting already"
@@ -419,12 +436,15 @@ class TaskManager:
 
     def _check_same(self, context: Context, options: Options) -> None:
         """What a conversation began with stays as it is. Raises InvalidParams."""
-        if options.cwd is not None and self._workspaces.resolve(options.cwd) != context.cwd:
+        if (
+            options.cwd is not None
+            and self._workspaces.resolve(options.cwd) != context.lease.start.cwd
+        ):
             text = "this context works in another directory; begin a new context"
             raise InvalidParams(text, [("metadata.bridge.cwd", text)])
         for name in ("model", "mode", "budget_usd"):
             wanted = getattr(options.session, name)
-            if wanted is not None and wanted != getattr(context.options, name):
+            if wanted is not None and wanted != getattr(context.lease.start.options, name):
                 text = f"this context began with another {name}; begin a new context"
                 raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
@@ -443,7 +463,7 @@ class TaskManager:
             for gone in self._store.finished(record):
                 self._forget(gone.task)
         while len(self._contexts) > self._store.keep:
-            cold = next((key for key, one in self._contexts.items() if one.cold), None)
+            cold = next((key for key, one in self._contexts.items() if one.lease.cold), None)
             if cold is None:
                 return
             del self._contexts[cold]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bridge.a2a.card import Skill
 from bridge.push.notifier import Push
-from bridge.runtime.context import Agent
+from bridge.runtime.agent import Agent
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import Policy, TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
@@ -19,7 +19,7 @@ from bridge.server.app import ServedAgent
 from bridge.server.state_dir import NO_STATE, State
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool
-from bridge.session.prewarm import Plan
+from bridge.session.prewarm import PrewarmPlan
 from bridge.session.session import Limits
 from bridge.store.tasks import Retention, TaskStore
 from bridge.telemetry.gc_tuning import Heap
@@ -168,13 +168,9 @@ def _session_factory(
     )
 
 
-def _warm(agent: ConfiguredAgent) -> Plan:
-    adapter = agent.adapter
-    return Plan(
-        number=agent.settings.limits.warm_sessions if adapter.warms != "no" else 0,
-        greet=adapter.warms == "greeted",
-        files=(*adapter.project_files, *adapter.remembers),
-    )
+def _warm(agent: ConfiguredAgent) -> PrewarmPlan:
+    number = agent.settings.limits.warm_sessions if agent.adapter.can_prewarm else 0
+    return PrewarmPlan(number, agent.adapter.project_files)
 
 
 def _attachments(

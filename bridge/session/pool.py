@@ -108,7 +108,6 @@ class SessionPool:
         self._closing: asyncio.Task[None] | None = None  # of idle sessions beyond the limit
         self._announcing: asyncio.TimerHandle | None = None
         self._announced = -math.inf  # when the last round was
-        self.starting = asyncio.Lock()  # held while a spare session is started: one at a time
 
     def figures(self) -> Mapping[str, int | bool]:
         """How much is in use, for GET /health. `queued`: tasks that wait for a place."""

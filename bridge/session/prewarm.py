@@ -1,8 +1,7 @@
-"""Sessions that nobody has asked for yet: CLIs that are started and greeted ahead of the first task
-of a new context, so that it need not wait for that.
+"""CLIs that are started ahead of the first task of a new context.
 
-They have places of the pool that nobody needs, and give them up to whoever does. A context takes
-one over only where its own would be started just so; then it is a session like any other.
+They use free slots of the pool and are evicted first. Their output waits in its pipe, and their
+handshake for the first prompt: a context that takes one has a session like any other.
 """
 
 from __future__ import annotations
@@ -13,312 +12,214 @@ import logging
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from bridge.adapter import SessionStart
 from bridge.errors import LaunchError
 from bridge.session.pool import SessionPool
 from bridge.session.session import Session
-from bridge.task.events import ENDINGS, AgentEvent, Failed, Question, Started, TimedOut
+from bridge.task.events import AgentEvent, Failed, TimedOut
 from bridge.workspace.project_config import TRUSTING, Trust, state
 
 log = logging.getLogger(__name__)
 
-OLD = 900.0  # seconds: what a CLI knows of its login, its settings and the workspace grows old
-LOOK_AGAIN = 60.0  # seconds until it is looked whether a workspace is another by now
-GREETED_WITHIN = 60.0
-MOST_HEARD = 100  # events before anybody has asked for any
-WORKSPACES = 4  # that have spare sessions: the default one, and those that were used last
-LONGEST_PAUSE = 600.0  # seconds between attempts, where the CLI does not stay
-
-
-class _Unfit(Exception):
-    """What it says is for somebody who is not there yet."""
+MAX_AGE = 900.0  # seconds: login, settings and workspace change, and the CLI has read them
+LOOK_AGAIN = 60.0  # seconds between two looks at the files of the workspace
+LONGEST_PAUSE = 600.0  # seconds between two attempts to start a CLI that does not stay
+# Instructions and the state of git: Claude Code reads both within a second of its start.
+READ_AT_START = (
+    *("*.md", ".*/*.md", ".*/rules/**/*.md"),
+    *(".git/HEAD", ".git/index", ".git/logs/HEAD"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`number`: of sessions that are kept ready in a workspace. `greet`: with the handshake done.
-    `files`: patterns of what they read there when they begin."""
+class PrewarmPlan:
+    """`number`: of sessions to keep ready. `files`: patterns of the files in the workspace that the
+    CLI reads at its start, besides READ_AT_START."""
 
     number: int = 0
-    greet: bool = True
     files: tuple[str, ...] = ()
 
 
-NOTHING = Plan()
+NOTHING = PrewarmPlan()
 
 
-class Spare:
-    """A session from its start until it is taken, or ends. `heard`: what it has said meanwhile.
-    `plan`: how far it gets. `ended` is told when it is gone; `problem` says why, unless that was
-    wanted."""
+class PrewarmedSession:
+    """A session without a task, until it is taken or ends. `ended` is called at its end, unless it
+    is taken; `problem` is the cause, empty for an intended end."""
 
     owner = ""
     idle = True
 
     def __init__(
-        self, start: SessionStart, session: Session, plan: Plan, ended: Callable[[Spare], None]
+        self,
+        start: SessionStart,
+        session: Session,
+        files: Sequence[str],
+        ended: Callable[[PrewarmedSession], None],
     ) -> None:
         self.start = start
         self.session = session
-        self.heard: list[AgentEvent] = []
         self.problem = "it ended by itself"
-        self._plan = plan
+        self._files = files
         self._ended = ended
-        self._seen = state(start.cwd, plan.files)
-        self._settled = asyncio.Event()  # it is ready, or will never be
-        self._greeted = False
+        self._seen = state(start.cwd, files)
         self._taken = False
-        self._closing = False
         self._life = asyncio.create_task(self._live())
         self._life.add_done_callback(lambda life: self._over())
 
     @property
-    def ready(self) -> bool:
-        return self._greeted and self.session.healthy and not self._closing
-
-    @property
     def fresh(self) -> bool:
-        """Whether it would find the workspace as it was when it began."""
+        """Whether the workspace is as it was at the start of the CLI."""
         try:
-            return state(self.start.cwd, self._plan.files) == self._seen
+            return state(self.start.cwd, self._files) == self._seen
         except OSError:
             return False
 
     def fits(self, start: SessionStart) -> bool:
-        """Whether a session with this start would be the same, but for its conversation's id."""
-        return self.ready and _launched(start) == _launched(self.start) and self.fresh
-
-    async def settle(self) -> None:
-        """Until it is ready, or will never be."""
-        try:
-            async with asyncio.timeout(GREETED_WITHIN):
-                await self._settled.wait()
-        except TimeoutError:
-            self.give_up(f"it was not ready within {GREETED_WITHIN:g} s")
+        """Whether a session with this start would differ in the id of its conversation only."""
+        return self.session.healthy and _launch(start) == _launch(self.start) and self.fresh
 
     def take(self) -> None:
-        """The session is somebody's, who will hear and end it."""
+        """The caller owns the session."""
         self._taken = True
         self._life.cancel()
 
-    def give_up(self, problem: str = "") -> None:
-        if not self._closing:
-            self._closing = True
-            self.problem = problem
-            self._life.cancel()
-
     async def close(self) -> None:
-        self.give_up()
+        self.problem = ""
+        self._life.cancel()
         await asyncio.wait([self._life])
 
     async def _live(self) -> None:
         try:
-            async with asyncio.timeout(OLD):
+            async with asyncio.timeout(MAX_AGE):
                 await self.session.open()
-                await self.session.run(self._greet, self._hear)
+                await self.session.run(self._wait, self._receive)
         except TimeoutError:
             self.problem = ""
-        except (LaunchError, _Unfit) as error:
+        except LaunchError as error:
             self.problem = str(error)
-        except Exception as error:
-            self.problem = f"{type(error).__name__}: {error}"
         finally:
             if not self._taken:
                 await self.session.stop()
+
+    def _wait(self) -> None:
+        self.session.pause(True)
+        self.session.waiting(True)  # the time limits of a turn do not count
+
+    def _receive(self, events: Sequence[AgentEvent | TimedOut]) -> None:
+        for event in events:  # of a CLI that has ended
+            if isinstance(event, Failed):
+                self.problem = self.problem and event.text
 
     def _over(self) -> None:
         if not self._taken:
             if self.session.spool:
                 shutil.rmtree(self.session.spool, ignore_errors=True)
-            self._settled.set()
             self._ended(self)
 
-    def _greet(self) -> None:
-        if not (self._plan.greet and self.session.greet()):
-            self._welcome()
 
-    def _welcome(self) -> None:
-        self._greeted = True
-        self._settled.set()
-        self.session.waiting(True)  # the time until it is taken does not count
-
-    def _hear(self, events: Sequence[AgentEvent | TimedOut]) -> None:
-        for event in events:
-            match event:
-                case Started() if not self._greeted:
-                    self._welcome()
-                case Failed(text) | TimedOut(text):
-                    self.problem = text or self.problem
-                case Question(text=text):
-                    raise _Unfit(f"it asks before it is told anything: {text}")
-                case _ if isinstance(event, ENDINGS) or len(self.heard) == MOST_HEARD:
-                    raise _Unfit("it does not wait for its first prompt")
-                case _:
-                    self.heard.append(event)
-
-
-@dataclass(slots=True, eq=False)
-class _Workspace:
-    """The spare sessions of a directory. `failures`: of those that did not stay, in a row."""
-
-    cwd: str
-    spares: list[Spare] = field(default_factory=list)
-    failures: int = 0
-    earliest: float = 0.0  # when the next one is begun, by the loop's clock
-
-
-class Warm:
-    """Keeps sessions of an agent ready in its default workspace `cwd`, and in the others that were
-    used last. `make`: a session that would be started so."""
+class Prewarm:
+    """Keeps sessions of an agent ready in its default workspace `cwd`. `make` makes a session."""
 
     def __init__(
         self,
         make: Callable[[SessionStart], Session],
         pool: SessionPool,
         cwd: str,
-        plan: Plan,
+        plan: PrewarmPlan,
         trust: Trust = TRUSTING,
     ) -> None:
         self.pool = pool
         self._make = make
-        self._plan = plan
+        self._cwd = cwd
+        self._number = plan.number
+        self._files = (*plan.files, *READ_AT_START)
         self._trust = trust
-        self._workspaces = {cwd: _Workspace(cwd)}  # the default one, then the last used last
+        self._sessions: list[PrewarmedSession] = []
+        self._failures = 0  # in a row
+        self._earliest = 0.0  # when the next one is started, by the loop's clock
         self._worker: asyncio.Task[None] | None = None
 
     @property
     def ready(self) -> int:
-        return sum(spare.ready for spare in self._spares())
+        return sum(one.session.healthy for one in self._sessions)
 
     def begin(self) -> None:
-        if self._plan.number:
+        if self._number:
             self._worker = asyncio.create_task(self._work())
 
     def has(self, start: SessionStart) -> bool:
-        """Whether take() would give a session."""
-        return self._fitting(start) is not None
+        """Whether take() would return a session."""
+        return any(one.fits(start) for one in self._sessions)
 
-    def take(self, start: SessionStart) -> Spare | None:
-        """A session that is ready and would be started so, if there is one. It has no place any
-        more, and is the caller's."""
-        spare = self._fitting(start)
-        workspace = self._used(start)
-        if spare and workspace:
-            workspace.spares.remove(spare)
-            workspace.failures = 0
-            spare.take()
-            self.pool.leave(spare)
-        return spare
+    def take(self, start: SessionStart) -> PrewarmedSession | None:
+        """A session that fits, if there is one. It has no slot any more, and is the caller's."""
+        found = next((one for one in self._sessions if one.fits(start)), None)
+        if found:
+            self._failures = 0
+            self._sessions.remove(found)
+            found.take()
+            self.pool.leave(found)
+        return found
 
     async def close(self) -> None:
-        """End all of them, and begin none any more."""
+        """End all of them, and start none any more."""
         if self._worker:
             self._worker.cancel()
             await asyncio.wait([self._worker])
-        await asyncio.gather(*(spare.close() for spare in self._spares()))
+        await asyncio.gather(*(one.close() for one in self._sessions))
 
     def kill(self) -> None:
         """End their processes at once, without waiting."""
-        for spare in self._spares():
-            spare.session.kill()
-
-    def _spares(self) -> list[Spare]:
-        return [spare for one in self._workspaces.values() for spare in one.spares]
-
-    def _fitting(self, start: SessionStart) -> Spare | None:
-        workspace = self._workspaces.get(start.cwd)
-        spares = workspace.spares if workspace else ()
-        return next((spare for spare in spares if spare.fits(start)), None)
-
-    def _used(self, start: SessionStart) -> _Workspace | None:
-        """The workspace of a session that one of them may have been, which is to have some."""
-        if not self._worker or _launched(start) != _launched(SessionStart(start.cwd, "")):
-            return None
-        default = next(iter(self._workspaces))
-        workspace = self._workspaces.get(start.cwd) or _Workspace(start.cwd)
-        if start.cwd != default:
-            self._workspaces.pop(start.cwd, None)
-            self._workspaces[start.cwd] = workspace
-        for cwd in list(self._workspaces)[1 : 1 - WORKSPACES]:
-            for spare in self._workspaces.pop(cwd).spares:
-                spare.give_up()
-        return workspace
-
-    # --- one after the other -------------------------------------------------------------------
+        for one in self._sessions:
+            one.session.kill()
 
     async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            for spare in self._spares():
-                if not spare.fresh:
-                    spare.give_up()
-            async with self.pool.starting:
-                begun = await self._start()
-                if begun:
-                    await begun.settle()
-            if begun is None:
+            await asyncio.gather(*(one.close() for one in self._sessions if not one.fresh))
+            if not (self._due() and await self.pool.vacate() and self._due()):
+                pause = self._earliest - loop.time()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pause()):
+                    async with asyncio.timeout(pause if 0 < pause < LOOK_AGAIN else LOOK_AGAIN):
                         await self.pool.changed()
+                continue
+            try:
+                self._start()
+            except Exception as error:  # of an adapter, or of the directory
+                self._fail(str(error))
 
-    async def _start(self) -> Spare | None:
-        """Begin the next session, where one is lacking and there is a place for it."""
-        if not (self._due() and await self.pool.vacate()):
-            return None
-        workspace = self._due()
-        if workspace is None:  # somebody else's meanwhile
-            return None
-        start = SessionStart(workspace.cwd, str(uuid.uuid4()))
-        try:
-            self._check(workspace.cwd)
-            session = self._make(start)
-            spare = Spare(start, session, self._plan, partial(self._ended, workspace))
-        except Exception as error:  # an adapter's, or the directory's
-            self._failed(workspace, str(error))
-            return None
-        workspace.spares.append(spare)
-        self.pool.lend(spare)
-        return spare
+    def _due(self) -> bool:
+        due = asyncio.get_running_loop().time() >= self._earliest
+        return due and len(self._sessions) < self._number
 
-    def _check(self, cwd: str) -> None:
-        found = self._trust.doubts(cwd) or self._trust.obstacles(cwd)
+    def _start(self) -> None:
+        found = self._trust.doubts(self._cwd) or self._trust.obstacles(self._cwd)
         if found:
-            raise _Unfit(f"the repository brings along {', '.join(found)}")
+            raise LaunchError(f"the repository brings along {', '.join(found)}")
+        start = SessionStart(self._cwd, str(uuid.uuid4()))
+        one = PrewarmedSession(start, self._make(start), self._files, self._end)
+        self._sessions.append(one)
+        self.pool.lend(one)
 
-    def _due(self) -> _Workspace | None:
-        now = asyncio.get_running_loop().time()
-        return next((one for one in self._lacking() if one.earliest <= now), None)
+    def _end(self, one: PrewarmedSession) -> None:
+        self._sessions.remove(one)
+        if one.problem:
+            self._fail(one.problem)
+        self.pool.leave(one)
 
-    def _lacking(self) -> list[_Workspace]:
-        return [one for one in self._workspaces.values() if len(one.spares) < self._plan.number]
-
-    def _pause(self) -> float:
-        """Seconds until one that did not stay is tried again, or a workspace is another."""
-        now = asyncio.get_running_loop().time()
-        later = [one.earliest - now for one in self._lacking() if one.earliest > now]
-        return min(LOOK_AGAIN, *later) if later else LOOK_AGAIN
-
-    def _ended(self, workspace: _Workspace, spare: Spare) -> None:
-        if spare in workspace.spares:
-            workspace.spares.remove(spare)
-        if spare.problem:
-            self._failed(workspace, spare.problem)
-        else:
-            workspace.failures = 0
-        self.pool.leave(spare)
-
-    def _failed(self, workspace: _Workspace, problem: str) -> None:
-        """Try again after a while, each time a longer one. The operator is told once."""
-        workspace.failures += 1
-        pause = min(2.0**workspace.failures, LONGEST_PAUSE)
-        workspace.earliest = asyncio.get_running_loop().time() + pause
-        if workspace.failures == 1:
-            facts = {"cwd": workspace.cwd, "reason": problem}
+    def _fail(self, problem: str) -> None:
+        """Try again after a pause that grows. The operator is told once."""
+        self._failures += 1
+        pause = min(2.0**self._failures, LONGEST_PAUSE)
+        self._earliest = asyncio.get_running_loop().time() + pause
+        if self._failures == 1:
+            facts = {"cwd": self._cwd, "reason": problem}
             log.warning("no session can be kept warm for now", extra=facts)
 
 
-def _launched(start: SessionStart) -> SessionStart:
-    """What of it makes a difference to a session that begins a conversation."""
+def _launch(start: SessionStart) -> SessionStart:
+    """The members that make a difference to a session that begins a conversation."""
     return replace(start, session_id="", owner="", trusted=start.trusted or None)

@@ -102,7 +102,6 @@ class Session:
         self._release: asyncio.TimerHandle | None = None
         self._heard = 0  # bytes of its output that the adapter has heard
         self._delivered = 0  # and those of which all has been delivered
-        self.greeted = False  # the handshake was begun before there was a prompt
 
     def __repr__(self) -> str:
         return f"<Session {self.adapter.name} {self._process or 'not started'}>"
@@ -131,11 +130,11 @@ class Session:
         )
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
-        """Go on with a CLI that an earlier server has started, or with what it had left behind.
+        """Continue a CLI of an earlier server, or read the output that it left.
 
-        `told` is what the adapter was told until then: it is told so again, among what it heard
-        up to `position`, and is then as it was. What comes after that is heard anew. Raises
-        InputUnknown if it is not known which input the CLI got.
+        `told` are the inputs of the adapter until then. The adapter gets them again, between the
+        output up to `position`, and has the same state after that. Later output is read as usual.
+        Raises InputUnknown if the inputs of the CLI are unknown.
         """
         assert self.spool
         owed = bytearray()
@@ -186,7 +185,7 @@ class Session:
         return self._delivered
 
     def told(self, kind: str, message: Message | None = None, **members: Any) -> AdapterInput:
-        """What the adapter is told now, after all that it has heard."""
+        """An input of the adapter, after all output that it has heard."""
         self._deliver([])
         return AdapterInput(kind, self._delivered, message, **members)
 
@@ -235,7 +234,7 @@ class Session:
             self._turn.pause(waiting)
 
     def unsaid(self) -> Sequence[AgentEvent]:
-        """What has waited until now lest it becomes a secret: the turn ends here."""
+        """The output that waited because a secret may begin in it: the turn ends here."""
         self._deliver([])
         return self._redactor.rest()
 
@@ -248,8 +247,7 @@ class Session:
         """Begin the handshake, as the beginning of a run(). False: the CLI has none."""
         begun: list[bool] = []
         self._tell(lambda: begun.append(self.adapter.greet()))
-        self.greeted = any(begun)
-        return self.greeted
+        return any(begun)
 
     def prompt(self, prompt: Prompt) -> None:
         self._redactor.rest()  # of a turn that was canceled
@@ -332,7 +330,8 @@ class Session:
             self._release = None
         held, self._held = self._held, []
         self._delivered = self._heard
-        events = self._redactor.clean(merge_text([*held, *events]))
+        waited = [*held, *events]
+        events = self._redactor.clean(merge_text(waited) if len(waited) > 1 else waited)
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._broken = True  # the process was to resume what is not there any more
@@ -397,7 +396,7 @@ class Session:
         await to_the_end(self._stopping)
 
     def detach(self) -> None:
-        """Leave the CLI alone; another server may go on with it."""
+        """Leave the CLI alone; another server may continue it."""
         self._broken = True
         if self._process:
             self._process.detach()

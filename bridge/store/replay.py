@@ -17,6 +17,7 @@ from bridge.store.serialization import load, load_events, moment
 from bridge.task.events import Retracted
 from bridge.task.message import Message
 from bridge.task.state import Task, Update
+from bridge.task.text import bounded
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ async def replay(
                 if lean and any(isinstance(event, Retracted) for event in events):
                     task, lean = await restored(rows, place, task, number), False
                 for event in events:
-                    updates += task.apply(event, now)
+                    updates += task.apply(bounded(event), now)
                 read.append(row)
                 number = row[0]
         except Exception as error:  # written by another version, or damaged
@@ -168,13 +169,13 @@ async def replay(
         if len(read) < len(piece):
             return
         if lean:
-            task.shed()
+            task.drop_content()
         await asyncio.sleep(0)
 
 
 async def restored(rows: Rows, place: int, head: Task, end: int | None = None) -> Task:
     """The task again, up to batch `end`. Raises as replay() does."""
-    task = head.anew()
+    task = head.blank_copy()
     task.history.append(load(Message, await rows.prompt(place)))
     async for _ in replay(rows, place, task, end=end):
         pass
@@ -186,7 +187,7 @@ async def retold(rows: Rows, place: int, head: Task) -> AsyncIterator[Sequence[E
     """All updates of the task, as far as they are written down. It takes little memory, however
     long the task has become. Raises as replay() does."""
     number = 0
-    async for _, updates in replay(rows, place, head.anew(), lean=True):
+    async for _, updates in replay(rows, place, head.blank_copy(), lean=True):
         yield [Entry(n, update) for n, update in enumerate(updates, number + 1)]
         number += len(updates)
 

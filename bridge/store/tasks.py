@@ -24,7 +24,7 @@ from bridge.store.replay import JournalRows, MemoryRows, Recent, Rows, replay, r
 from bridge.store.serialization import EVENTS, dump, dump_events, load, micros, moment
 from bridge.task.events import Event
 from bridge.task.message import Message, TextPart
-from bridge.task.state import ENDINGS, Task, Update
+from bridge.task.state import ENDINGS, StatusUpdate, Task, Update
 
 log = logging.getLogger(__name__)
 
@@ -148,10 +148,12 @@ class Record:
         return outline
 
 
-def _letters(message: Message) -> int:
-    """About how many there are in it."""
+def _letters(said: Message | StatusUpdate) -> int:
+    """About how many characters it has."""
+    if isinstance(said, StatusUpdate):
+        return len(repr(said.event))
     return sum(
-        len(part.text) if isinstance(part, TextPart) else len(repr(part)) for part in message.parts
+        len(part.text) if isinstance(part, TextPart) else len(repr(part)) for part in said.parts
     )
 
 

@@ -1,4 +1,4 @@
-"""What can happen to a task: said by the agent (AgentEvent) or done to it (ControlEvent).
+"""The events of a task: reported by the agent (AgentEvent) or caused from outside (ControlEvent).
 
 Events are the only currency between an adapter and the task. They are frozen, so that a batch
 may be passed on and kept. Do not subclass them: dispatch is by exact type (task.TRANSITIONS).
@@ -19,7 +19,7 @@ PlanStatus = Literal["pending", "in_progress", "completed"]
 QuestionKind = Literal["permission", "choice", "plan", "text", "auth"]
 
 
-# --- what an agent can say ---------------------------------------------------------------------
+# --- events of an agent --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Retracted:
     """The last `length` characters of the answer do not count: the model's stream broke and is
-    said anew."""
+    repeated."""
 
     length: int
 
@@ -65,10 +65,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """`truncated`: size in bytes of each value that text.bounded() has cut, by its name."""
+
     id: str
     name: str
     input: Any
     parent: str | None = None
+    truncated: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,15 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
+    """`truncated` as in ToolCall."""
+
     id: str
     output: Any
     is_error: bool = False
     name: str | None = None
     parent: str | None = None
     changes: tuple[FileChange, ...] = ()
+    truncated: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,8 @@ class Question:
     """The agent waits for the client: a permission, a choice, a plan to approve, a login.
 
     `subject` is what it is about (tool, input …) for programs; `free_text` says whether words
-    of the client's own are an answer; `multiple` whether several options may be chosen.
+    of the client's own are an answer; `multiple` whether several options may be chosen;
+    `truncated` as in ToolCall.
     """
 
     id: str
@@ -138,6 +145,7 @@ class Question:
     subject: Mapping[str, Any] | None = None
     free_text: bool = False
     multiple: bool = False
+    truncated: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,7 @@ class Reply:
     parts: tuple[Part, ...]
 
 
-# --- what a client or the operating system can do ----------------------------------------------
+# --- events of a client or the operating system ------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +266,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The bridge ended the turn: it is shutting down, or it was started anew."""
+    """The bridge ended the turn: it is shutting down, or it was restarted."""
 
     text: str
     reason: str = "shutdown"
@@ -292,9 +300,6 @@ ENDINGS = (Done, Failed, Rejected, Reply, Canceled, TimedOut, Interrupted)
 
 def merge_text(events: Iterable[AgentEvent]) -> list[AgentEvent]:
     """Join neighbouring pieces of the same block: fewer updates, the same bytes."""
-    events = list(events)
-    if len(events) < 2:
-        return events
     merged: list[AgentEvent] = []
     run: list[str] = []  # the texts to add to merged[-1]
     for event in events:

@@ -1,54 +1,143 @@
-"""What is said of events: a text for people, and the same as an object for programs."""
+"""The messages and the metadata of a task and its updates: a text for people, and the same as an
+object for programs. A codec renders an update when it has a reader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from bridge.task.artifact import ANSWER_ID
 from bridge.task.events import (
     Canceled,
+    Done,
+    Event,
     Failed,
     Interrupted,
     Plan,
     Question,
     Queued,
     Rejected,
+    Reply,
+    Started,
     Status,
+    Steered,
     Thought,
     TimedOut,
     ToolCall,
     ToolResult,
     Usage,
 )
-from bridge.task.text import capped, exact, one_line, readable
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.task.text import exact, one_line, readable
 
 OPTION_CHARS = 400  # of the name of an option
-RESULT_CHARS = 80  # of what a tool that did not fail has said
+RESULT_CHARS = 80  # of the output of a tool that did not fail
 Facts = Mapping[str, Any]
 Words = tuple[str, Facts | None]
-BadEnd = Failed | Rejected | Canceled | TimedOut | Interrupted
 
 
-def progress(event: Thought | Status | ToolCall | ToolResult | Plan) -> Words:
-    """The text of a status message, cut to a line, and its facts."""
+def status_message(task: Task, update: StatusUpdate | None) -> Message | None:
+    """The message of an update; None if it has none."""
+    if update is None or update.number is None or update.event is None:
+        return None
+    identity = f"{task.id}-{update.number}"
+    if isinstance(update.event, Reply):  # it stands for the task, which the client never sees
+        return Message(identity, Role.AGENT, update.event.parts, None, task.context_id)
+    text, facts = _words(update.event, update.hint)
+    if not (update.state.terminal or update.state.interrupted):
+        text += "\n"  # clients that print all messages on progress put nothing between them
+    parts = (TextPart(text),)
+    return Message(identity, Role.AGENT, parts, task.id, task.context_id, facts=facts)
+
+
+def status_metadata(update: StatusUpdate) -> Mapping[str, Any] | None:
+    """The metadata of an update; None if it has none."""
+    facts: dict[str, Any] = {}
+    match update.event:
+        case Started() as started:
+            known = {
+                "sessionId": started.session_id,
+                "model": started.model,
+                "cliVersion": started.version,
+                "mode": started.mode,
+            }
+            facts = {name: value for name, value in known.items() if value is not None}
+        case Steered(message):
+            facts = {"steered": message.id}
+        case Done(details=details) if details:
+            facts = {"result": details}
+        case Failed(reason=reason) | Interrupted(reason=reason) | TimedOut(reason=reason):
+            facts = {"reason": reason}
+    metadata: dict[str, Any] = {"bridge": facts} if facts else {}
+    if update.usage:
+        metadata["usage"] = _usage(update.usage)
+    return metadata or None
+
+
+def task_metadata(task: Task) -> Mapping[str, Any] | None:
+    """The metadata of all updates of a task; the newest value of each member."""
+    metadata: dict[str, Any] = {}
+    for update in task.reported:
+        for name, facts in (status_metadata(update) or {}).items():
+            metadata[name] = {**metadata.get(name, {}), **facts}
+    return metadata or None
+
+
+def history(task: Task, length: int | None) -> Sequence[Message]:
+    """The `length` most recent messages (§3.2.4); all where it is None, none for 0."""
+    count = len(task.history)
+    recent = task.history[count - min(count if length is None else length, count) :]
+    messages: list[Message] = []
+    for one in recent:
+        message = one if isinstance(one, Message) else status_message(task, one)
+        if message:  # a direct reply belongs to its task here
+            messages.append(replace(message, task_id=task.id, context_id=task.context_id))
+    return messages
+
+
+def quick_answer(task: Task, within: float) -> Message | None:
+    """The answer as a Message, if the task completed within so many seconds."""
+    took = (task.status_time - task.created).total_seconds()
+    answer = task.artifacts.get(ANSWER_ID)
+    if task.state is not TaskState.COMPLETED or not took <= within > 0 or answer is None:
+        return None
+    return Message(f"{task.id}-answer", Role.AGENT, tuple(answer.parts), task.id, task.context_id)
+
+
+def _words(event: Event, hint: str) -> Words:
+    """The text of a status message, and its facts. The text on progress is one short line."""
     match event:
         case Thought(text):
             return one_line(text), {"type": "thought", "text": text}
         case Status(text, data):
             return one_line(text), data or None
-        case ToolCall():
-            facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
-            return one_line(f"Using tool: {event.name}"), _facts(facts, event, input=event.input)
-        case ToolResult():
-            return _tool_result(event)
+        case ToolCall() | ToolResult():
+            return _tool(event)
         case Plan():
             done = sum(entry.status == "completed" for entry in event.entries)
             plan = {"type": "plan", "entries": [asdict(entry) for entry in event.entries]}
             return one_line(f"Plan: {done} of {len(event.entries)} done"), plan
+        case Queued():
+            text = f"queued: {event.ahead} ahead, {event.answers} waiting for answers"
+            return text, {"type": "queued", **asdict(event)}
+        case Question():
+            return _question(event, hint)
+        case Done():
+            return event.text or "", None
+        case Failed(text, reason, details) if details:
+            return readable(text), {"type": "error", "reason": reason, **details}
+        case Failed(text) | Rejected(text) | Canceled(text) | TimedOut(text) | Interrupted(text):
+            return readable(text), None
+    raise AssertionError(f"{type(event).__name__} has no words")
 
 
-def _tool_result(event: ToolResult) -> Words:
+def _tool(event: ToolCall | ToolResult) -> Words:
+    facts: dict[str, Any]
+    if isinstance(event, ToolCall):
+        facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
+        return one_line(f"Using tool: {event.name}"), _facts(facts, event, input=event.input)
     facts = {
         "type": "tool_result",
         "id": event.id,
@@ -67,18 +156,17 @@ def _tool_result(event: ToolResult) -> Words:
 
 
 def _facts(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> Facts:
-    """`facts` with `values` cut to size; what was cut says how many bytes it had."""
+    """`facts` with `values`; for each value that was cut, the bytes that it had."""
     if event.parent is not None:
         facts["parentId"] = event.parent
-    for name, value in values.items():
-        facts[name], size = capped(value)
-        if size is not None:
-            facts["truncated"] = {**facts.get("truncated", {}), name: size}
+    facts |= values
+    if event.truncated:
+        facts["truncated"] = dict(event.truncated)
     return facts
 
 
-def question(asked: Question, hint: str) -> Words:
-    """What the client is asked; `hint` says what was wrong with its last answer."""
+def _question(asked: Question, hint: str) -> Words:
+    """The question; `hint` is the problem of the last answer."""
     lines = [hint, exact(asked.text), _answers(asked)]
     facts: dict[str, Any] = {
         "type": "question",
@@ -89,9 +177,9 @@ def question(asked: Question, hint: str) -> Words:
         "multiple": asked.multiple,
     }
     if asked.subject is not None:
-        facts["subject"], size = capped(asked.subject)
-        if size is not None:
-            facts["truncated"] = {"subject": size}
+        facts["subject"] = asked.subject
+    if asked.truncated:
+        facts["truncated"] = dict(asked.truncated)
     return "\n".join(filter(None, lines)), facts
 
 
@@ -106,34 +194,8 @@ def _answers(asked: Question) -> str:
     return f"Reply with exactly one of: {names}.{free}"
 
 
-def queued(event: Queued) -> Words:
-    """Why the task has not begun."""
-    text = f"queued: {event.ahead} ahead, {event.answers} waiting for answers"
-    return text, {"type": "queued", **asdict(event)}
-
-
-def ending(event: BadEnd) -> Words:
-    """The status message of a task that did not complete."""
-    facts = None
-    if isinstance(event, Failed) and event.details:
-        facts = {"type": "error", "reason": event.reason, **event.details}
-    return readable(event.text), facts
-
-
-def reason(event: BadEnd) -> Mapping[str, Any]:
-    """The metadata that says in one word, for programs, why it did not complete."""
-    match event:
-        case Failed() | Interrupted() | TimedOut():
-            word = event.reason
-        case Rejected() | Canceled():
-            return {}
-    return {"bridge": {"reason": word}}
-
-
-def usage(used: Usage | None) -> dict[str, Any]:
+def _usage(used: Usage) -> dict[str, Any]:
     """The members of a usage that are known."""
-    if used is None:
-        return {}
     facts = {
         "inputTokens": used.input_tokens,
         "outputTokens": used.output_tokens,

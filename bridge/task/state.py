@@ -1,20 +1,21 @@
-"""The task: its states, what may happen in each, and what subscribers are told.
+"""The task: its states, the events that each state allows, and the updates for subscribers.
 
 Rule 1: everything that changes a task's state is in TRANSITIONS.
 Rule 2: both parties' events, the agent's and the client's, go through Task.apply().
 
-Nothing here waits, reads a clock or knows a protocol version.
+Nothing here waits, reads a clock or knows a protocol version. The texts of status updates are
+made by render.py, for a reader only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any, assert_never
+from typing import assert_never
 
-from bridge.task import render
+from bridge.task.artifact import ANSWER_ID, GAP, Artifact, ArtifactUpdate, end_of
 from bridge.task.events import (
     Answered,
     ArtifactChunk,
@@ -42,13 +43,8 @@ from bridge.task.events import (
     ToolResult,
     Usage,
 )
-from bridge.task.message import Message, Part, Role, TextPart
-
-ANSWER_ID = "assistant-response"
-LAST_WORDS = 64 * 1024  # characters of the answer that the final status repeats
-GAP = "\n\n"  # between two blocks of an answer: clients join the pieces as they come
-LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
-MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
+from bridge.task.message import Message
+from bridge.task.text import bounded
 
 
 class TaskState(Enum):
@@ -62,12 +58,11 @@ class TaskState(Enum):
     CANCELED = "canceled"
     FAILED = "failed"
     REJECTED = "rejected"
-
     # Enum's own is a function in Python, which each event would call several times.
     __hash__ = object.__hash__
 
     terminal: bool
-    """Nothing happens any more: there are no TRANSITIONS."""
+    """The end: the state has an empty row in TRANSITIONS."""
     interrupted: bool
     """Waiting for the client (§3.2.2)."""
 
@@ -77,7 +72,7 @@ Conversation = Prompted | Question | QuestionWithdrawn | Answered | NotUnderstoo
 
 _PROGRESS = (Started, Status, Thought, ToolCall, ToolResult, Plan)
 _OUTPUT = (*_PROGRESS, Text, Retracted, ArtifactChunk, Usage)
-# What an event may lead to; the first is what it does unless its rule says otherwise.
+# The possible next states; the first one is the default.
 Targets = tuple[TaskState, ...]
 
 _WAITING: Targets = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
@@ -131,109 +126,30 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
+    """A status, without its text (see render.py). `event`: the cause; None for a change of state
+    that has no text. `number`: of its message among those of the task; None: it has no message.
+    `hint`: the problem of the last answer, for a question that is asked again. `usage`: of
+    the turn, on the terminal update."""
+
     state: TaskState
     time: datetime
-    message: Message | None = None
-    metadata: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactUpdate:
-    """`append` adds `parts` to the artifact; otherwise it is created, or replaced."""
-
-    artifact_id: str
-    parts: tuple[Part, ...]
-    name: str | None = None
-    description: str | None = None
-    append: bool = False
-    last_chunk: bool = False
-    metadata: Mapping[str, Any] | None = None
+    event: Event | None = None
+    number: int | None = None
+    hint: str = ""
+    usage: Usage | None = None
 
 
 Update = StatusUpdate | ArtifactUpdate
 
 
 @dataclass(slots=True)
-class Artifact:
-    """An artifact as it stands. Streamed text is kept in pieces and joined when it is read, and
-    some of them now and then, so that appending costs the same however long the text has become."""
-
-    id: str
-    name: str | None = None
-    description: str | None = None
-    metadata: Mapping[str, Any] | None = None
-    open: bool = True
-    _parts: list[Part] = field(default_factory=list)
-    _pieces: list[str] | None = None  # of the text part that is still growing, the last one
-    _loose: int = 0  # those of them that were not joined yet, at the end
-
-    def extend(self, parts: Iterable[Part]) -> None:
-        self._join()
-        self._parts.extend(parts)
-
-    def add_text(self, text: str, new_block: bool) -> str:
-        """Add a piece of text, and return it as it stands there: a new block begins with a blank
-        line, unless the text before it ends in a newline."""
-        if new_block or self._pieces is None:
-            self._join()
-            self._pieces = []
-            text = self._gap() + text
-        self._pieces.append(text)
-        self._loose += 1
-        if self._loose == LOOSE:
-            self._pieces[-LOOSE:] = ["".join(self._pieces[-LOOSE:])]
-            self._loose = 0
-        return text
-
-    def retract(self, length: int) -> None:
-        """Take the last `length` characters of text away again, and the gaps between them."""
-        self._join()
-        while length > 0 and self._parts and isinstance(part := self._parts[-1], TextPart):
-            self._parts.pop()
-            said = len(part.text) - len(self._gap())
-            if said > length:
-                self._pieces = [part.text[:-length]]
-            length -= said
-
-    @property
-    def last_block(self) -> str:
-        """The text that was said last, without the gap before it."""
-        last = self.parts[-1] if self.parts else None
-        return last.text.strip() if isinstance(last, TextPart) else ""
-
-    def _gap(self) -> str:
-        """What a block begins with that comes after these parts."""
-        last = self._parts[-1] if self._parts else None
-        before = last.text if isinstance(last, TextPart) else ""
-        return GAP if before and not before.endswith("\n") else ""
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        if self._pieces is None:
-            return self._parts
-        self._pieces, self._loose = ["".join(self._pieces)], 0
-        return [*self._parts, TextPart(self._pieces[0])]
-
-    def shed(self) -> None:
-        """Drop what it holds, but for the end of a text that can still be added to."""
-        if self._pieces is None:
-            self._parts = self._parts[-1:]
-        else:
-            self._parts.clear()
-            self._pieces, self._loose = ["".join(self._pieces)[-LAST_WORDS - 1 :]], 0
-
-    def _join(self) -> None:
-        if self._pieces is not None:
-            self._parts.append(TextPart("".join(self._pieces)))
-            self._pieces, self._loose = None, 0
-
-
-@dataclass(slots=True)
 class Task:
     """One turn of one CLI session, and all that a client may ask about it.
 
-    The messages in which the agent asks or ends are in `history` at once, where clients that read
-    no status look for them; those on progress when the next status replaces them.
+    `history` has the messages of clients, and the updates that have a message: a question or an
+    end at once, progress when the next status replaces it. `status`: the update that brought the
+    newest status, unless a message of the client came after it. `reported`: the updates that have
+    metadata. `reply`: the update of a direct reply, which stands for the task.
     """
 
     id: str
@@ -241,17 +157,17 @@ class Task:
     created: datetime
     show_thoughts: bool = False
     owner: str = ""  # id of the principal whose it is
-    attended: bool = False  # to be canceled when nobody listens any more
+    attended: bool = False  # to be canceled without a listener
     state: TaskState = TaskState.SUBMITTED
     status_time: datetime = field(init=False)
-    status_message: Message | None = None
-    history: list[Message] = field(default_factory=list)
+    status: StatusUpdate | None = None
+    history: list[Message | StatusUpdate] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    reported: list[StatusUpdate] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     asked: int = 0  # questions that clients have seen
     asked_at: datetime | None = None  # when the last of them was published
-    reply: Message | None = None
+    reply: StatusUpdate | None = None
     queued: Queued | None = None  # it waits for a slot
     _usage: Usage | None = None
     _held: list[Event] = field(default_factory=list)  # progress made while a question is open
@@ -265,41 +181,32 @@ class Task:
         """The question that is open; several are asked one after the other."""
         return self.questions[0] if self.questions else None
 
-    def anew(self) -> Task:
-        """The task as it was before anything happened, but for its prompt."""
+    def blank_copy(self) -> Task:
+        """The task before its first event, without its prompt."""
         facts = self.show_thoughts, self.owner, self.attended
         return Task(self.id, self.context_id, self.created, *facts)
 
     def head(self) -> Task:
-        """The task without what was said: by which it is found, listed and dropped."""
-        head = self.anew()
+        """The task without its content: enough to find, list and drop it."""
+        head = self.blank_copy()
         head.state, head.status_time = self.state, self.status_time
         return head
 
     def outline(self) -> Task:
         """The task without its artifacts."""
         outline = self.head()
-        outline.status_message, outline.metadata = self.status_message, self.metadata
+        outline.status, outline.reported = self.status, self.reported
         outline.history = self.history
         return outline
 
-    def shed(self) -> None:
-        """Drop what was said. The updates to come are the same, but for those of Retracted."""
+    def drop_content(self) -> None:
+        """The updates to come stay the same, except those of Retracted."""
         self.history.clear()
         for artifact in self.artifacts.values():
-            artifact.shed()
-
-    def quick_answer(self, within: float) -> Message | None:
-        """The answer as a Message, if the task completed within so many seconds."""
-        took = (self.status_time - self.created).total_seconds()
-        answer = self.artifacts.get(ANSWER_ID)
-        if self.state is not TaskState.COMPLETED or not took <= within > 0 or answer is None:
-            return None
-        identity = f"{self.id}-answer"
-        return Message(identity, Role.AGENT, tuple(answer.parts), self.id, self.context_id)
+            artifact.drop_content()
 
     def apply(self, event: Event, now: datetime) -> list[Update]:
-        """Let `event` happen. Returns what every subscriber is told, in order.
+        """Let `event` happen. Returns the updates for all subscribers, in order.
 
         Raises IllegalTransition if the table has no such event in this state.
         """
@@ -315,14 +222,14 @@ class Task:
             raise IllegalTransition(f"{type(event).__name__}: {before} to {self.state}")
         return updates
 
-    # --- one method per kind of event ----------------------------------------------------------
-
     def _apply(self, event: Event, target: TaskState, now: datetime) -> list[Update]:
         match event:
             case Text():
-                return self._enter(target, now) + self._add_text(event)
+                return [*self._enter(target, now), *self._add_text(event)]
             case Retracted():
-                return self._enter(target, now) + self._retract(event)
+                answer = self.artifacts.get(ANSWER_ID)
+                retracted = [answer.retract(event.length)] if answer else []
+                return [*self._enter(target, now), *retracted]
             case ArtifactChunk():
                 return [*self._enter(target, now), self._add_chunk(event)]
             case Started() | Thought() | Status() | ToolCall() | ToolResult() | Plan() | Queued():
@@ -341,29 +248,18 @@ class Task:
                 return self._converse(event, target, now)
             case Done():
                 return self._done(event, target, now)
-            case Reply():
-                # Of no task: the client is never shown one.
-                self.reply = replace(self._message(*event.parts), task_id=None)
-                return self._finish(target, now, self.reply)
-            case Failed() | Rejected() | Canceled() | TimedOut() | Interrupted():
-                message = self._worded(*render.ending(event))
-                return self._finish(target, now, message, render.reason(event))
+            case Reply() | Failed() | Rejected() | Canceled() | TimedOut() | Interrupted():
+                return self._finish(event, target, now, self._next_number())
             case _:
                 assert_never(event)
 
     def _progress(self, event: Progress, target: TaskState, now: datetime) -> list[Update]:
-        match event:
-            case Started():
-                return [self._started(event, target, now)]
-            case Thought() if not self.show_thoughts:
-                return []
-            case Queued():
-                self.queued = event
-                return [self._say(target, now, *render.queued(event))]
-            case Thought() | Status() | ToolCall() | ToolResult() | Plan():
-                return [self._say(target, now, *render.progress(event))]
-            case _:
-                assert_never(event)
+        if isinstance(event, Thought) and not self.show_thoughts:
+            return []
+        if isinstance(event, Queued):
+            self.queued = event
+        number = None if isinstance(event, Started) else self._next_number()
+        return [self._change(target, now, event, number)]
 
     def _converse(self, event: Conversation, target: TaskState, now: datetime) -> list[Update]:
         match event:
@@ -379,49 +275,26 @@ class Task:
                 return self._settle(event.answer.question_id, now)
             case Steered():
                 self._hear(event.message)
-                return [self._status(target, now, None, {"bridge": {"steered": event.message.id}})]
+                return [self._change(target, now, event)]
             case NotUnderstood():
                 self._hear(event.message)
                 return [self._asked(self.questions[0], now, event.hint)]
             case _:
                 assert_never(event)
 
-    def _started(self, event: Started, target: TaskState, now: datetime) -> Update:
-        known = {
-            "sessionId": event.session_id,
-            "model": event.model,
-            "cliVersion": event.version,
-            "mode": event.mode,
-        }
-        facts = {name: value for name, value in known.items() if value is not None}
-        return self._status(target, now, None, {"bridge": facts} if facts else None)
-
     def _enter(self, target: TaskState, now: datetime) -> list[Update]:
-        """A status update, where the state changes without anything being said."""
-        return [self._status(target, now)] if target is not self.state else []
+        """A status update without a message, if the state changes."""
+        return [self._change(target, now)] if target is not self.state else []
 
-    def _add_text(self, event: Text) -> list[Update]:
+    def _add_text(self, event: Text) -> Sequence[Update]:
         artifact_id, name = ANSWER_ID, "Assistant response"
         if event.parent is not None:
             artifact_id, name = f"subagent-{event.parent}", "Sub-agent output"
         artifact = self.artifacts.get(artifact_id)
-        append = artifact is not None
         if artifact is None:
-            artifact = self.artifacts[artifact_id] = Artifact(artifact_id, name)
-        text = artifact.add_text(event.text, event.new_block)
-        updates: list[Update] = []
-        for start in range(0, len(text) or 1, MOST_TEXT):
-            part = TextPart(text[start : start + MOST_TEXT])
-            updates.append(ArtifactUpdate(artifact_id, (part,), name, append=append or start > 0))
-        return updates
-
-    def _retract(self, event: Retracted) -> list[Update]:
-        artifact = self.artifacts.get(ANSWER_ID)
-        if artifact is None:
-            return []
-        artifact.retract(event.length)
-        parts = tuple(artifact.parts) or (TextPart(""),)
-        return [ArtifactUpdate(artifact.id, parts, artifact.name)]
+            new = self.artifacts[artifact_id] = Artifact(artifact_id, name)
+            return new.add_text(event.text, event.new_block, append=False)
+        return artifact.add_text(event.text, event.new_block)
 
     def _add_chunk(self, event: ArtifactChunk) -> Update:
         artifact = self.artifacts.get(event.id)
@@ -429,17 +302,7 @@ class Task:
         if artifact is None or not append:
             artifact = Artifact(event.id, event.name, event.description, event.metadata)
             self.artifacts[event.id] = artifact
-        artifact.extend(event.parts)
-        artifact.open = False
-        return ArtifactUpdate(
-            event.id,
-            event.parts,
-            event.name,
-            event.description,
-            append,
-            event.last_chunk,
-            event.metadata,
-        )
+        return artifact.add_chunk(event, append)
 
     def _ask(self, question: Question, now: datetime) -> Update:
         self.asked, self.asked_at = self.asked + 1, now
@@ -447,112 +310,90 @@ class Task:
 
     def _asked(self, question: Question, now: datetime, hint: str = "") -> Update:
         state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
-        return self._say(state, now, *render.question(question, hint))
+        return self._change(state, now, bounded(question), self._next_number(), hint=hint)
 
     def _settle(self, question_id: str, now: datetime) -> list[Update]:
-        """The question is answered or withdrawn: ask the next one, or go on."""
+        """The question is answered or withdrawn: ask the next one, or continue."""
         first = self.question
         self.questions = [q for q in self.questions if q.id != question_id]
         if first is None or first.id != question_id:
             return []
         if self.question:
             return [self._ask(self.question, now)]
-        updates: list[Update] = [self._status(TaskState.WORKING, now)]
+        updates: list[Update] = [self._change(TaskState.WORKING, now)]
         held, self._held = self._held, []
         for event in held:
             updates += self.apply(event, now)
         return updates
 
     def _done(self, event: Done, target: TaskState, now: datetime) -> list[Update]:
-        """Many clients show the final status and no artifact, others the artifacts alone: the last
-        words are in both."""
+        """Many clients show the final status and no artifact, others the artifacts alone. So both
+        have the last words: the event of the update has them as its text."""
         artifact = self.artifacts.get(ANSWER_ID)
         said = artifact.last_block if artifact else ""
         words = (event.summary or "").strip() or said
         more = (event.text or "").strip()
         words = words if more in words else f"{words}{GAP}{more}".strip()
-        updates = self._add_text(Text(words, new_block=True)) if words and not said else []
-        message = self._message(TextPart(_end_of(words))) if words else None
-        facts = {"bridge": {"result": event.details}} if event.details else None
-        return self._finish(target, now, message, facts, before=updates)
+        updates = self._add_text(Text(words, new_block=True)) if words and not said else ()
+        number = self._next_number() if words else None
+        said_last = Done(end_of(words), details=event.details)
+        return self._finish(said_last, target, now, number, before=updates)
 
     def _finish(
         self,
+        event: Event,
         target: TaskState,
         now: datetime,
-        message: Message | None,
-        facts: Mapping[str, Any] | None = None,
+        number: int | None,
+        *,
         before: Sequence[Update] = (),
     ) -> list[Update]:
-        """The last updates of the task; the terminal status comes last, with `facts` in its
-        metadata."""
+        """The last updates of the task; the terminal status comes last."""
         self.questions.clear()
         updates: list[Update] = []
-        for event in self._held:
-            updates += self._apply(event, TaskState.WORKING, now)
+        for held in self._held:
+            updates += self._apply(held, TaskState.WORKING, now)
         self._held = []
         updates += before
-        updates += [self._close(artifact) for artifact in self.artifacts.values() if artifact.open]
-        metadata = dict(facts or {})
-        if self._usage:
-            metadata["usage"] = render.usage(self._usage)
-        return [*updates, self._status(target, now, message, metadata or None)]
+        updates += [artifact.close() for artifact in self.artifacts.values() if artifact.open]
+        end = self._change(target, now, event, number, usage=self._usage)
+        if isinstance(event, Reply):
+            self.reply = end
+        return [*updates, end]
 
-    def _close(self, artifact: Artifact) -> Update:
-        artifact.open = False
-        end = (TextPart(""),)  # an artifact update must have a part (§4.1.7)
-        return ArtifactUpdate(artifact.id, end, artifact.name, append=True, last_chunk=True)
-
-    # --- status and messages -------------------------------------------------------------------
-
-    def _say(
-        self, state: TaskState, now: datetime, text: str, facts: render.Facts | None
-    ) -> Update:
-        """A status with a message. One on progress is a line: clients that print all of them put
-        nothing between."""
-        line = text if state.interrupted else f"{text}\n"
-        return self._status(state, now, self._worded(line, facts))
-
-    def _status(
+    def _change(
         self,
         state: TaskState,
         now: datetime,
-        message: Message | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Update:
-        self._remember(self.status_message)
-        self.state, self.status_time, self.status_message = state, now, message
+        event: Event | None = None,
+        number: int | None = None,
+        *,
+        hint: str = "",
+        usage: Usage | None = None,
+    ) -> StatusUpdate:
+        self._remember(self.status)
+        update = StatusUpdate(state, now, event, number, hint, usage)
+        self.state, self.status_time, self.status = state, now, update
         if state.terminal or state.interrupted:
-            self._remember(message)
-        for name, facts in (metadata or {}).items():
-            self.metadata[name] = {**self.metadata.get(name, {}), **facts}
-        return StatusUpdate(state, now, message, metadata)
+            self._remember(update)
+        if state.terminal or isinstance(event, Started | Steered):
+            self.reported.append(update)
+        return update
 
-    def _message(self, *parts: Part) -> Message:
+    def _next_number(self) -> int:
         self._messages += 1
-        identity = f"{self.id}-{self._messages}"
-        return Message(identity, Role.AGENT, parts, self.id, self.context_id)
-
-    def _worded(self, text: str, facts: render.Facts | None) -> Message:
-        return replace(self._message(TextPart(text)), facts=facts)
+        return self._messages
 
     def _hear(self, message: Message | None) -> None:
         """The client's message comes after the question that it is about."""
-        self._remember(self.status_message)
-        self.status_message = None
-        self._remember(message)
+        self._remember(self.status)
+        self.status = None
+        if message:
+            self._remember(replace(message, task_id=self.id, context_id=self.context_id))
 
-    def _remember(self, message: Message | None) -> None:
+    def _remember(self, said: Message | StatusUpdate | None) -> None:
         last = self.history[-1] if self.history else None
-        if message is None:
+        if said is None or (isinstance(said, StatusUpdate) and said.number is None):
             return
-        named = replace(message, task_id=self.id, context_id=self.context_id)
-        if named != last:  # clients may give one id to several messages
-            self.history.append(named)
-
-
-def _end_of(text: str) -> str:
-    """`text`, or where it is long its end: the whole is in the artifact."""
-    if len(text) <= LAST_WORDS:
-        return text
-    return f"[…] {text[-LAST_WORDS:]}"
+        if said != last:  # clients may give one id to several messages
+            self.history.append(said)

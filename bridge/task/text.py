@@ -1,22 +1,27 @@
-"""Text of the agent made fit for people: no terminal control, and no more than they will read."""
+"""Agent output made fit for people: without terminal controls, and cut to a readable length."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import orjson
 
+from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
+
+E = TypeVar("E", bound=Event)
 STATUS_CHARS = 200  # of a status text: one line of a list
-MESSAGE_CHARS = 8_000  # of a question or an error: what a person must see in order to decide
+MESSAGE_CHARS = 8_000  # of a question or an error: enough for a person to decide
 DATA_BYTES = 16 * 1024  # of a tool's input or output as JSON; the whole is in the CLI's own log
 STRING_CHARS = 4_000  # of one string in it, so that the other members survive the cut
+_BOUNDED = frozenset((ToolCall, ToolResult, Question, Status))
 DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that make a line read otherwise than it is.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# What a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
+# Characters that a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
 _UNPRINTED = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.|" + _CONTROL.pattern,
     re.DOTALL,
@@ -30,8 +35,8 @@ def readable(text: str, limit: int = MESSAGE_CHARS) -> str:
 
 
 def exact(text: str, limit: int = MESSAGE_CHARS) -> str:
-    """`text` for somebody who decides about it: nothing in it may hide anything else. Every
-    control character becomes a visible mark, and a cut says how much is missing."""
+    """`text` for a person who decides about it: no part of it may hide another one. Every control
+    character becomes a visible mark, and a cut says how much is missing."""
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[:limit])
     left = len(text) - limit
     return f"{shown}… ({left} more characters are not shown)" if left > 0 else shown
@@ -58,11 +63,54 @@ def capped(value: Any) -> tuple[Any, int | None]:
     return short, size
 
 
+def bounded(event: E) -> E:
+    """`event` with the values of tools cut to DATA_BYTES of JSON each, and a status text cut to
+    what one_line() reads. `truncated` has the first size of each value that was cut. A second
+    call changes nothing."""
+    if type(event) not in _BOUNDED:  # most are text, and each costs time here
+        return event
+    values: dict[str, tuple[Any, int | None]] = {}
+    match event:
+        case ToolCall():
+            values = {"input": capped(event.input)}
+        case ToolResult():
+            values = {"output": capped(event.output), "changes": _capped(event.changes)}
+        case Question() if event.subject is not None:
+            values = {"subject": capped(event.subject)}
+        case Status() if len(event.text) > 4 * STATUS_CHARS:
+            return replace(event, text=event.text[: 4 * STATUS_CHARS])
+    sizes = {name: size for name, (_, size) in values.items() if size is not None}
+    if not sizes:
+        return event
+    assert isinstance(event, ToolCall | ToolResult | Question)
+    fitting: dict[str, Any] = {name: values[name][0] for name in sizes}
+    return replace(event, **fitting, truncated={**sizes, **(event.truncated or {})})
+
+
+def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:
+    """As capped(); of the changes, the first ones are kept."""
+    try:
+        size = len(orjson.dumps(changes)) if changes else 0
+    except TypeError:
+        return (), 0
+    if size <= DATA_BYTES:
+        return changes, None
+    kept: list[FileChange] = []
+    left = DATA_BYTES - 2  # brackets
+    for change in changes:
+        short = replace(change, path=_shortened(change.path), diff=_shortened(change.diff))
+        left -= len(orjson.dumps(short)) + 1
+        if left < 0:
+            break
+        kept.append(short)
+    return tuple(kept), size
+
+
 def json_object(line: bytes) -> dict[str, Any] | None:
     """The JSON object in a line that an agent printed, or None where there is none.
 
     Half of a surrogate pair, which JavaScript and Python write where a text was cut, and bytes
-    that are not UTF-8 are replaced. What is nested too deeply to be written again is refused.
+    that are not UTF-8 are replaced. JSON that is nested too deeply to be written again is refused.
     """
     try:
         value = orjson.loads(line)

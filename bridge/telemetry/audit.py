@@ -64,10 +64,13 @@ class Audit:
         facts |= {"message": message.id, "bytes": len(text)}
         self.note(what, task, principal, **facts, sha256=hashlib.sha256(text).hexdigest())
 
+    @property
+    def active(self) -> bool:
+        """Whether there is an audit log."""
+        return self._file is not None
+
     def events(self, task: Task, events: Iterable[Event]) -> None:
         """Log the events of a task."""
-        if self._file is None:
-            return
         for event in events:
             match event:
                 case ToolCall():

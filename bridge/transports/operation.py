@@ -39,6 +39,7 @@ from bridge.runtime.router import Router
 from bridge.runtime.tasks import Sent
 from bridge.store.event_log import Entry
 from bridge.store.tasks import Record
+from bridge.task.render import quick_answer
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 PRINCIPAL = web.RequestKey("principal", Principal)
@@ -271,7 +272,7 @@ class Operations:
             except asyncio.CancelledError:
                 listener.left = True
                 raise
-        answer = task.quick_answer(self._fast_path)
+        answer = quick_answer(task, self._fast_path)
         if answer:
             return codec.encode_reply(answer)
         return await _durable(codec.encode_sent(task, asked.history_length), sent.record)
@@ -448,6 +449,6 @@ def encode_notification(config: PushConfig, task: Task, entry: Entry[Update]) ->
     """The body of a notification in the version of its config; None for no notification."""
     codec = codec_of(config.version, config.extended)
     if task.reply:  # the client has a Message instead of a task
-        return orjson.dumps(codec.encode_reply(task.reply))
+        return orjson.dumps(codec.encode_sent(task))
     item = codec.encode_notification(task, entry.update)
     return None if item is None else orjson.dumps(item)

@@ -110,7 +110,7 @@ class Talk:
         session.pause(True)  # until the listener is ready
         try:
             checks = await self._handshake(session, live)
-            if checks[0].status == "ok" and self._agent.adapter.warms != "no":
+            if checks[0].status == "ok" and self._agent.adapter.can_prewarm:
                 size = memory(marked(session.marker))
                 checks.append(self._cold_start(time.monotonic() - begun, size))
             if live and not any(check.failed for check in checks):

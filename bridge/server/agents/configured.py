@@ -123,7 +123,7 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
     problem = adapter.unsupported_reason(config) or _models_objection(adapter, settings)
     if problem:
         raise ConfigurationError(problem)
-    if settings.limits.warm_sessions and adapter.warms == "no":
+    if settings.limits.warm_sessions and not adapter.can_prewarm:
         why = f"{adapter.title} starts a new process for each turn"
         notes = (*notes, f"BRIDGE_WARM_SESSIONS has no effect: {why}")
     return ConfiguredAgent(

@@ -180,9 +180,9 @@ class LimitsSettings(Section, alias_generator=_prefixed("bridge_")):
     session_idle_ms: Milliseconds = 600_000
     """Time in ms that an idle CLI process is kept for the next message; 0 = it ends at once."""
     warm_sessions: Limit = 0
-    """Number of CLI processes per agent that are started before a task needs them; 0 = none. Each
-    takes the memory of an idle CLI. They use free slots of BRIDGE_MAX_SESSIONS and are evicted
-    first."""
+    """Number of CLI processes per agent that are started in its default workspace before a task
+    needs them; 0 = none. Each takes the memory of an idle CLI. They use free slots of
+    BRIDGE_MAX_SESSIONS and are evicted first."""
     session_memory_bytes: Limit = 0
     """Maximum memory in bytes of a CLI and its child processes (needs control groups);
     0 = unlimited."""

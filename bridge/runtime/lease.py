@@ -1,0 +1,219 @@
+"""The session of one context, its slot, and the conversation of the CLI."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from bridge.adapter import SessionStart
+from bridge.errors import LaunchError
+from bridge.session.pool import Announce
+from bridge.session.prewarm import Prewarm
+from bridge.session.session import Session
+from bridge.store.tasks import StoredSession, TaskStore
+
+log = logging.getLogger(__name__)
+
+MOST_OUTPUT = 64 * 1024 * 1024  # bytes of a session's output, of which a live one keeps all
+Make = Callable[[SessionStart, str | None], Session]
+"""Makes a session; the second argument is the id that an earlier server gave it."""
+
+
+class Lease:
+    """A holder of the pool. It keeps an idle session for `idle_seconds`, unless another context
+    needs the slot; the next session resumes the conversation. `start`: how the next session is
+    launched. `idle`: no task needs the session. `waits_a_minute`: see
+    Adapter.resumes_next_minute."""
+
+    def __init__(
+        self,
+        key: str,
+        start: SessionStart,
+        *,
+        store: TaskStore,
+        make: Make,
+        prewarm: Prewarm,
+        idle_seconds: float,
+        waits_a_minute: bool = False,
+    ) -> None:
+        self.key = key
+        self.start = start
+        self.owner = start.owner
+        self.idle = True
+        self.session: Session | None = None
+        self.pool = prewarm.pool
+        self._store = store
+        self._make = make
+        self._prewarm = prewarm
+        self._idle_seconds = idle_seconds
+        self._waits_a_minute = waits_a_minute
+        self._began = datetime.now(UTC)  # the latest time at which the conversation can have begun
+        self._closing: asyncio.Task[None] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def cold(self) -> bool:
+        """There is nothing to lose but the id of the conversation."""
+        return self.idle and self.session is None and self._closing is None
+
+    @property
+    def read(self) -> tuple[str, int] | None:
+        """The id of the session, and the bytes of its output that have been understood; None if the
+        output is not stored."""
+        if self.session and self.session.spool:
+            return self.session.spool.name, self.session.position
+        return None
+
+    # --- the conversation ----------------------------------------------------------------------
+
+    def trust(self, allowed: bool) -> None:
+        """The client has decided whether the CLI may use the project files."""
+        self._change(replace(self.start, trusted=allowed))
+
+    def remember(self, session_id: str, *, resume: bool) -> None:
+        """The id of the conversation that the next session resumes, or begins."""
+        if session_id != self.start.session_id:
+            self._began = datetime.now(UTC)
+        self._change(replace(self.start, session_id=session_id, resume=resume))
+
+    def _change(self, start: SessionStart) -> None:
+        if start != self.start:
+            self.start = start
+            self._store.put_context(self.key, start)
+
+    def resume_delay(self) -> float:
+        """Seconds until the CLI can resume its conversation (see Adapter); 0: it can now."""
+        now = datetime.now(UTC)
+        minute = now.replace(second=0, microsecond=0)
+        early = self._waits_a_minute and self.start.resume and minute <= self._began
+        return 60.1 - now.second if early else 0.0
+
+    # --- the session and its slot --------------------------------------------------------------
+
+    def engage(self) -> None:
+        """A task needs the session from now on."""
+        self.idle = False
+        if self._idle_timer:
+            self._idle_timer.cancel()
+
+    def attach(self, stored: StoredSession) -> None:
+        """Continue a session of an earlier server. Raises InputUnknown or OSError; `session` is
+        set even then, and has to be closed."""
+        self.session = self._make(stored.start, stored.id)
+        self.pool.claim(self)
+        self.session.attach(stored.told, stored.position)
+
+    async def prepare(self, folder: str | None) -> None:
+        """Close a session that cannot run another turn, or cannot see the `folder` of files."""
+        blind = folder not in (None, self.start.folder)
+        if blind or not (self.session and self.session.healthy):
+            await self.close()
+        if self.session is None:
+            self.start = replace(self.start, folder=folder)
+
+    async def acquire(self, wanted: Callable[[], bool], announce: Announce) -> Session | None:
+        """The session, with a slot; None: it is not `wanted` any more (see recheck). Raises
+        LaunchError."""
+        await self.pool.enter(self, wanted, lambda: self._prewarm.has(self.start), announce)
+        if self.session is None and wanted():
+            if not self._take_prewarmed():
+                await self._open()
+            if not wanted():
+                await self.close()
+        return self.session if wanted() else None
+
+    def _take_prewarmed(self) -> bool:
+        taken = self._prewarm.take(self.start)
+        if taken is None:
+            return False
+        self._change(replace(self.start, session_id=taken.start.session_id))
+        self.session = taken.session
+        self._store_session(taken.session)
+        return True
+
+    async def _open(self) -> None:
+        session = self._make(self.start, None)
+        self._store_session(session)
+        try:
+            await session.open()
+        except LaunchError:
+            self._forget(session)
+            raise
+        self.session = session
+
+    def _store_session(self, session: Session) -> None:
+        if session.spool:
+            self._store.put_session(session.spool.name, self.key, self.start)
+
+    def recheck(self) -> None:
+        """A task may not want the session any more."""
+        self.pool.recheck(self)
+
+    def wait(self, since: datetime, give_up: Callable[[], None]) -> None:
+        """The session waits for a person, and needs no slot; see SessionPool.ask."""
+        self.pool.ask(self, since, give_up)
+
+    def work(self) -> None:
+        """The answer is there: the session works again."""
+        self.pool.resume(self)
+
+    def rest(self) -> None:
+        """No task needs the session: the slot may go to another context."""
+        self.idle = True
+        self.pool.rest(self)
+        session = self.session
+        if session and session.spool and session.position > MOST_OUTPUT:
+            self._begin_close()
+        elif session:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._idle_seconds, self._begin_close)
+
+    def detach(self) -> str:
+        """Leave the session to another server. Returns its marker."""
+        session, self.session = self.session, None
+        assert session
+        session.detach()
+        return session.marker
+
+    def kill(self) -> None:
+        """End the session's processes at once, without waiting."""
+        if self.session:
+            self.session.kill()
+
+    async def close(self) -> None:
+        """End the session, if there is one, and give back the slot. Returns when its processes are
+        gone."""
+        self._begin_close()
+        if self._closing is None:
+            self.pool.leave(self)
+        while self._closing:  # another caller may have begun the next session meanwhile
+            await asyncio.shield(self._closing)
+
+    def _begin_close(self) -> None:
+        if self.session:
+            self._closing = asyncio.create_task(self._close(self.session))
+            self.session = None
+
+    async def _close(self, session: Session) -> None:
+        if self._idle_timer:
+            self._idle_timer.cancel()
+        try:
+            await session.stop()
+        finally:
+            self._forget(session)
+            if not self.start.resume:  # an id that was tried once may be taken
+                self.remember(str(uuid.uuid4()), resume=False)
+            self._closing = None
+            self.pool.leave(self)
+
+    def _forget(self, session: Session) -> None:
+        """The session is over, and all of its output is understood."""
+        if session.spool:
+            remove = partial(shutil.rmtree, session.spool, ignore_errors=True)
+            self._store.remove_session(session.spool.name, remove)

@@ -1,0 +1,134 @@
+"""The questions of one context: answers by rules, by clients, and by a timer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from bridge.task.answers import HASTY, hint, is_hasty, permission, read_answer, refusal
+from bridge.task.approval_policy import Rule, decide
+from bridge.task.events import (
+    Answer,
+    Answered,
+    Failed,
+    NotUnderstood,
+    Option,
+    Question,
+    Status,
+    TimedOut,
+)
+from bridge.task.message import Message
+from bridge.task.state import Task
+from bridge.workspace.project_config import Trust
+
+PROJECT_CONFIG = "project-config"  # id of the question whether a repository is trusted
+TOO_MANY = "More questions were open than the server keeps (BRIDGE_MAX_WAITING_SESSIONS)"
+OnTimeout = Callable[[str, str], None]
+"""Called with the cause of a timeout in words, and as one word."""
+
+
+class Questions:
+    """`rules`: the operator's decisions. `timeout`: seconds that a question waits for its answer;
+    0 = unlimited. `watched`: the question that the timer is for."""
+
+    def __init__(self, rules: Sequence[Rule], trust: Trust, *, timeout: float) -> None:
+        self._rules = rules
+        self._trust = trust
+        self._timeout = timeout
+        self.watched: Question | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def decide(self, question: Question, cwd: str) -> Answer | None:
+        """The answer of the operator's rules; None: ask the client."""
+        if not self._rules or question.kind != "permission":
+            return None
+        match decide(self._rules, question.subject or {}, cwd, os.path.realpath):
+            case "allow":
+                return permission(question, "rule")
+            case "deny":
+                return refusal(question, "rule")
+        return None
+
+    def read(
+        self, task: Task, message: Message, *, by: str, now: datetime
+    ) -> Answered | NotUnderstood:
+        """The message of the principal `by` as the answer to the open question of the task."""
+        assert task.question
+        if is_hasty(message, task.asked, now - (task.asked_at or now)):
+            return NotUnderstood(message, HASTY)
+        answer = read_answer(task.question, message)
+        if answer is None:
+            return NotUnderstood(message, hint(message))
+        return Answered(replace(answer, by=by))
+
+    def project_question(self, cwd: str) -> Question | None:
+        """Whether the CLI may use the project files in `cwd`; None: it may, or has none."""
+        doubts = self._trust.doubts(cwd)
+        if not doubts:
+            return None
+        text = (
+            f"The agent would run files of this repository by itself: {', '.join(doubts)}."
+            " May it use them?"
+        )
+        options = (
+            Option("use", "Use it", "allow_once"),
+            Option("ignore", "Go on without it", "reject_once"),
+        )
+        subject = {"name": "project configuration", "input": {"files": doubts}}
+        return Question(PROJECT_CONFIG, "permission", text, options, subject)
+
+    def project_failure(self, cwd: str) -> Failed | None:
+        """Why a CLI cannot start in `cwd` that must not use the project files."""
+        obstacles = self._trust.obstacles(cwd)
+        if not obstacles:
+            return None
+        files = ", ".join(obstacles)
+        text = (
+            f"The agent would run files of this repository by itself: {files}. Remove them, or "
+            "allow their use (AGENT_PROJECT_CONFIG=allow)."
+        )
+        return Failed(text, PROJECT_CONFIG, {"files": obstacles})
+
+    def watch(self, question: Question | None, on_timeout: OnTimeout) -> None:
+        """Start the timer for the open question; stop the one before."""
+        self.watched = question
+        self.close()
+        if question and self._timeout:
+            text = f"No answer arrived within {self._timeout:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._timeout, on_timeout, text, "timeout")
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+
+def give_up(question: Question, text: str, by: str) -> tuple[Answer, Status] | TimedOut:
+    """The denial of a question without an answer, and the status about it; the end of the turn if
+    the question cannot be denied. `text` is the cause, `by` the same in one word."""
+    answer = refusal(question, by)
+    if answer:
+        return answer, Status(f"{text}; the request was denied.", _facts(answer))
+    return TimedOut(f"{text}, and the agent cannot continue without an answer.", by)
+
+
+def decision(question: Question, answer: Answer) -> Status:
+    """The status about a question that the operator's rules answered."""
+    facts = _facts(answer)
+    verb = {"deny": "Denied", "allow": "Allowed"}[facts["decision"]]
+    return Status(f"{verb} by a rule of the operator: {question.text}", facts)
+
+
+def allows(answer: Answer) -> bool:
+    return answer.option is not None and not answer.option.kind.startswith("reject")
+
+
+def _facts(answer: Answer) -> dict[str, str]:
+    verdict = "allow" if allows(answer) else "deny"
+    facts = {"questionId": answer.question_id, "decision": verdict, "by": answer.by}
+    return {"type": "decision", **facts}

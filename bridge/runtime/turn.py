@@ -1,0 +1,305 @@
+"""The turn of one task in the session of its context."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from bridge.adapter import Prompt
+from bridge.adapter.input import AdapterInput
+from bridge.errors import LaunchError, WorkspaceError
+from bridge.runtime.agent import Agent
+from bridge.runtime.lease import Lease
+from bridge.runtime.questions import (
+    PROJECT_CONFIG,
+    TOO_MANY,
+    Questions,
+    allows,
+    decision,
+    give_up,
+)
+from bridge.runtime.recorder import Recorder
+from bridge.session.session import InputUnknown, Session
+from bridge.store.tasks import Record, StoredSession
+from bridge.task.events import (
+    SESSION_LOST,
+    Answer,
+    Answered,
+    Event,
+    Failed,
+    Interrupted,
+    Prompted,
+    Question,
+    Queued,
+    Started,
+    Status,
+    Steered,
+    TimedOut,
+)
+from bridge.task.message import Message
+from bridge.task.state import TaskState
+
+log = logging.getLogger(__name__)
+
+
+class Turn:
+    """`prompt` begins the turn; `left` is the session in which an earlier server has begun it.
+    `active`: it has begun, and has not ended."""
+
+    def __init__(
+        self,
+        record: Record,
+        prompt: Message,
+        agent: Agent,
+        *,
+        recorder: Recorder,
+        questions: Questions,
+        lease: Lease,
+        left: StoredSession | None = None,
+    ) -> None:
+        self.record = record
+        self.prompt = prompt
+        self.left = left
+        self.active = False
+        self._agent = agent
+        self._recorder = recorder
+        self._questions = questions
+        self._lease = lease
+
+    @property
+    def ended(self) -> bool:
+        return self.record.task.state.terminal
+
+    async def run(self) -> None:
+        """Run the turn to its end. An exception becomes the failure of the task."""
+        self.active = True
+        try:
+            try:
+                await (self._resume(self.left) if self.left else self._begin())
+            except (LaunchError, OSError):
+                self._agent.check(self._lease.start.cwd)  # which may be the cause
+                raise
+        except Exception as error:
+            self.apply(_failure(error, self.record.task.id))
+        finally:
+            self.active = False
+
+    async def _begin(self) -> None:
+        attachments = self._agent.attachments
+        try:
+            self._agent.check(self._lease.start.cwd)
+            message, left = attachments.read(self.prompt)
+            if left:
+                text = (
+                    f"Left out of the message, since this agent does not read it: {', '.join(left)}"
+                )
+                self.apply(Status(text, {"type": "left_out", "mediaTypes": left}))
+            message = await attachments.save(self._lease.key, self.record.task.id, message)
+            session = await self._live_session()
+            if session:
+                given = session.told("prompt", message)
+                if not session.handshaking:
+                    self.prompted()  # committed together with the input
+                give = partial(session.prompt, Prompt.of(message))
+                await self._converse(session, partial(self._give, session, given, give))
+        finally:
+            if not (self._lease.session and self._lease.session.healthy):
+                await self._lease.close()
+
+    async def _resume(self, left: StoredSession) -> None:
+        try:
+            self._lease.attach(left)
+        except Exception as error:
+            log.exception("a session cannot be continued", extra={"task": self.record.task.id})
+            text = "The server restarted and does not know which input the agent got."
+            reason = "restart" if isinstance(error, InputUnknown | OSError) else "adapter-error"
+            self.apply(Interrupted(text, reason))
+        session = self._lease.session
+        assert session
+        try:
+            if not self.ended:
+                waiting = self.record.task.state.interrupted
+                self._watch()
+                if not session.handshaking:
+                    self.prompted()
+                await self._converse(session, partial(session.go_on, waiting))
+        finally:
+            if self.record.task.state is not TaskState.COMPLETED or not session.healthy:
+                await self._lease.close()
+
+    async def _converse(self, session: Session, begin: Callable[[], object]) -> None:
+        await session.run(begin, self._receive, self.prompted)
+
+    def prompted(self) -> None:
+        """The CLI has the prompt. A task that a direct reply may replace is not shown before the
+        agent says something, unless a client knows it already."""
+        unknown = self._agent.replies and not self.record.shown
+        if self.record.task.state is TaskState.SUBMITTED and not unknown:
+            self.apply(Prompted())
+
+    async def _live_session(self) -> Session | None:
+        """The idle session, or a new one as soon as there is a slot. None: the task has ended."""
+        await self._lease.prepare(self._agent.attachments.folder(self._lease.key))
+        if self._lease.session is None:
+            while (delay := self._lease.resume_delay()) and not self.ended:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.record.log.changed(), delay)
+            await self._ask_for_trust()
+        if self.ended:
+            return None
+        return await self._lease.acquire(lambda: not self.ended, self._queued)
+
+    def _queued(self, ahead: int, answers: int) -> None:
+        if not self.record.task.queued:
+            facts = {"task": self.record.task.id, "ahead": ahead, **self._lease.pool.figures()}
+            log.info("task waits for a slot", extra=facts)
+        self.apply(Queued(ahead, answers))
+
+    async def _ask_for_trust(self) -> None:
+        """Ask whether the CLI may use the project files. The task fails if the CLI cannot be kept
+        from using them."""
+        task, cwd = self.record.task, self._lease.start.cwd
+        if self._lease.start.trusted is None and not self.ended:
+            question = self._questions.project_question(cwd)
+            if question and not task.question:
+                self.apply(question)
+            self._watch()
+            while task.question:
+                await self.record.log.changed()
+        failure = None if self._lease.start.trusted else self._questions.project_failure(cwd)
+        if failure:
+            self.apply(failure)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _receive(self, events: Sequence[Event]) -> None:
+        happened: list[Event] = []
+        decided: list[tuple[Question, Answer]] = []
+        for event in events:
+            match event:
+                # The id may become an argument of a command.
+                case Started(session_id) if session_id and not session_id.startswith("-"):
+                    self._lease.remember(session_id, resume=True)
+                case Failed(reason=reason) if reason == SESSION_LOST:
+                    self._lease.remember(str(uuid.uuid4()), resume=False)
+                case Question():
+                    answer = self._questions.decide(event, self._lease.start.cwd)
+                    if answer:
+                        decided.append((event, answer))
+                        self._recorder.note_decision(self.record, event, answer)
+                        happened.append(decision(event, answer))
+                        continue
+            happened.append(event)
+        self.apply(*happened)
+        for question, answer in decided:
+            self._settle(question, answer)
+
+    def apply(self, *events: Event) -> None:
+        """Let `events` happen to the task."""
+        session, record = self._lease.session, self.record
+        self._recorder.record(record, events, read=self._lease.read if self.active else None)
+        if session:
+            self._recorder.slow_down(session.pause)
+        if self.active:
+            self._watch()
+            if session and not self.ended:
+                session.waiting(record.task.state.interrupted)
+
+    def end(self, event: Event) -> None:
+        """End the task. The CLI gets an interrupt after the commit: a crash between the two would
+        otherwise record a failure."""
+        session = self._lease.session if self.active else None
+        unsaid = session.unsaid() if session and not self.ended else ()
+        self.apply(*unsaid, event)
+        if session:
+            self._recorder.after_commit(partial(session.begin_stop, interrupt=True))
+        self._lease.recheck()
+
+    def answer(self, message: Message, by: str) -> None:
+        """`message` is for the open question, by the principal of that id."""
+        question = self.record.task.question
+        assert question
+        read = self._questions.read(self.record.task, message, by=by, now=datetime.now(UTC))
+        if isinstance(read, Answered):
+            self._settle(question, read.answer, read)
+        else:
+            self.apply(read)
+
+    def steer(self, message: Message) -> None:
+        """`message` joins the turn."""
+        session, task = self._lease.session, self.record.task
+        prompt = Prompt.of(replace(message, task_id=task.id, context_id=task.context_id))
+        given = session.told("steer", prompt.message) if session else None
+        self.apply(Steered(replace(message, context_id=task.context_id)))
+        if session and given:
+            self._give(session, given, partial(session.steer, prompt))
+
+    def _settle(self, question: Question, answer: Answer, *events: Event) -> None:
+        """Let `events` happen, and give the CLI the answer to its question."""
+        session = self._lease.session
+        if question.id == PROJECT_CONFIG and not session:
+            self._lease.trust(allows(answer))
+        self.apply(*events)
+        if session:
+            given = session.told("answer", question=question, answer=answer)
+            self._give(session, given, partial(session.answer, question, answer))
+
+    def _give(self, session: Session, given: AdapterInput, give: Callable[[], None]) -> None:
+        """Give the CLI an input, after the commit of it: no server gives it twice. The output
+        waits meanwhile, so that the recorded position stays exact."""
+
+        def then() -> None:
+            if not self.ended:
+                give()
+            session.pause(False)
+
+        session.pause(True)
+        session_id = session.spool.name if session.spool else None
+        self._recorder.record_input(self.record, given, session_id=session_id, then=then)
+
+    def _watch(self) -> None:
+        """Limit the time of the open question."""
+        question = self.record.task.question
+        if question is self._questions.watched:
+            return
+        on_timeout = partial(self._give_up, question)
+        self._questions.watch(question, on_timeout)
+        if question:
+            since = self.record.task.status_time
+            self._lease.wait(since, partial(on_timeout, TOO_MANY, "limit"))
+        else:
+            self._lease.work()
+
+    def _give_up(self, question: Question | None, text: str, by: str) -> None:
+        if question is None or self.record.task.question is not question:
+            return
+        end = give_up(question, text, by)
+        if isinstance(end, TimedOut):
+            self.end(end)
+        else:
+            answer, note = end
+            self._settle(question, answer, Answered(answer), note)
+
+
+def _failure(error: Exception, task_id: str) -> Failed:
+    """The end of a task whose turn raised `error`."""
+    match error:
+        case WorkspaceError():
+            log.warning(str(error), extra={"task": task_id})
+            text = (
+                f"The agent cannot work in {error.name}: {error.cause}. Restore the directory, or "
+                "begin a new context in another one."
+            )
+            return Failed(text, "workspace", {"path": error.name, "cause": error.cause})
+        case LaunchError():
+            log.warning(str(error), extra={"task": task_id})
+            text = f"The agent could not be started: {error.problem}. The server's log says more."
+            return Failed(text, "launch")
+    log.error("turn failed", exc_info=error, extra={"task": task_id})
+    return Failed("Internal error; the server's log has it.", "internal")

@@ -1,0 +1,135 @@
+"""An artifact of a task while it grows, and the updates about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.task.events import ArtifactChunk
+from bridge.task.message import Part, TextPart
+
+ANSWER_ID = "assistant-response"
+LAST_WORDS = 64 * 1024  # characters of the answer that the final status repeats
+GAP = "\n\n"  # between two blocks of an answer: clients join the pieces as they come
+LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
+MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactUpdate:
+    """`append` adds `parts` to the artifact; otherwise it is created, or replaced."""
+
+    artifact_id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    description: str | None = None
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Artifact:
+    """An artifact as it stands. Streamed text is kept in pieces and joined when it is read, and
+    some of them now and then, so that appending costs the same however long the text has become."""
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    open: bool = True
+    _parts: list[Part] = field(default_factory=list)
+    _pieces: list[str] | None = None  # of the text part that is still growing, the last one
+    _loose: int = 0  # those of them that were not joined yet, at the end
+
+    def extend(self, parts: Iterable[Part]) -> None:
+        self._join()
+        self._parts.extend(parts)
+
+    def add_text(self, text: str, new_block: bool, append: bool = True) -> Sequence[ArtifactUpdate]:
+        """Add a piece of text. A new block begins with a blank line, unless the text before it
+        ends in a newline. `append`: clients know the artifact."""
+        if new_block or self._pieces is None:
+            self._join()
+            self._pieces = []
+            text = self._gap() + text
+        self._pieces.append(text)
+        self._loose += 1
+        if self._loose == LOOSE:
+            self._pieces[-LOOSE:] = ["".join(self._pieces[-LOOSE:])]
+            self._loose = 0
+        updates: list[ArtifactUpdate] = []
+        for start in range(0, len(text) or 1, MOST_TEXT):
+            part = TextPart(text[start : start + MOST_TEXT])
+            append = append or start > 0
+            updates.append(ArtifactUpdate(self.id, (part,), self.name, append=append))
+        return updates
+
+    def add_chunk(self, chunk: ArtifactChunk, append: bool) -> ArtifactUpdate:
+        """Add the parts of a chunk, which says itself whether more will come."""
+        self.extend(chunk.parts)
+        self.open = False
+        return ArtifactUpdate(
+            self.id,
+            chunk.parts,
+            chunk.name,
+            chunk.description,
+            append,
+            chunk.last_chunk,
+            chunk.metadata,
+        )
+
+    def retract(self, length: int) -> ArtifactUpdate:
+        """Remove the last `length` characters of text, and the gaps between them."""
+        self._join()
+        while length > 0 and self._parts and isinstance(part := self._parts[-1], TextPart):
+            self._parts.pop()
+            said = len(part.text) - len(self._gap())
+            if said > length:
+                self._pieces = [part.text[:-length]]
+            length -= said
+        return ArtifactUpdate(self.id, tuple(self.parts) or (TextPart(""),), self.name)
+
+    def close(self) -> ArtifactUpdate:
+        """No more text will come."""
+        self.open = False
+        end = (TextPart(""),)  # an artifact update must have a part (§4.1.7)
+        return ArtifactUpdate(self.id, end, self.name, append=True, last_chunk=True)
+
+    @property
+    def last_block(self) -> str:
+        """The text that was said last, without the gap before it."""
+        last = self.parts[-1] if self.parts else None
+        return last.text.strip() if isinstance(last, TextPart) else ""
+
+    def _gap(self) -> str:
+        """The beginning of a block that follows these parts."""
+        last = self._parts[-1] if self._parts else None
+        before = last.text if isinstance(last, TextPart) else ""
+        return GAP if before and not before.endswith("\n") else ""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        if self._pieces is None:
+            return self._parts
+        self._pieces, self._loose = ["".join(self._pieces)], 0
+        return [*self._parts, TextPart(self._pieces[0])]
+
+    def drop_content(self) -> None:
+        """Drop the content, except the end of a text that can still grow."""
+        if self._pieces is None:
+            self._parts = self._parts[-1:]
+        else:
+            self._parts.clear()
+            self._pieces, self._loose = ["".join(self._pieces)[-LAST_WORDS - 1 :]], 0
+
+    def _join(self) -> None:
+        if self._pieces is not None:
+            self._parts.append(TextPart("".join(self._pieces)))
+            self._pieces, self._loose = None, 0
+
+
+def end_of(text: str) -> str:
+    """`text`, or its end if it is long: the whole is in the artifact."""
+    return text if len(text) <= LAST_WORDS else f"[…] {text[-LAST_WORDS:]}"

@@ -1,0 +1,133 @@
+"""The questions of a context, over a project whose files the test invents."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bridge.runtime.questions import PROJECT_CONFIG, Questions, allows, decision, give_up
+from bridge.task.approval_policy import Rule
+from bridge.task.events import Answer, Answered, NotUnderstood, Option, Question, TimedOut
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import Task
+from bridge.workspace.project_config import TRUSTING, Trust
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+WITHIN = 15.0
+ALLOW, DENY = Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")
+COMMAND = {"name": "Bash", "input": {"command": "make"}}
+BASH = Question("q", "permission", "Run make?", (ALLOW, DENY), COMMAND)
+OPEN = Question("q", "text", "Which one?", free_text=True)
+
+
+class Project(Trust):
+    """A repository with one file that an agent would run, and one that it always loads."""
+
+    def doubts(self, cwd: str) -> list[str]:
+        return [f"{cwd}/hooks.json"]
+
+    def obstacles(self, cwd: str) -> list[str]:
+        return [f"{cwd}/.env"]
+
+
+def client(text: str) -> Message:
+    return Message("m", Role.USER, (TextPart(text),))
+
+
+def asked(question: Question) -> Task:
+    task = Task("t", "c", NOW)
+    task.apply(question, NOW)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("rules", "chosen"),
+    [
+        ((Rule("allow", command="make"),), ALLOW),
+        ((Rule("deny", tool="Bash"),), DENY),
+        ((Rule("ask", tool="Bash"),), None),
+        ((), None),
+    ],
+)
+def test_rules_answer_a_permission(rules: tuple[Rule, ...], chosen: Option | None) -> None:
+    answer = Questions(rules, TRUSTING, timeout=0.0).decide(BASH, "/w")
+    assert (answer and answer.option) == chosen
+    if answer:
+        data = decision(BASH, answer).data
+        assert data and data["by"] == "rule"
+        assert data["decision"] == ("allow" if allows(answer) else "deny")
+
+
+def test_rules_do_not_answer_other_questions() -> None:
+    rules = (Rule("allow", tool="*"),)
+    assert Questions(rules, TRUSTING, timeout=0.0).decide(OPEN, "/w") is None
+
+
+def test_a_message_is_read_as_an_answer_of_its_sender() -> None:
+    questions = Questions((), TRUSTING, timeout=0.0)
+    later = NOW + timedelta(minutes=1)
+    read = questions.read(asked(BASH), client("yes"), by="alice", now=later)
+    assert isinstance(read, Answered)
+    assert (read.answer.option, read.answer.by) == (ALLOW, "alice")
+    read = questions.read(asked(BASH), client("perhaps"), by="alice", now=later)
+    assert isinstance(read, NotUnderstood)
+
+
+def test_project_files_are_asked_about_and_may_be_an_obstacle() -> None:
+    questions = Questions((), Project(), timeout=0.0)
+    question, failure = questions.project_question("/w"), questions.project_failure("/w")
+    assert question and failure
+    assert (question.id, failure.reason) == (PROJECT_CONFIG, PROJECT_CONFIG)
+    assert "/w/hooks.json" in question.text
+    assert failure.details == {"files": ["/w/.env"]}
+    trusting = Questions((), TRUSTING, timeout=0.0)
+    assert trusting.project_question("/w") is None
+    assert trusting.project_failure("/w") is None
+
+
+async def test_a_question_without_an_answer_times_out_once() -> None:
+    questions = Questions((), TRUSTING, timeout=0.01)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    questions.watch(BASH, lambda text, by: heard.put_nowait(by))
+    assert questions.watched is BASH
+    async with asyncio.timeout(WITHIN):
+        assert await heard.get() == "timeout"
+    assert heard.empty()
+
+
+async def test_the_timer_stops_with_its_question() -> None:
+    questions = Questions((), TRUSTING, timeout=0.01)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    questions.watch(BASH, lambda text, by: heard.put_nowait("first"))
+    questions.watch(None, lambda text, by: None)
+    questions.watch(OPEN, lambda text, by: heard.put_nowait("second"))
+    async with asyncio.timeout(WITHIN):
+        assert await heard.get() == "second"
+    assert heard.empty()
+    questions.watch(BASH, lambda text, by: heard.put_nowait("closed"))
+    questions.close()
+    other = Questions((), TRUSTING, timeout=0.02)
+    other.watch(BASH, lambda text, by: heard.put_nowait("last"))
+    async with asyncio.timeout(WITHIN):
+        assert await heard.get() == "last"
+
+
+def test_a_timeout_denies_or_ends_the_turn() -> None:
+    denied = give_up(BASH, "Too late", "timeout")
+    assert not isinstance(denied, TimedOut)
+    answer, note = denied
+    assert (answer.option, answer.by) == (DENY, "timeout")
+    assert note.data == {
+        "type": "decision",
+        "questionId": "q",
+        "decision": "deny",
+        "by": "timeout",
+    }
+    assert isinstance(give_up(OPEN, "Too late", "timeout"), TimedOut)
+
+
+@pytest.mark.parametrize(("options", "allowed"), [((ALLOW,), True), ((DENY,), False), ((), False)])
+def test_only_a_chosen_option_allows(options: tuple[Option, ...], allowed: bool) -> None:
+    assert allows(Answer("q", "text", options)) is allowed
