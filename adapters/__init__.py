@@ -1,2 +1,2 @@
-"""One file per CLI. They are loaded as bridge.adapters (see bridge/server/registry.py), because the
-import name `adapters` belongs to somebody else's distribution: never `import adapters`."""
+"""One file per CLI. They are loaded as bridge.adapters (see bridge/server/registry.py), because
+another distribution owns the import name `adapters`: never `import adapters`."""

@@ -1,4 +1,4 @@
-"""What an ACP agent asks, from the request to its answer; Cursor has methods of its own."""
+"""The requests of an ACP agent to its client, and their answers; Cursor has methods of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from bridge.adapter.fields import as_dict, as_string
 from bridge.adapter.jsonrpc import Peer, Request
 from bridge.task.events import AgentEvent, Answer, Option, OptionKind, Question
 
-from ._acp_presets import Preset
+from ._acp_agent import AcpAgent
 from ._acp_tools import announce, merged, subject, wish
-from ._acp_turn import Turn, plan
+from ._acp_turn import Turn
 from ._asking import Asking
+from ._tools import choice, plan
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -22,19 +23,17 @@ REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 
 
-class Questions(Asking):
-    """The requests that are open. `turn` is the one that runs, if any. With `force` nobody is asked
-    for permission."""
+class AcpQuestions(Asking[Turn]):
+    """With the agent's config.force, permissions are granted without a question."""
 
     def __init__(
         self,
         peer: Peer[AgentEvent],
-        preset: Preset,
-        force: bool,
-        may_ask: Callable[[], bool],
+        agent: AcpAgent,
+        *,
         turn: Callable[[], Turn | None],
     ) -> None:
-        super().__init__(peer, may_ask)
+        super().__init__(peer, turn)
         peer.requests |= {
             "session/request_permission": self._permission,
             "elicitation/create": self._elicitation,
@@ -46,18 +45,12 @@ class Questions(Asking):
         }
         peer.notifications |= {
             "$/cancel_request": self._withdraw,
-            "cursor/update_todos": _plan_of,
+            "cursor/update_todos": lambda params: [plan(params["todos"])],
         }
-        self._preset = preset
-        self._force = force
-        self._turn = turn
-
-    def close(self) -> None:
-        super().close()
-        self._turn = lambda: None
+        self._agent = agent
 
     def _withdraw(self, params: Json) -> Said:
-        """The agent does not want to know any more (ACP v1, Cancellation)."""
+        """The agent cancels its request (ACP v1, Cancellation)."""
         asked = self.take(params["requestId"])
         if asked is None:
             return ()
@@ -69,15 +62,19 @@ class Questions(Asking):
         params, turn = request.params, self._turn()
         tool = merged(turn.tools if turn else {}, params["toolCall"])
         options = [_option(one) for one in params["options"]]
-        options = [one for one in options if one.id not in self._preset.lasting]
-        allowed = _of_kind(options, "allow_once", "allow_always") if self._force else None
+        options = [one for one in options if one.id not in self._agent.lasting]
+        allowed = (
+            _of_kind(options, "allow_once", "allow_always") if self._agent.config.force else None
+        )
         yield from announce(tool)
-        if allowed and self._may_ask():
+        if allowed and self.may_ask():
             self._peer.answer(request, _selected(allowed))
             return
-        text = wish(self._preset.title, tool)
+        text = wish(self._agent.title, tool)
         question = Question(self.next_id(), "permission", text, tuple(options), subject(tool))
-        yield from self.ask(request, [question] if options else [], self._decision, CANCELLED)
+        yield from self.ask(
+            request, [question] if options else [], self._decision, cancelled=CANCELLED
+        )
 
     def _decision(self, answers: Mapping[str, Answer]) -> Json:
         (answer,) = answers.values()
@@ -99,23 +96,31 @@ class Questions(Asking):
         """{questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
         title = request.params.get("title")
         asked = {self.next_id(): as_dict(one) for one in request.params["questions"]}
-        questions = [_choice(question_id, one, title) for question_id, one in asked.items()]
-        return self.ask(request, questions, partial(_chosen, asked), CANCELLED)
+        questions = [
+            choice(
+                question_id,
+                one.get("prompt") or title,
+                [(as_string(o["id"]), str(o.get("label") or o["id"])) for o in one["options"]],
+                multiple=one.get("allowMultiple") is True,
+            )
+            for question_id, one in asked.items()
+        ]
+        return self.ask(request, questions, partial(_chosen, asked), cancelled=CANCELLED)
 
     def _cursor_plan(self, request: Request) -> Said:
         """{name, overview, plan}."""
         shown = str(request.params.get("plan") or request.params.get("overview") or "")
-        text = f"{self._preset.title} has a plan and asks to begin:\n\n{shown}"
+        text = f"{self._agent.title} has a plan and asks to begin:\n\n{shown}"
         options = (
             Option("accepted", "Approve the plan", "allow_once"),
             Option("rejected", "Send the plan back", "reject_once"),
         )
         question = Question(self.next_id(), "plan", text, options)
-        return self.ask(request, [question], _verdict, CANCELLED)
+        return self.ask(request, [question], _verdict, cancelled=CANCELLED)
 
     def _cursor_todos(self, request: Request) -> Said:
         self._peer.answer(request, {})
-        return _plan_of(request.params)
+        return [plan(request.params["todos"])]
 
     def _acknowledge(self, request: Request) -> Said:
         self._peer.answer(request, {})
@@ -139,16 +144,7 @@ def _selected(option: Option) -> Json:
     return {"outcome": {"outcome": "selected", "optionId": option.id}}
 
 
-# --- of Cursor -----------------------------------------------------------------------------------
-
-
-def _choice(question_id: str, asked: Json, title: Any) -> Question:
-    options = tuple(
-        Option(as_string(one["id"]), str(one.get("label") or one["id"])) for one in asked["options"]
-    )
-    text = str(asked.get("prompt") or title or "")
-    several = asked.get("allowMultiple") is True
-    return Question(question_id, "choice", text, options, multiple=several)
+# --- Cursor --------------------------------------------------------------------------------------
 
 
 def _chosen(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
@@ -162,7 +158,3 @@ def _chosen(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
 def _verdict(answers: Mapping[str, Answer]) -> Json:
     (answer,) = answers.values()
     return {"outcome": {"outcome": answer.option.id if answer.option else "rejected"}}
-
-
-def _plan_of(params: Json) -> Said:
-    return [plan(params["todos"])]

@@ -1,4 +1,4 @@
-"""Tool calls of ACP, put together from what is said of them in several places."""
+"""Tool calls of ACP, merged from several kinds of messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Json = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Tool:
-    """A tool call, put together from all that was said of it."""
+    """A tool call, merged from all messages about it."""
 
     id: str
     title: str = ""
-    name: str = ""  # the tool's own, where the agent tells it
+    name: str = ""  # the tool's own, if the agent sends it
     kind: str = ""
     input: Any = None
     output: Any = None
@@ -27,12 +27,12 @@ class Tool:
     paths: tuple[str, ...] = ()
     changes: tuple[FileChange, ...] = ()
     status: str = "pending"
-    announced: str | None = None  # the name under which it was
+    announced: str | None = None  # the name in its ToolCall event
     ended: bool = False
 
 
 def merged(tools: dict[str, Tool], update: Json) -> Tool:
-    """The tool call with what is new of it: members that are missing stay as they were."""
+    """The tool call with the new members; missing members stay as they were."""
     tool_id = as_string(update["toolCallId"])
     tool = tools.setdefault(tool_id, Tool(tool_id))
     meta = as_dict(update.get("_meta"))
@@ -59,7 +59,7 @@ def announce(tool: Tool) -> Iterator[AgentEvent]:
 
 
 def input_of(tool: Tool) -> Any:
-    """What the tool was given; where the agent does not tell (gemini), what it says instead."""
+    """The tool's input; if the agent does not send it (gemini), the other known facts."""
     if tool.input is not None:
         return tool.input
     facts = {"title": tool.title, "kind": tool.kind, "paths": list(tool.paths)}
@@ -78,8 +78,8 @@ def output(tool: Tool) -> Any:
 
 
 def changes(content: Sequence[Any]) -> Iterator[FileChange]:
-    """The diffs in a tool call's content. Some agents give the changed places, not whole files:
-    then the numbers of the lines are not those of the file."""
+    """The diffs in a tool call's content. Some agents send only the changed lines, not whole files:
+    the line numbers of the diff then differ from those of the file."""
     for one in map(as_dict, content):
         path, new = one.get("path"), one.get("newText")
         if one.get("type") != "diff" or not isinstance(path, str):
@@ -91,7 +91,7 @@ def changes(content: Sequence[Any]) -> Iterator[FileChange]:
 
 
 def wish(title: str, tool: Tool) -> str:
-    """What the agent wants to do, for the person who decides."""
+    """The text of a permission question."""
     command = as_dict(tool.input).get("command")
     what = tool.title or tool.name or tool.kind
     text = f"{title} asks for permission: {what}"

@@ -1,52 +1,173 @@
-"""A turn of ACP: what is kept of it, and what it is made of, as events."""
+"""A turn of ACP: the state between a prompt and its end, and the updates in between."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
-from bridge.adapter import Prompt
+from bridge.adapter import INTERRUPTED, Prompt
 from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.task.events import Plan, PlanEntry, PlanStatus
+from bridge.task.events import (
+    AgentEvent,
+    ArtifactChunk,
+    Done,
+    Failed,
+    Text,
+    Thought,
+    ToolResult,
+    Usage,
+)
 from bridge.task.message import RawPart, TextPart, UrlPart
 
-from ._acp_tools import Tool
+from ._acp_agent import AcpAgent
+from ._acp_tools import Tool, announce, merged, output
+from ._tools import counts, is_count, plan, tokens
 
 Json = Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Turn:
-    """From a prompt to its end."""
-
     prompt: Prompt
     sent: bool = False
-    heard: bool = False  # something was said since it was sent
+    heard: bool = False  # the agent has sent an update or a request since then
     interrupted: bool = False
-    refused: bool = False  # the client said no to a permission
+    refused: bool = False  # the client denied a permission
     tools: dict[str, Tool] = field(default_factory=dict)
     message: str | None = None  # id of the message whose text is being streamed
     new_block: bool = True
     block: list[str] = field(default_factory=list)  # the text of the last block
     artifacts: int = 0
-    usage: dict[str, Any] = field(default_factory=dict)
-    cost: float | None = None
+    used: dict[str, Any] = field(default_factory=dict)
+    cost: float | None = None  # USD, of the whole session
     changed: dict[str, None] = field(default_factory=dict)  # paths, in order
 
-    def came_to_nothing(self) -> bool:
-        """Whether the model has said nothing, or what it said was never counted."""
-        counted = [self.usage.get(f"{name}Tokens") for name in ("input", "output")]
-        return not (self.block or self.tools) or counted == [0, 0]
+    # --- session/update --------------------------------------------------------------------------
 
-    def ended_in_an_error(self) -> bool:
-        """Whether its last words are one, and no model was asked."""
-        counted = any(self.usage.get(f"{name}Tokens") for name in ("input", "output"))
-        return bool(self.block) and self.block[-1].startswith("Error: ") and not counted
+    def message_chunk(self, update: Json) -> Iterator[AgentEvent]:
+        meta_usage = as_dict(as_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
+        for name, count in counts(meta_usage).items():
+            self.used[name] = self.used.get(name, 0) + count
+        content = update["content"]
+        if content.get("type") != "text":
+            given = _part(content)
+            if given:
+                self.artifacts += 1
+                yield ArtifactChunk(f"content-{self.artifacts}", (given,), given.filename)
+            return
+        text = as_string(content["text"])
+        if not text:
+            return
+        message = as_word(update.get("messageId"))
+        new_block = self.new_block or message != self.message
+        if new_block:
+            self.block = []
+        self.message, self.new_block = message, False
+        self.block.append(text)
+        yield Text(text, new_block)
+
+    def thought_chunk(self, update: Json) -> Iterator[AgentEvent]:
+        self.new_block = True
+        text = as_string(update["content"].get("text") or "")
+        if text:
+            yield Thought(text)
+
+    def tool_update(self, update: Json) -> Iterator[AgentEvent]:
+        self.new_block = True
+        tool = merged(self.tools, update)
+        # An input that contains only a folder (opencode) is not complete yet.
+        filled = isinstance(tool.input, dict) and bool(tool.input.keys() - {"cwd"})
+        if filled or tool.status != "pending":
+            yield from announce(tool)
+        if tool.status in ("completed", "failed") and not tool.ended:
+            tool.ended = True
+            failed = tool.status == "failed"
+            changes = () if failed else tool.changes
+            self.changed |= dict.fromkeys(change.path for change in changes)
+            yield ToolResult(tool.id, output(tool), failed, tool.announced, changes=changes)
+
+    def usage_update(self, update: Json) -> Iterable[AgentEvent]:
+        for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
+            if is_count(update.get(name)):
+                self.used[ours] = update[name]
+        cost = as_dict(update.get("cost"))
+        amount = cost.get("amount")
+        if cost.get("currency") == "USD" and (is_count(amount) or isinstance(amount, float)):
+            self.cost = float(amount)
+        return ()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def count_tokens(self, result: Json) -> None:
+        """Add the tokens of a session/prompt result; gemini has a place and names of its own."""
+        quota = as_dict(as_dict(as_dict(result.get("_meta")).get("quota")).get("token_count"))
+        names = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
+        own = {ours: quota.get(theirs) for ours, theirs in names.items()}
+        self.used |= counts({**own, **as_dict(result.get("usage"))})
+
+    def usage(self, before: float | None) -> Usage | None:
+        """`before`: the cost of the session's earlier turns; None if it is unknown."""
+        known = self.cost is not None and before is not None
+        cost = round((self.cost or 0.0) - (before or 0.0), 6) if known else None
+        used = dict(self.used)
+        return Usage(*tokens(used), cost, used or None) if used or known else None
+
+    def outcome(self, agent: AcpAgent, reason: Any) -> Done | Failed:
+        """The meaning of a stop reason (ACP v1, Prompt Turn: Stop Reasons)."""
+        match reason:
+            case "end_turn" | None:
+                return self._failure(agent) or self._done("end_turn")
+            case "cancelled" if self.interrupted:
+                return INTERRUPTED
+            case "cancelled" if self.refused:  # codex-acp can deny only with `abort`
+                return self._done("cancelled")
+            case "cancelled":
+                return Failed(f"{agent.title} cancelled the turn by itself.", "cancelled")
+            case "refusal":
+                return Failed(f"{agent.title} refused to continue.", "refusal")
+            case "max_tokens":
+                text = "The answer is incomplete: the model reached its token limit."
+                return Failed(text, "max-tokens")
+            case "max_turn_requests":
+                text = f"{agent.title} reached its limit of model requests in one turn."
+                return Failed(text, "max-turn-requests")
+        text = f"{agent.title} ended the turn with an unknown stop reason: {reason}"
+        return Failed(text, "stopped", {"stopReason": reason})
+
+    def _failure(self, agent: AcpAgent) -> Failed | None:
+        """The error of a model, for agents that end the turn normally after one."""
+        counted = [self.used.get(f"{name}Tokens") for name in ("input", "output")]
+        empty = not (self.block or self.tools) or counted == [0, 0]
+        if agent.silent_failures and empty:
+            text = f"{agent.title} ended the turn, but the model's answer was broken off."
+            return Failed(text, "empty-answer")
+        words = self.block[-1] if self.block else ""
+        if agent.errors_are_words and words.startswith("Error: ") and not any(counted):
+            reason = "auth" if "uthenticat" in words else "agent-error"
+            return Failed(words.removeprefix("Error: "), reason)
+        return None
+
+    def _done(self, reason: str) -> Done:
+        details: dict[str, Any] = {"stopReason": reason}
+        if self.changed:
+            details["changedFiles"] = list(self.changed)
+        return Done(summary="".join(self.block), details=details)
 
 
-def part(content: Json) -> RawPart | UrlPart | TextPart | None:
-    """What an agent hands over in a ContentBlock that is no text."""
+UPDATES: Mapping[str, Callable[[Turn, Json], Iterable[AgentEvent]]] = {
+    "agent_message_chunk": Turn.message_chunk,
+    "agent_thought_chunk": Turn.thought_chunk,
+    "tool_call": Turn.tool_update,
+    "tool_call_update": Turn.tool_update,
+    "plan": lambda turn, update: [plan(update["entries"])],
+    "usage_update": Turn.usage_update,
+}
+"""Kinds that are missing here are for editors."""
+
+
+def _part(content: Json) -> RawPart | UrlPart | TextPart | None:
+    """A ContentBlock of the agent that is not a text."""
     kind = as_word(content.get("mimeType"))
     match content.get("type"):
         case "image" | "audio":
@@ -60,30 +181,3 @@ def part(content: Json) -> RawPart | UrlPart | TextPart | None:
                 return RawPart(inner["blob"], kind, name)
             return TextPart(as_string(inner["text"]), kind, name)
     return None
-
-
-def plan(entries: Any) -> Plan:
-    """Of ACP's entries; Cursor's todos have the same members."""
-    return Plan(tuple(_plan_entry(as_dict(entry)) for entry in entries))
-
-
-def _plan_entry(entry: Json) -> PlanEntry:
-    known: dict[Any, PlanStatus] = {"in_progress": "in_progress", "completed": "completed"}
-    return PlanEntry(str(entry.get("content") or ""), known.get(entry.get("status"), "pending"))
-
-
-def usage_of(result: Json) -> dict[str, int]:
-    """The tokens of a turn; gemini says them in a place and in words of its own."""
-    quota = as_dict(as_dict(as_dict(result.get("_meta")).get("quota")).get("token_count"))
-    words = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
-    own = {ours: quota.get(theirs) for ours, theirs in words.items()}
-    return counts({**own, **as_dict(result.get("usage"))})
-
-
-def counts(values: Json) -> dict[str, int]:
-    """The members that are counts."""
-    return {name: one for name, one in values.items() if is_count(one)}
-
-
-def is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

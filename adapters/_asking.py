@@ -1,11 +1,12 @@
-"""What an agent asks of its client over JSON-RPC: requests that are answered when the client has
-answered all the questions that each of them comes to."""
+"""The requests of an agent to its client over JSON-RPC. The adapter answers a request when the
+client has answered all its questions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from bridge.adapter.fields import as_dict, as_string
 from bridge.adapter.jsonrpc import Id, Peer, Request
@@ -14,13 +15,13 @@ from bridge.task.events import AgentEvent, Answer, Question, QuestionWithdrawn
 from ._forms import ACCEPT, DECLINE, Json, asked_members, form, member_question, visited
 
 CANCEL: Json = {"action": "cancel"}
-"""The result of an elicitation that nobody answers."""
+"""The result of an elicitation without an answer."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """A request until all of its questions are answered. `reply` makes the result of the answers
-    by question id, `cancelled` is the result if there will be none."""
+    """A request with open questions. `reply` makes the result from the answers by question id,
+    `cancelled` is the result without answers."""
 
     request: Request
     questions: dict[str, Question]
@@ -29,34 +30,46 @@ class Asked:
     answers: dict[str, Answer] = field(default_factory=dict)
 
     def withdrawn(self) -> Iterator[QuestionWithdrawn]:
-        """For its questions that nobody need answer any more."""
+        """Events for its unanswered questions."""
         return (QuestionWithdrawn(name) for name in self.questions if name not in self.answers)
 
 
-class Asking:
-    """The requests of `peer` that are open. `may_ask` says whether there is somebody to ask: there
-    is nobody between turns, or after a cancel."""
+class Interruptible(Protocol):
+    interrupted: bool
 
-    def __init__(self, peer: Peer[AgentEvent], may_ask: Callable[[], bool]) -> None:
+
+T = TypeVar("T", bound=Interruptible)
+
+
+class Asking(Generic[T]):
+    """The open requests of `peer`. `turn` returns the running turn. Between turns and after an
+    interrupt, a request is cancelled at once."""
+
+    def __init__(self, peer: Peer[AgentEvent], turn: Callable[[], T | None]) -> None:
         self._peer = peer
-        self._may_ask = may_ask
+        self._turn = turn
         self._open: list[Asked] = []
         self._numbers = 0
 
     def next_id(self) -> str:
-        """For a question."""
+        """An id for a question."""
         self._numbers += 1
         return f"question-{self._numbers}"
+
+    def may_ask(self) -> bool:
+        turn = self._turn()
+        return turn is not None and not turn.interrupted
 
     def ask(
         self,
         request: Request,
         questions: Sequence[Question],
         reply: Callable[[Mapping[str, Answer]], Json],
+        *,
         cancelled: Json,
     ) -> Sequence[Question]:
-        """The questions, if they can be asked; else the request is `cancelled`."""
-        if not questions or not self._may_ask():
+        """The questions, if they can be asked; else the agent gets the result `cancelled`."""
+        if not questions or not self.may_ask():
             self._peer.answer(request, cancelled)
             return ()
         by_id = {question.id: question for question in questions}
@@ -64,26 +77,26 @@ class Asking:
         return questions
 
     def visit(self, request: Request, message: str) -> Sequence[Question]:
-        """Elicitation (ACP, MCP) of mode `url`: whether the client has been at an address."""
+        """Elicitation (ACP, MCP) of mode `url`: asks whether the client has visited an address."""
         text = f"{message}\n{as_string(request.params['url'])}".strip()
         question = Question(self.next_id(), "auth", text, (ACCEPT, DECLINE))
-        return self.ask(request, [question], visited, CANCEL)
+        return self.ask(request, [question], visited, cancelled=CANCEL)
 
     def fill_in(self, request: Request, message: str) -> Sequence[Question]:
         """Elicitation of mode `form`: a question for each member."""
         members = as_dict(as_dict(request.params["requestedSchema"]).get("properties"))
         asked = {self.next_id(): (name, one) for name, one in asked_members(members)}
         questions = [
-            member_question(question_id, name, schema, message, members)
+            member_question(question_id, name, schema, message=message, members=members)
             for question_id, (name, schema) in asked.items()
         ]
-        return self.ask(request, questions, partial(form, asked), CANCEL)
+        return self.ask(request, questions, partial(form, asked), cancelled=CANCEL)
 
     def answer(self, question: Question, answer: Answer) -> bool:
-        """Whether anybody still wants to know."""
+        """False if the question was withdrawn meanwhile."""
         asked = next((one for one in self._open if question.id in one.questions), None)
         if asked is None:
-            return False  # withdrawn meanwhile
+            return False
         asked.answers[question.id] = answer
         if len(asked.answers) == len(asked.questions):
             self._open.remove(asked)
@@ -91,23 +104,18 @@ class Asking:
         return True
 
     def take(self, request_id: Id) -> Asked | None:
-        """The request, which is not open any more, and still to be answered if that is due."""
+        """Remove an open request. The caller answers it, if it needs an answer."""
         asked = next((one for one in self._open if one.request.id == request_id), None)
         if asked:
             self._open.remove(asked)
         return asked
 
     def cancel(self) -> None:
-        """There is nobody to ask any more."""
+        """Answer all open requests as cancelled."""
         asked, self._open = self._open, []
         for one in asked:
             self._peer.answer(one.request, one.cancelled)
 
     def drop(self) -> None:
-        """Forget them: the agent will."""
+        """Remove all open requests without an answer."""
         self._open.clear()
-
-    def close(self) -> None:
-        """Nobody asks any more."""
-        self.drop()
-        self._may_ask = lambda: False

@@ -1,4 +1,4 @@
-"""What Codex's thread items and errors mean, without regard to a turn."""
+"""The thread items and errors of Codex as events, without the state of a turn."""
 
 from __future__ import annotations
 
@@ -9,17 +9,10 @@ from typing import Any, Literal
 
 from bridge.adapter.diff import unified_diff
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word
-from bridge.task.events import (
-    Failed,
-    FileChange,
-    Plan,
-    PlanEntry,
-    PlanStatus,
-    Retracted,
-    Text,
-    Usage,
-)
+from bridge.task.events import Failed, FileChange, Retracted, Text, Usage
 from bridge.task.text import json_object
+
+from ._tools import joined, tokens
 
 Json = Mapping[str, Any]
 
@@ -27,7 +20,7 @@ LOGIN = (
     "Codex is not logged in on the server, or its key is not accepted: run `codex login` there "
     "once, or give its model provider a valid key (OPENAI_API_KEY)."
 )
-# Items that are no tool calls; a new kind of item is taken for one.
+# Types of items that are not tool calls. An unknown type counts as a tool call.
 NO_TOOLS = {
     *("userMessage", "agentMessage", "plan", "reasoning", "hookPrompt", "contextCompaction"),
     *("enteredReviewMode", "exitedReviewMode", "subAgentActivity", "functionCallOutput"),
@@ -39,12 +32,12 @@ _COMMON = {"id", "type", "status", "startedAtMs", "completedAtMs", "durationMs"}
 
 
 @dataclass(slots=True)
-class Words:
-    """The answer, whose items may be streamed by turns (a plan in the midst of a message)."""
+class Answer:
+    """The text of the answer. Its items may be streamed alternately (a plan inside a message)."""
 
-    whole: str = ""  # the text of the last item that was completed
-    _open: dict[str, list[str]] = field(default_factory=dict)  # what was said of items, by id
-    _blocks: list[tuple[str, int]] = field(default_factory=list)  # who said how much, in order
+    whole: str = ""  # the text of the last completed item
+    _open: dict[str, list[str]] = field(default_factory=dict)  # streamed text of items, by id
+    _blocks: list[tuple[str, int]] = field(default_factory=list)  # item and length, in order
 
     def delta(self, item: str, text: str) -> Iterator[Text]:
         if text:
@@ -55,7 +48,7 @@ class Words:
             yield Text(text, new_block)
 
     def completed(self, item: str, text: str) -> Iterator[Text | Retracted]:
-        """The item in full, which is the truth: say what was not said of it."""
+        """The complete item replaces its streamed text: yields the rest."""
         said = "".join(self._open.get(item, ()))
         if text.startswith(said):
             yield from self.delta(item, text[len(said) :])
@@ -67,7 +60,7 @@ class Words:
         self.whole = text or self.whole
 
     def give_up(self) -> Iterator[Retracted]:
-        """What is not completed by now never will be: the model says it anew, or something else."""
+        """Retract the streamed text of incomplete items: the model starts again."""
         yield from self._take_back(set(self._open))
         self._open.clear()
 
@@ -83,7 +76,7 @@ class Words:
 
 
 def tool_of(item: Json) -> tuple[str, Any]:
-    """The name of the tool and what it was given."""
+    """The name of the tool and its input."""
     match item.get("type"):
         case "commandExecution":
             return "exec_command", {"command": item.get("command"), "cwd": item.get("cwd")}
@@ -104,7 +97,7 @@ def tool_of(item: Json) -> tuple[str, Any]:
 
 
 def output_of(item: Json) -> Any:
-    """What came of the tool call, as text where it is text."""
+    """The output of the tool call, as text if it is text."""
     match item.get("type"):
         case "commandExecution":
             output, code = as_word(item.get("aggregatedOutput")) or "", item.get("exitCode")
@@ -112,9 +105,9 @@ def output_of(item: Json) -> Any:
         case "mcpToolCall" if item.get("error"):
             return as_dict(item["error"]).get("message")
         case "mcpToolCall":
-            return _texts(as_dict(item.get("result")).get("content"))
+            return joined(as_list(as_dict(item.get("result")).get("content")))
         case "dynamicToolCall":
-            return _texts(item.get("contentItems"))
+            return joined(as_list(item.get("contentItems")))
         case "collabAgentToolCall":
             return item.get("agentsStates")
         case "webSearch":
@@ -126,14 +119,8 @@ def has_failed(item: Json) -> bool:
     return item.get("status") in ("failed", "declined") or item.get("success") is False
 
 
-def _texts(content: Any) -> Any:
-    parts = [as_dict(one) for one in as_list(content)]
-    texts = [one.get("text", f"[{one.get('type')}]") for one in parts]
-    return "\n".join(map(str, texts))
-
-
 def changes_of(item: Json) -> Iterator[FileChange]:
-    """A new or deleted file comes as its content, an update as hunks without a header."""
+    """A new or deleted file has its content as the diff, an update has hunks without a header."""
     for change in map(as_dict, as_list(item.get("changes"))):
         path, kind = as_string(change["path"]), as_dict(change.get("kind"))
         diff = as_word(change.get("diff")) or ""
@@ -153,20 +140,7 @@ def changes_of(item: Json) -> Iterator[FileChange]:
 _KINDS: dict[str, Literal["create", "update", "delete"]] = {"add": "create", "delete": "delete"}
 
 
-# --- plans and usage -----------------------------------------------------------------------------
-
-
-def plan_of(steps: Any) -> Plan:
-    return Plan(tuple(_plan_entry(as_dict(step)) for step in steps))
-
-
-def _plan_entry(step: Json) -> PlanEntry:
-    known: dict[Any, PlanStatus] = {"inProgress": "in_progress", "completed": "completed"}
-    return PlanEntry(str(step.get("step") or ""), known.get(step.get("status"), "pending"))
-
-
-def counts(tokens: Any) -> dict[str, int]:
-    return {name: n for name, n in as_dict(tokens).items() if isinstance(n, int)}
+# --- usage ---------------------------------------------------------------------------------------
 
 
 def less(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
@@ -174,17 +148,17 @@ def less(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
 
 
 def usage_of(used: dict[str, int], window: Any) -> Usage:
-    """`used` of one turn. Tokens that were read from the cache are among those of the input."""
-    known = [used.pop(f"{name}Tokens", None) for name in ("input", "output", "total")]
+    """`used` of one turn. The input tokens include tokens that were read from the cache."""
+    known = tokens(used)
     extra = {**used, "contextSize": window} if isinstance(window, int) else used
-    return Usage(known[0], known[1], known[2], None, extra)
+    return Usage(*known, None, extra)
 
 
 # --- errors --------------------------------------------------------------------------------------
 
 
 def failure(error: Any) -> Failed:
-    """A TurnError, with a reason of one word."""
+    """The failure for a TurnError."""
     error = as_dict(error)
     info, text = error.get("codexErrorInfo"), message_of(error)
     kind, facts = next(iter(as_dict(info).items()), (as_word(info) or "", None))
@@ -202,7 +176,7 @@ def failure(error: Any) -> Failed:
 
 
 def message_of(error: Json) -> str:
-    """The message for people; it may be the JSON that the model's server has answered with."""
+    """The text of the error. The message may be the JSON answer of the model's server."""
     text = as_word(error.get("message")) or "Codex gave no reason."
     inner = as_dict((json_object(text.encode()) or {}).get("error"))
     text = as_word(inner.get("message")) or text

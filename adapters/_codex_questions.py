@@ -1,4 +1,4 @@
-"""What Codex asks its client, from the request to its answer."""
+"""The requests of Codex to its client, and their answers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from bridge.task.events import AgentEvent, Answer, Option, Question, Status
 
 from ._asking import Asking
 from ._codex_items import changes_of
+from ._codex_turn import Turn
+from ._tools import choice
 
 Json = Mapping[str, Any]
 Said = Iterable[AgentEvent]
@@ -24,21 +26,18 @@ ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_alway
 DENY = Option("decline", "Deny", "reject_once")
 
 
-class Questions(Asking):
-    """The requests that are open. `may_ask` says whether there is somebody to ask, `item` is the
-    thread item with an id, empty where there is none; `cwd` goes without saying. With `force`
-    nobody is asked for permission.
-    """
+class CodexQuestions(Asking[Turn]):
+    """`cwd` is not named in questions. With `force`, permissions are granted without a question."""
 
     def __init__(
         self,
         peer: Peer[AgentEvent],
+        *,
+        turn: Callable[[], Turn | None],
         force: bool,
         cwd: str,
-        may_ask: Callable[[], bool],
-        item: Callable[[str], Json],
     ) -> None:
-        super().__init__(peer, may_ask)
+        super().__init__(peer, turn)
         peer.requests |= {
             "item/commandExecution/requestApproval": self._command_approval,
             "item/fileChange/requestApproval": self._change_approval,
@@ -49,21 +48,17 @@ class Questions(Asking):
         peer.notifications["serverRequest/resolved"] = self._resolved
         self._force = force
         self._cwd = cwd
-        self._item = item
-
-    def close(self) -> None:
-        super().close()
-        self._item = lambda id_: {}
 
     def _ask_permission(
         self,
         request: Request,
         text: str,
         subject: Json,
+        *,
         result: Callable[[str], Json],
         options: tuple[Option, ...] = (ALLOW, ALWAYS, DENY),
     ) -> Said:
-        """`result` makes the answer of the option's id."""
+        """`result` makes the answer from the id of the chosen option."""
         if self._force:
             self._peer.answer(request, result(ALLOW.id))
             return ()
@@ -72,10 +67,10 @@ class Questions(Asking):
         subject = {"toolCallId": as_word(request.params.get("itemId")), **subject}
         question = Question(self.next_id(), "permission", text, options, subject)
         reply = lambda answers: result(_chosen(answers))  # noqa: E731
-        return self.ask(request, [question], reply, result(DENY.id))
+        return self.ask(request, [question], reply, cancelled=result(DENY.id))
 
     def _resolved(self, params: Json) -> Said:
-        """The request is settled. If we did not do that, nobody needs to any more."""
+        """The request has an answer. If it is not the client's, the questions are withdrawn."""
         asked = self.take(params["requestId"])
         return asked.withdrawn() if asked else ()
 
@@ -86,19 +81,20 @@ class Questions(Asking):
         if params.get("cwd") not in (None, self._cwd):
             text += f"\nin {params['cwd']}"
         return self._ask_permission(
-            request, text, {"name": "exec_command", "input": asked}, _decision
+            request, text, {"name": "exec_command", "input": asked}, result=_decision
         )
 
     def _change_approval(self, request: Request) -> Said:
-        """The request has no diff: it came with the item."""
-        item = self._item(as_string(request.params["itemId"]))
+        """The request has no diff; the item has."""
+        turn, item_id = self._turn(), as_string(request.params["itemId"])
+        item = turn.item(item_id) if turn else {}
         root = request.params.get("grantRoot")
         text = (
             f"Codex asks to write to {root} from now on" if root else "Codex asks to change files"
         )
         text += "".join(f"\n{change.diff or change.path}" for change in changes_of(item))
         subject = {"name": "apply_patch", "input": {"changes": as_list(item.get("changes"))}}
-        return self._ask_permission(request, text, subject, _decision)
+        return self._ask_permission(request, text, subject, result=_decision)
 
     def _permissions_approval(self, request: Request) -> Said:
         wanted = as_dict(request.params["permissions"])
@@ -106,15 +102,15 @@ class Questions(Asking):
         text = "Codex asks to be allowed more:"
         text += "".join(f"\n{name}: {_plain(value)}" for name, value in wanted.items())
         subject = {"name": "request_permissions", "input": wanted}
-        return self._ask_permission(request, text, subject, partial(_grant, wanted))
+        return self._ask_permission(request, text, subject, result=partial(_grant, wanted))
 
     def _user_input(self, request: Request) -> Said:
         asked = {self.next_id(): as_dict(one) for one in request.params["questions"]}
         questions = [_choice(question_id, one) for question_id, one in asked.items()]
-        return self.ask(request, questions, partial(_answers, asked), {"answers": {}})
+        return self.ask(request, questions, partial(_answers, asked), cancelled={"answers": {}})
 
     def _elicitation(self, request: Request) -> Said:
-        """Of an MCP server. An empty form asks for permission, to run a tool if `_meta` says so."""
+        """A request of an MCP server. An empty form asks for a permission."""
         params = request.params
         message = as_word(params.get("message")) or ""
         match params.get("mode"):
@@ -125,17 +121,20 @@ class Questions(Asking):
                     return self.fill_in(request, message)
                 return self._mcp_permission(request, message)
         self._peer.answer(request, {"action": "decline"})
-        text = f"The bridge cannot show what {params.get('serverName')} asks for: {message}"
+        text = f"The bridge cannot show the request of {params.get('serverName')}: {message}"
         return [Status(text, {"type": "declined", "mode": as_word(params.get("mode"))})]
 
     def _mcp_permission(self, request: Request, message: str) -> Said:
         meta, server = as_dict(request.params.get("_meta")), request.params.get("serverName")
         given = meta.get("tool_params")
         subject = {"name": f"{server}.{meta.get('tool_name')}", "input": given}
-        text = f"{message or f'{server} asks to go on'}" + (f"\n{_plain(given)}" if given else "")
-        # `always` would be written down for other sessions, too.
+        text = f"{message or f'{server} asks to continue'}" + (
+            f"\n{_plain(given)}" if given else ""
+        )
+        # `always` would be stored for other sessions, too.
         lasting = (ALWAYS,) if "session" in as_list(meta.get("persist")) else ()
-        return self._ask_permission(request, text, subject, _mcp_result, (ALLOW, *lasting, DENY))
+        options = (ALLOW, *lasting, DENY)
+        return self._ask_permission(request, text, subject, result=_mcp_result, options=options)
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ def _chosen(answers: Mapping[str, Answer]) -> str:
 
 
 def own_words(question: Question, answer: Answer) -> str:
-    """What the client said besides no: a decision of Codex has no room for it."""
+    """The client's text besides the denial: a decision of Codex has no member for it."""
     option = answer.option
     if question.kind != "permission" or option is None or option.kind != "reject_once":
         return ""
@@ -161,7 +160,7 @@ def _command_wish(params: Json) -> str:
     if network:
         what = f"reach {network.get('protocol')}://{network.get('host')}, in order to {what}"
     elif params.get("kind") == "writeStdin":
-        what = f"write to the input of what it was allowed to {what}"
+        what = f"write to the input of a command that it was allowed to {what}"
     more = params.get("additionalPermissions")
     return f"{what}\nwith more permissions: {_plain(more)}" if more else what
 
@@ -186,14 +185,13 @@ def _choice(question_id: str, asked: Json) -> Question:
     labels = [str(as_dict(one).get("label")) for one in as_list(asked.get("options"))]
     text = str(asked.get("question") or asked.get("header") or "")
     secret = asked.get("isSecret") is True
-    text += "\n(Codex takes the answer for a secret.)" if secret else ""
-    return Question(
+    text += "\n(Codex treats the answer as a secret.)" if secret else ""
+    return choice(
         question_id,
-        "choice" if labels else "text",
         text,
-        tuple(Option(label, label) for label in labels),
-        {name: asked.get(name) for name in ("header", "options", "isSecret")},
-        free_text=asked.get("isOther") is True or not labels,
+        zip(labels, labels, strict=True),
+        subject={name: asked.get(name) for name in ("header", "options", "isSecret")},
+        free_text=asked.get("isOther") is True,
     )
 
 

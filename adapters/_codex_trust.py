@@ -1,4 +1,4 @@
-"""How Codex is kept from what it would run of a repository."""
+"""The switch that keeps Codex from running files of a repository."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from bridge.adapter import AgentConfig, SessionStart
 
 
 def closed(config: AgentConfig, start: SessionStart) -> list[str]:
-    """Arguments that say of the workspace, and of all folders above it, that they are not trusted:
-    each has a configuration of its own. The operator's file may say otherwise."""
+    """Arguments that mark the workspace and all folders above it as untrusted: each may have a
+    configuration. The operator's file can override them."""
     if config.project_config:
         return []
     names = start.cwd.rstrip("/").split("/")
     folders = ["/".join(names[:count]) or "/" for count in range(len(names), 0, -1)]
-    table = ",".join(f'{_quoted(folder)}={{trust_level="untrusted"}}' for folder in folders)
+    # A string of JSON is a string of TOML.
+    table = ",".join(
+        f'{orjson.dumps(folder).decode()}={{trust_level="untrusted"}}' for folder in folders
+    )
     return ["-c", f"projects={{{table}}}"]
-
-
-def _quoted(folder: str) -> str:
-    return orjson.dumps(folder).decode()  # a string of JSON is one of TOML

@@ -21,8 +21,8 @@ def visited(answers: Mapping[str, Answer]) -> Json:
 
 
 def asked_members(members: Json) -> Iterator[tuple[str, Json]]:
-    """Name and schema of those that are asked for: not `X_custom`, where own words for a choice X
-    go (claude-agent-acp)."""
+    """Name and schema of each member with a question. `X_custom` has none: it takes a free text
+    as the answer to the choice X (claude-agent-acp)."""
     for name, schema in members.items():
         chosen = name.removesuffix("_custom")
         if chosen == name or not _choices_of(as_dict(members.get(chosen))):
@@ -30,7 +30,7 @@ def asked_members(members: Json) -> Iterator[tuple[str, Json]]:
 
 
 def member_question(
-    question_id: str, name: str, schema: Json, message: str, members: Json
+    question_id: str, name: str, schema: Json, *, message: str, members: Json
 ) -> Question:
     """The question for one of asked_members()."""
     multiple = schema.get("type") == "array"
@@ -43,7 +43,9 @@ def member_question(
     own_words = not options or f"{name}_custom" in members
     kind: Literal["choice", "text"] = "choice" if options else "text"
     subject = {"name": name, "schema": schema}
-    return Question(question_id, kind, text, options, subject, own_words, multiple)
+    return Question(
+        question_id, kind, text, options, subject, free_text=own_words, multiple=multiple
+    )
 
 
 def _choices(schema: Json) -> Iterator[Option]:
@@ -74,7 +76,7 @@ def _choices_of(schema: Json) -> bool:
 
 
 def _typed(schema: Json, text: str) -> Any:
-    """A text as the type that the member has, if it can be read so."""
+    """The text as a value of the member's type, if it can be parsed."""
     try:
         match schema.get("type"):
             case "boolean":

@@ -1,5 +1,5 @@
-"""What each CLI may write of the folder that holds its settings (bridge.adapter.Home), found by
-running it. docs/security.md says what becomes of its login."""
+"""The parts of its settings folder that each CLI must write (bridge.adapter.Home), found by running
+it. docs/security.md describes the handling of its login."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.adapter.fields import as_dict
 
 
 def _enter_project(cwd: str, content: bytes) -> bytes:
-    """Gemini's projects.json: a short name for each directory, by which its files are found."""
+    """Gemini's projects.json: a short name for each directory, which names its files."""
     try:
         known = as_dict(as_dict(orjson.loads(content)).get("projects"))
     except orjson.JSONDecodeError:
@@ -57,7 +57,7 @@ GEMINI = Home(
     "${GEMINI_CLI_HOME:-~}/.gemini",
     ("tmp/", "history/", "registry/"),
     inner=".gemini",
-    # In a workspace that is not trusted it looks for a key in the outer folder alone (0.61.0).
+    # In an untrusted workspace it looks for a key only in the outer folder (0.61.0).
     links=(("../.env", "${GEMINI_CLI_HOME:-~}/.gemini/.env"),),
     index=Index("projects.json", "registry/", _enter_project),
     sessions=("tmp/*/chats/*-{short}.json*",),
@@ -67,7 +67,7 @@ QWEN = Home(
     "QWEN_HOME",
     "${QWEN_HOME:-~/.qwen}",
     ("projects/", "tmp/", "debug/", "todos/", "file-history/", "installation_id"),
-    # Without the marker it writes a rule into the file.
+    # If the marker is missing, it writes a rule into the file.
     seeds=(("output-language.md", "<!-- qwen-code:llm-output-language: English -->\n"),),
     sessions=("projects/*/chats/{id}.jsonl",),
 )
@@ -82,7 +82,7 @@ COPILOT = Home(
 COPILOT_CACHE = Home("COPILOT_CACHE_HOME", "${COPILOT_CACHE_HOME:-~/.cache/copilot}", ("pkg/",))
 
 OPENCODE = (
-    # It does not start where a file system is read-only and one of these is missing.
+    # It does not start on a read-only file system if one of these is missing.
     Home("XDG_CONFIG_HOME", "${XDG_CONFIG_HOME:-~/.config}", ("opencode/.gitignore",)),
     Home(
         "XDG_DATA_HOME",
@@ -98,7 +98,7 @@ OPENCODE = (
 )
 
 KILO = (
-    # It does not start where a file system is read-only and one of these is missing.
+    # It does not start on a read-only file system if one of these is missing.
     Home(
         "XDG_CONFIG_HOME",
         "${XDG_CONFIG_HOME:-~/.config}",
@@ -117,13 +117,13 @@ KILO = (
     Home("XDG_CACHE_HOME", "${XDG_CACHE_HOME:-~/.cache}", ("kilo/",)),
 )
 
-# Its certificates are the server's matter: an agent that writes them decides whom it trusts.
+# Its certificates are not listed: an agent that writes them could choose trusted servers.
 DROID = Home(
     "FACTORY_HOME_OVERRIDE",
     "${FACTORY_HOME_OVERRIDE:-~}/.factory",
     ("sessions/", "logs/", "telemetry/", "temp/", "cache/session-discovery-index.json"),
     inner=".factory",
-    # It makes them by way of others beside them, and does not start where it cannot.
+    # It creates them through temporary files beside them, and does not start if it cannot.
     seeds=(
         (
             "host.json",

@@ -15,7 +15,7 @@ CLAUDE = (
 )
 GEMINI = (".env", *_in(".gemini", ".env", "settings.json", "extensions/*"))
 QWEN = (".env", *_in(".qwen", ".env", "settings.json", "extensions/*"))
-COPILOT = (".github/hooks/*.json",)  # what else there is it runs in folders alone that it trusts
+COPILOT = (".github/hooks/*.json",)  # it runs other files only in trusted folders
 
 _PLUGINS = ("plugin/*", "plugins/*")
 _INSTALLED = (".npmrc", "package.json")

@@ -1,16 +1,16 @@
-"""aider, as it talks to a person on a dumb terminal. Run against 0.86.2.
+"""aider, with its output for a dumb terminal. Run against 0.86.2.
 
-What decides the code (all measured, or read in aider's source):
+Facts that decide the code (measured, or read in aider's source):
 
-* A turn is over when the prompt stands there again. `--multiline` makes it `multi> `, which no
-  model writes by chance, as it may `> `.
-* Questions are `… (Y)es/(N)o… [Yes]: `, with what they are about in the lines above. The end of
-  stdin counts as Yes: the runner keeps it open.
-* `{tag` … `tag}` frames a prompt of several lines. One that begins with an empty line is not taken
-  for a command, whatever stands in it.
-* After the model's words comes `Tokens: …`, after that aider's own: edits, commands, the files of
-  the chat. If an edit does not fit, the model is asked again.
-* ^C ends the turn and leaves the process. Errors of the model are only words.
+* A turn ends when aider prints its prompt again. `--multiline` makes it `multi> `, which no model
+  prints by accident, as it may print `> `.
+* Questions are `… (Y)es/(N)o… [Yes]: `, with their subject in the lines above. The end of stdin
+  counts as Yes: the runner keeps stdin open.
+* `{tag` … `tag}` frames a prompt of several lines. A prompt that begins with an empty line is never
+  a command.
+* After the model's text comes `Tokens: …`, then aider's own lines: edits, commands, the files of
+  the chat. If an edit does not fit, aider asks the model again.
+* ^C ends the turn and not the process. Errors of the model are only text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from bridge.adapter import Ability, AgentConfig, Lines, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, AgentConfig, CliInfo, Lines, Prompt, SessionStart
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -45,12 +45,12 @@ QUESTION = r"\(Y\)es/\(N\)o.*\[[^\]]*\]: $"
 READY = r"^(?:[\w-]+ )?multi> $"
 PROMPTS = re.compile(r"(?:(?:[\w-]+ )?multi> )+")
 FLAGS = (
-    # What makes it readable.
+    # For readable output.
     *("--no-pretty", "--no-fancy-input", "--multiline", "--stream"),
-    # What it would do on its own account.
+    # Against actions that are not part of the task.
     *("--no-check-update", "--no-show-release-notes", "--no-show-model-warnings"),
     *("--no-analytics", "--no-gitignore", "--no-detect-urls"),
-    # Commits are for whoever asked for the change to make.
+    # The client makes the commits.
     *("--no-auto-commits", "--no-dirty-commits"),
 )
 OPTIONS: Mapping[str, tuple[str, OptionKind]] = {
@@ -75,7 +75,7 @@ REASONS = {
 
 class Aider(Generic):
     silence: ClassVar[float] = float("inf")
-    writes: ClassVar[tuple[str, ...]] = (
+    writable_paths: ClassVar[tuple[str, ...]] = (
         "/dev/pts",
         "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
     )
@@ -88,10 +88,10 @@ class Aider(Generic):
         *("AZURE_*", "OLLAMA_*", "LM_STUDIO_*", "GROQ_*", "XAI_*", "MISTRAL_*"),
     )
     project_files: ClassVar[tuple[str, ...]] = files.AIDER
-    # It reads them besides the one that `--config` names.
-    unshut: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
-    lacks: ClassVar[Mapping[Ability, str]] = {}
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    # It reads these files even if `--config` names another one.
+    always_loaded: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
+    limitations: ClassVar[Mapping[Ability, str]] = {}
+    cli_info: ClassVar[CliInfo] = CliInfo(
         "python -m pip install aider-chat",
         "set the key of your model's provider, such as OPENAI_API_KEY",
         flags=(*FLAGS, "--model", "--chat-history-file", "--restore-chat-history"),
@@ -104,9 +104,9 @@ class Aider(Generic):
         self._begin_turn()
 
     def _begin_turn(self) -> None:
-        self._answered = False  # the model's words are complete; what follows is aider's, or again
+        self._answered = False  # the model's text is complete; aider's lines follow
         self._about: list[str] = []  # lines above a question
-        self._own: list[str] = []  # lines since then of which it is not clear what they are
+        self._own: list[str] = []  # lines since then that may be aider's or the model's
         self._tools = 0
         self._command: str | None = None  # id of the command that runs
         self._output: list[str] = []  # of it
@@ -116,31 +116,30 @@ class Aider(Generic):
         self._changed: dict[str, None] = {}  # paths, in order
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
         return None
 
-    # --- what the session asks for -------------------------------------------------------------
+    # --- calls of the session --------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
         self._begin_turn()
         super().prompt(prompt)
 
     def closing(self) -> Mapping[str, str]:
-        """No `.env` at all, which would win over the operator's variables: not for what aider runs
-        either."""
+        """No `.env` file: it would override the operator's variables, also for the commands that
+        aider runs."""
         return {} if self.config.project_config else {"PYTHON_DOTENV_DISABLED": "1"}
 
     def arguments(self) -> Sequence[str]:
         args, start = self.config.args, self.start
         own = [flag for flag in FLAGS if not _has(args, flag)]
-        # Its own place for each conversation: the default one is shared by all in the folder.
+        # A file for each conversation: by default, all conversations in a folder share one.
         history = f"{self._home()}/{start.session_id}.md"
         own += [f"--chat-history-file={history}", "--input-history-file=/dev/null"]
         if start.resume:
             own.append("--restore-chat-history")
-        model = start.options.model or self.config.model
-        if model:
-            own.append(f"--model={model}")
+        if self.model:
+            own.append(f"--model={self.model}")
         return [*args, *own]
 
     def _home(self) -> str:
@@ -149,7 +148,7 @@ class Aider(Generic):
         return f"{state}/coding-agent-bridge/aider"
 
     def as_words(self, text: str) -> str:
-        return text  # as_input() makes it plain
+        return text  # as_input() frames it
 
     def as_input(self, text: str) -> str:
         tag = "end"
@@ -161,7 +160,7 @@ class Aider(Generic):
     def written(self, answer: Answer) -> str:
         return answer.option.id if answer.option else super().written(answer)
 
-    # --- what it says --------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def introduced(self, text: str) -> Iterable[AgentEvent]:
         for name, pattern in (("version", r"Aider v(\S+)"), ("model", r"Model: (\S+)")):
@@ -179,7 +178,9 @@ class Aider(Generic):
         if tokens:
             yield from self._again()
             self._answered = True
-            self._count(tokens)
+            for name, value in zip(("input", "output", "cost"), tokens.groups(), strict=True):
+                if value:
+                    self._usage[name] = self._usage.get(name, 0) + _number(value)
         elif PROMPTS.fullmatch(line):
             pass  # one for each line of the prompt
         elif self._command:
@@ -193,7 +194,7 @@ class Aider(Generic):
             yield Text(text)
 
     def _known(self, line: str) -> list[AgentEvent]:
-        """What aider says itself, whatever the model says."""
+        """The events of aider's own lines."""
         error = ERROR.match(line)
         if error:
             reason = REASONS.get(error[1], "agent-error")
@@ -212,7 +213,7 @@ class Aider(Generic):
         return []
 
     def _again(self) -> Iterator[AgentEvent]:
-        """What was said since the model's words were complete was its words, too."""
+        """The lines since the end of the model's text belong to it, too."""
         own, self._own = "".join(self._own), []
         if own.strip():
             self._words.append(own)
@@ -222,14 +223,14 @@ class Aider(Generic):
         tool = self._next_tool()
         self._changed[path] = None
         yield ToolCall(tool, "edit", {"path": path})
-        yield ToolResult(tool, None, False, "edit", None, (FileChange(path, "update"),))
+        yield ToolResult(tool, None, name="edit", changes=(FileChange(path, "update"),))
 
     def _runs(self, command: str) -> Iterator[AgentEvent]:
         self._command = self._next_tool()
         yield ToolCall(self._command, "shell", {"command": command})
 
     def _ran(self) -> Iterator[AgentEvent]:
-        """The command has ended: aider goes on. How, it does not say."""
+        """The command has ended: aider continues, and does not print the exit status."""
         if self._command:
             yield ToolResult(self._command, "".join(self._output), False, "shell")
             self._command, self._output = None, []
@@ -238,12 +239,7 @@ class Aider(Generic):
         self._tools += 1
         return f"tool-{self._tools}"
 
-    def _count(self, tokens: re.Match[str]) -> None:
-        for name, value in zip(("input", "output", "cost"), tokens.groups(), strict=True):
-            if value:
-                self._usage[name] = self._usage.get(name, 0) + _number(value)
-
-    # --- where it waits ------------------------------------------------------------------------
+    # --- questions and prompts -------------------------------------------------------------------
 
     def ask(self, text: str) -> Iterator[AgentEvent]:
         yield from self._ran()
@@ -251,7 +247,7 @@ class Aider(Generic):
         yield from self._again()
         self._about = about
         if self.introducing or text.startswith(("Open URL", "Open documentation")):
-            # Before the first prompt it offers to make a repository, or to open a browser.
+            # Before the first prompt it offers to create a repository or to open a browser.
             self.write("n\n")
             return
         yield from super().ask(text)
@@ -268,7 +264,7 @@ class Aider(Generic):
         return Question(question_id, "permission", said, options, subject)
 
     def _block(self) -> list[str]:
-        """Takes the lines above the question, or the prompt, up to an empty one."""
+        """Take the lines above the question or the prompt, up to an empty line."""
         block: list[str] = []
         while self._own and (line := self._own.pop()).strip():
             block.insert(0, line)
@@ -277,7 +273,7 @@ class Aider(Generic):
     def finished(self) -> Iterator[AgentEvent]:
         yield from self._ran()
         block = self._block()
-        if any(" " in line.strip() for line in block):  # else it is the files of the chat
+        if any(" " in line.strip() for line in block):  # else the lines list the files of the chat
             self._own += block
         yield from self._again()
         if self._usage:
@@ -291,7 +287,7 @@ class Aider(Generic):
 
 
 def _has(args: Sequence[str], flag: str) -> bool:
-    """Whether the operator has said yes or no to it."""
+    """Whether the operator's arguments have the flag or its opposite."""
     name = flag.removeprefix("--").removeprefix("no-")
     return f"--{name}" in args or f"--no-{name}" in args
 

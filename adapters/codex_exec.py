@@ -2,13 +2,13 @@
 
 What decides the code (all measured):
 
-* `-` is a prompt on stdin, where it is only text (`/…`, `@…`, `!…`).
-* It never asks: commands run in a sandbox that is read-only unless it is told otherwise, and what
-  would need more is refused, often without an item that tells of it.
-* Items of type `error` are warnings, and lines of type `error` may be tried again: only
-  `turn.completed` and `turn.failed` are the end.
+* With `-`, the CLI reads the prompt from stdin, where it is only text (`/…`, `@…`, `!…`).
+* It never asks. Commands run in a sandbox that is read-only by default, and a command that needs
+  more is refused, often without an item.
+* Items of type `error` are warnings, and lines of type `error` may be retried: only
+  `turn.completed` and `turn.failed` end a turn.
 * Text comes in whole messages. The usage is that of the conversation so far.
-* Without a network it tries to connect for ever: only the bridge's own limits end that.
+* Without a network it tries to connect for ever: only the limits of the bridge end that.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, Handlers, Home, Prompt, SessionStart, Upkeep
+from bridge.adapter import Ability, AgentConfig, CliInfo, Handlers, Home, Prompt, SessionStart
 from bridge.adapter.fields import as_dict, as_list, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter, counts
+from bridge.adapter.print_mode import Json, PrintModeAdapter
 from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
     FileChange,
-    Plan,
-    PlanEntry,
     Status,
     Thought,
     Usage,
@@ -35,9 +33,15 @@ from bridge.task.events import (
 from . import _homes as homes
 from . import _project_files as files
 from ._codex_trust import closed
+from ._tools import counts, plan
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
-MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are no tool calls
+MESSAGES = (
+    "agent_message",
+    "reasoning",
+    "todo_list",
+    "error",
+)  # types of items that are not tool calls
 _COMMON = {"id", "type", "status"}
 
 
@@ -50,12 +54,12 @@ class CodexExec(PrintModeAdapter):
     project_files: ClassVar[tuple[str, ...]] = files.CODEX
     ignored: ClassVar[tuple[str, ...]] = ("turn.started",)
     lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "questions": "what its sandbox does not allow is refused without AGENT_FORCE",
-        "deltas": "its text is told in whole messages",
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "questions": "without AGENT_FORCE, its sandbox refuses every other action",
+        "deltas": "its text comes in whole messages",
     }
     homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
-    upkeep: ClassVar[Upkeep] = Upkeep(
+    cli_info: ClassVar[CliInfo] = CliInfo(
         "npm install -g @openai/codex",
         "codex login, or set OPENAI_API_KEY",
         ("login", "status"),
@@ -65,11 +69,11 @@ class CodexExec(PrintModeAdapter):
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
-        # What the conversation has used so far; not known where it began before.
+        # Tokens of the conversation so far; None for a resumed one: its usage is unknown.
         self._used: dict[str, int] | None = None if start.resume else {}
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        # It would refuse a folder that is no repository; which one it is was the operator's choice.
+        # Without the flag it refuses a folder outside of a repository, which the operator chose.
         own = closed(self.config, self.start)
         flags = [*own, "exec", "--json", "--skip-git-repo-check"]
         if self.start.options.mode:
@@ -80,7 +84,7 @@ class CodexExec(PrintModeAdapter):
             flags.append(f"--model={self.model}")
         return flags + (["resume", self.session_id, "-"] if self.session_id else ["-"])
 
-    # --- what it says --------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _thread_started(self, event: Json) -> Iterator[AgentEvent]:
         return self.began(as_string(event["thread_id"]), self.model)
@@ -89,7 +93,7 @@ class CodexExec(PrintModeAdapter):
         item = event["item"]
         match item.get("type"):
             case "todo_list":
-                yield Plan(tuple(_plan_entry(as_dict(one)) for one in item["items"]))
+                yield plan(item["items"])
             case kind if kind not in MESSAGES:
                 yield from self.call(as_string(item["id"]), *_tool(item))
 
@@ -119,22 +123,23 @@ class CodexExec(PrintModeAdapter):
         yield Status(text, {"type": "error"})
 
     def _turn_completed(self, event: Json) -> Iterator[AgentEvent]:
-        total = counts(**as_dict(event.get("usage")))
+        total = counts(event.get("usage"))
         before, self._used = self._used, total
-        if before is None:  # of the turns before it, too
+        if before is None:  # the usage includes that of earlier turns
             return self.finish(Done())
         used = {name: one - before.get(name, 0) for name, one in total.items()}
         sent, said = used.get("input_tokens"), used.get("output_tokens")
         both = sent + said if sent is not None and said is not None else None
-        extra = counts(
-            cacheReadTokens=used.get("cached_input_tokens"),
-            reasoningTokens=used.get("reasoning_output_tokens"),
-        )
+        names = {
+            "cacheReadTokens": "cached_input_tokens",
+            "reasoningTokens": "reasoning_output_tokens",
+        }
+        extra = counts({name: used.get(theirs) for name, theirs in names.items()})
         return self.finish(Done(), Usage(sent, said, both, None, extra or None))
 
     def _turn_failed(self, event: Json) -> Iterator[AgentEvent]:
         text = as_word(as_dict(event.get("error")).get("message"))
-        unknown = Failed(f"{self.title} ended the turn with an error that it does not name.")
+        unknown = Failed(f"{self.title} ended the turn with an unnamed error.")
         return self.finish(_failed(text) if text else self.problem or unknown)
 
     handlers: ClassVar[Handlers] = {
@@ -158,7 +163,7 @@ def _failed(text: str) -> Failed:
 
 
 def _tool(item: Json) -> tuple[str, Any]:
-    """The name of the tool and what it was given."""
+    """The name of the tool and its input."""
     match item.get("type"):
         case "command_execution":
             return "exec_command", {"command": item.get("command")}
@@ -172,7 +177,7 @@ def _tool(item: Json) -> tuple[str, Any]:
 
 
 def _output(item: Json) -> Any:
-    """What came of the tool call, as text where it is text."""
+    """The output of the tool call, as text if it is text."""
     if item.get("type") != "command_execution":
         return as_word(as_dict(item.get("error")).get("message")) or item.get("result") or ""
     output, code = as_word(item.get("aggregated_output")) or "", item.get("exit_code")
@@ -185,11 +190,6 @@ def _changes(item: Json) -> tuple[FileChange, ...]:
     return tuple(
         FileChange(as_string(c["path"]), kinds.get(c.get("kind"), "update")) for c in changes
     )
-
-
-def _plan_entry(item: Json) -> PlanEntry:
-    done = item.get("completed") is True
-    return PlanEntry(str(item.get("text") or ""), "completed" if done else "pending")
 
 
 ADAPTER = CodexExec

@@ -2,14 +2,14 @@
 
 What decides the code (all measured):
 
-* The prompt is read from stdin where there is no `-p`. `@…` and `!…` mean nothing there, but some
+* Without `-p`, the CLI reads the prompt from stdin. There `@…` and `!…` are only text, but some
   `/…` are commands (`/compact`): see plain().
-* `--allow-all-tools` still denies what leads out of the workspace, `--allow-all` does not. What is
-  denied is told to the model, which goes on.
-* `assistant.message` repeats what was streamed. Before a broken stream is tried again,
-  `assistant.turn_retry` says so.
-* The values of secrets are blotted out in all that it prints, even in names: any member may be
-  missing, and `session.error` tells of a failure without `exitCode`.
+* `--allow-all-tools` still denies access outside of the workspace, `--allow-all` does not. The
+  model gets each denial and continues.
+* `assistant.message` repeats the streamed text. `assistant.turn_retry` announces that a broken
+  stream is retried.
+* The CLI redacts the values of secrets in all its output, even in names: any member may be missing.
+  `session.error` reports a failure without `exitCode`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Handlers, Home, Prompt, Upkeep
+from bridge.adapter import Ability, CliInfo, Handlers, Home, Prompt
 from bridge.adapter.fields import as_dict, as_list, as_string
-from bridge.adapter.print_mode import Json, PrintModeAdapter, counts, unified
+from bridge.adapter.print_mode import Json, PrintModeAdapter
 from bridge.task.events import (
     AgentEvent,
     Done,
@@ -32,27 +32,26 @@ from bridge.task.events import (
     Usage,
 )
 
-from ._acp_presets import PRESETS
 from ._plain import plain
-
-PRESET = next(one for one in PRESETS if one.name == "copilot")
+from ._tools import counts, unified
+from .acp import Copilot
 
 
 class CopilotPrint(PrintModeAdapter):
     name: ClassVar[str] = "copilot-print"
-    title: ClassVar[str] = PRESET.title
-    binary: ClassVar[str] = PRESET.binary
-    environment: ClassVar[tuple[str, ...]] = PRESET.environment
+    title: ClassVar[str] = Copilot.title
+    binary: ClassVar[str] = Copilot.binary
+    environment: ClassVar[tuple[str, ...]] = Copilot.environment
     ignored: ClassVar[tuple[str, ...]] = ("assistant.*", "model.*", "session.*", "tool.*")
     lost: ClassVar[re.Pattern[str]] = re.compile("No session, task, or name matched")
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "questions": "what needs a permission is denied without AGENT_FORCE",
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "questions": "without AGENT_FORCE, every tool that needs a permission is denied",
     }
-    homes: ClassVar[tuple[Home, ...]] = PRESET.homes
-    reads: ClassVar[tuple[str, ...]] = PRESET.reads
-    upkeep: ClassVar[Upkeep] = Upkeep(
-        PRESET.install,
-        PRESET.login,
+    homes: ClassVar[tuple[Home, ...]] = Copilot.homes
+    reads: ClassVar[tuple[str, ...]] = Copilot.reads
+    cli_info: ClassVar[CliInfo] = CliInfo(
+        Copilot.install,
+        Copilot.login,
         flags=("--output-format", "--allow-all", "--no-ask-user", "--session-id", "--resume"),
     )
 
@@ -74,10 +73,10 @@ class CopilotPrint(PrintModeAdapter):
     def input(self, prompt: Prompt) -> str:
         return plain(prompt.text)
 
-    # --- what it says --------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _user_message(self, event: Json) -> Iterator[AgentEvent]:
-        """The conversation is on disk: it can be resumed by the id that it was given."""
+        """The conversation is on disk, so its id can be used to resume it."""
         return self.began(self.session_id or self.start.session_id, self.model)
 
     def _message_start(self, event: Json) -> Iterator[AgentEvent]:
@@ -90,7 +89,7 @@ class CopilotPrint(PrintModeAdapter):
         yield from self.say(text)
 
     def _message(self, event: Json) -> Iterator[AgentEvent]:
-        """A message in full: say what has not been streamed of it."""
+        """A complete message: yields the part that was not streamed."""
         text = as_string(event["data"]["content"])
         streamed, self._streamed = self._streamed, ""
         if not text.startswith(streamed):
@@ -142,9 +141,8 @@ class CopilotPrint(PrintModeAdapter):
 
     def _result(self, event: Json) -> Iterator[AgentEvent]:
         used = as_dict(event.get("usage"))
-        extra = counts(
-            premiumRequests=used.get("premiumRequests"), apiMs=used.get("totalApiDurationMs")
-        )
+        names = {"premiumRequests": "premiumRequests", "apiMs": "totalApiDurationMs"}
+        extra = counts({name: used.get(theirs) for name, theirs in names.items()})
         usage = Usage(extra=extra) if extra else None
         code = event.get("exitCode", 0)
         problem = Failed(f"{self.title} ended the turn with the exit code {code}.")

@@ -1,18 +1,18 @@
-"""Cursor CLI: over ACP, where it can ask; with AGENT_FORCE in its print mode, where it need not.
+"""Cursor CLI: over ACP, which has questions; with AGENT_FORCE in its print mode, which has none.
 
-It could not be run: what follows is from its documentation, from recordings of others (versions
-2026.02 to 2026.10) and from what they found out. Tests run tests/cursor_agent.py instead.
+It was not run. The facts are from its documentation and from published recordings (versions 2026.02
+to 2026.10). Tests run tests/cursor_agent.py instead.
 
-* With `--stream-partial-output` a piece of text has a `timestamp_ms`, and no `model_call_id`. What
-  was said in pieces comes once more as a whole: before a tool, and at the end.
-* `--force` allows all but what is denied by its configuration. Without it, it edits files and
-  rejects commands. `--trust` it needs to run at all; it allows nothing else.
+* With `--stream-partial-output` a piece of text has a `timestamp_ms` and no `model_call_id`. The
+  whole text follows the pieces: before a tool, and at the end.
+* `--force` allows everything that its configuration does not deny. Without it, the CLI edits files
+  and rejects commands. It does not run without `--trust`, which allows nothing else.
 * A tool is a member of `tool_call` that is called after it: `shellToolCall`, `function`.
-* It asks itself (`interaction_query`) and answers itself.
-* It may end with `result` and not exit, or fail with nothing but an exit.
-* The prompt is an argument. After `--` it is no flag, and with a space in front no command of the
-  program (`logout`), and not handed to the cloud (`&…`); for those of the agent (`/…`) see plain().
-  Not proved. The kernel takes none of more than 128 KiB.
+* It asks (`interaction_query`) and answers its own questions.
+* It may print `result` and not exit, or fail with only an exit.
+* The prompt is an argument. After `--` it cannot be a flag. With a space in front it cannot be a
+  command of the program (`logout`), and is not passed to the cloud (`&…`); for commands of the
+  agent (`/…`) see plain(). Not tested. The kernel limits an argument to 128 KiB.
 """
 
 from __future__ import annotations
@@ -21,23 +21,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Handlers, Prompt, Upkeep
+from bridge.adapter import Ability, Adapter, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt
 from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.adapter.print_mode import (
-    Json,
-    PrintModeAdapter,
-    Said,
-    count,
-    counts,
-    plan_entry,
-    unified,
-)
+from bridge.adapter.print_mode import Json, PrintModeAdapter, Said
 from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
     FileChange,
-    Plan,
     Status,
     Thought,
     Usage,
@@ -45,58 +36,58 @@ from bridge.task.events import (
 from bridge.task.text import json_object
 
 from . import _project_files as files
-from ._acp_presets import Preset
+from ._acp import Acp
 from ._plain import plain
-from .acp import named
+from ._tools import count, counts, plan, unified
 
-PRESET = Preset(
-    "cursor",
-    "Cursor CLI",
-    "agent",
-    ("acp",),
-    ("CURSOR_*",),
-    modes=("agent", "plan", "ask"),
-    logins=(("", "cursor_login"),),
-    project_files=files.CURSOR,
-    unshut=files.CURSOR,  # its documentation knows no switch
-    login_first=True,  # its documentation says so; it succeeds at once if logged in
-    proved=False,
-    install="curl https://cursor.com/install -fsS | bash",
-    login="agent login, or set CURSOR_API_KEY",
-)
-OverAcp = named(PRESET)
 FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
 LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)
 
 
+class CursorAcp(Acp):
+    name = "cursor"
+    title = "Cursor CLI"
+    binary = "agent"
+    arguments = ("acp",)
+    environment = ("CURSOR_*",)
+    modes = ("agent", "plan", "ask")
+    logins = (("", "cursor_login"),)
+    project_files = files.CURSOR
+    always_loaded = files.CURSOR  # its documentation has no switch
+    login_first = True  # according to its documentation; it succeeds at once if logged in
+    verified = False
+    install = "curl https://cursor.com/install -fsS | bash"
+    login = "agent login, or set CURSOR_API_KEY"
+
+
 class Cursor(PrintModeAdapter):
-    name: ClassVar[str] = PRESET.name
-    title: ClassVar[str] = PRESET.title
-    proved: ClassVar[bool] = False
-    binary: ClassVar[str] = PRESET.binary
-    environment: ClassVar[tuple[str, ...]] = PRESET.environment
-    modes: ClassVar[tuple[str, ...]] = PRESET.modes
-    project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
-    unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
+    name: ClassVar[str] = CursorAcp.name
+    title: ClassVar[str] = CursorAcp.title
+    verified: ClassVar[bool] = False
+    binary: ClassVar[str] = CursorAcp.binary
+    environment: ClassVar[tuple[str, ...]] = CursorAcp.environment
+    modes: ClassVar[tuple[str, ...]] = CursorAcp.modes
+    project_files: ClassVar[tuple[str, ...]] = CursorAcp.project_files
+    always_loaded: ClassVar[tuple[str, ...]] = CursorAcp.always_loaded
     ignored: ClassVar[tuple[str, ...]] = ("user",)
     lost: ClassVar[re.Pattern[str]] = re.compile(
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
         re.IGNORECASE,
     )
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "questions": "it runs with AGENT_FORCE, and is not asked for anything",
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "questions": "it runs with AGENT_FORCE and asks no questions",
     }
-    writes: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
+    writable_paths: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
     reads: ClassVar[tuple[str, ...]] = ("~/.cursor", "${XDG_CONFIG_HOME:-~/.config}/cursor")
-    upkeep: ClassVar[Upkeep] = Upkeep(
-        PRESET.install,
-        PRESET.login,
+    cli_info: ClassVar[CliInfo] = CliInfo(
+        CursorAcp.install,
+        CursorAcp.login,
         flags=("--print", "--output-format", "--stream-partial-output", "--force", "--trust"),
     )
 
     @classmethod
-    def suited(cls, config: AgentConfig) -> type[Adapter]:
-        return cls if config.force else OverAcp
+    def variant_for(cls, config: AgentConfig) -> type[Adapter]:
+        return cls if config.force else CursorAcp
 
     def begin_turn(self) -> None:
         self._streamed = ""  # since the last whole
@@ -109,7 +100,7 @@ class Cursor(PrintModeAdapter):
             flags.append("--force")
         if self.model:
             flags.append(f"--model={self.model}")
-        if self.start.options.mode in ("plan", "ask"):  # `agent` is what it is without a flag
+        if self.start.options.mode in ("plan", "ask"):  # without a flag, the mode is `agent`
             flags.append(f"--mode={self.start.options.mode}")
         if self.session_id:
             flags.append(f"--resume={self.session_id}")
@@ -118,7 +109,7 @@ class Cursor(PrintModeAdapter):
     def input(self, prompt: Prompt) -> str:
         return ""
 
-    # --- what it says --------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _system(self, event: Json) -> Iterator[AgentEvent]:
         if event.get("subtype") == "init":
@@ -145,7 +136,7 @@ class Cursor(PrintModeAdapter):
 
     def _tool_call(self, event: Json) -> Iterator[AgentEvent]:
         if event.get("subtype") == "started":
-            self._whole = ""  # what comes after it may be the same words, and is no repetition
+            self._whole = ""  # an equal text after a tool is not a repetition
         tool_id = as_string(event["call_id"])
         name, given, result = _tool(event["tool_call"])
         if given:
@@ -161,7 +152,7 @@ class Cursor(PrintModeAdapter):
         yield from self.result(tool_id, _output(output, denied), failed, changes, denied=denied)
         todos = as_dict(output).get("todos") or as_dict(given).get("todos")
         if isinstance(todos, list) and not failed:
-            yield Plan(tuple(map(plan_entry, todos)))
+            yield plan(todos)
 
     def _interaction_query(self, event: Json) -> Iterator[AgentEvent]:
         if event.get("subtype") == "request":
@@ -177,21 +168,22 @@ class Cursor(PrintModeAdapter):
     def _result(self, event: Json) -> Iterator[AgentEvent]:
         used = as_dict(event.get("usage"))
         sent, said = count(used.get("inputTokens")), count(used.get("outputTokens"))
-        extra = counts(
-            cacheReadTokens=used.get("cacheReadTokens"),
-            cacheCreationTokens=used.get("cacheWriteTokens"),
-        )
+        cache = {
+            "cacheReadTokens": used.get("cacheReadTokens"),
+            "cacheCreationTokens": used.get("cacheWriteTokens"),
+        }
+        extra = counts(cache)
         usage = Usage(sent, said, None, None, extra or None) if used else None
         text = as_word(event.get("result")) or ""
         if event.get("is_error") or event.get("subtype") != "success":
-            yield from self.finish(self._failed(text or "It does not say why."), usage)
+            yield from self.finish(self._failed(text or f"{self.title} gives no reason."), usage)
         else:
             yield from self.finish(Done(summary="".join(self.block) or text), usage)
 
     def ended(self, status: ExitStatus) -> Said:
         failed = self.failure(status)
         if failed.reason == "exit" and LOGIN.search(status.stderr):
-            text = f"{self.title} is not logged in on the server: {PRESET.login}. {failed.text}"
+            text = f"{self.title} is not logged in on the server: {CursorAcp.login}. {failed.text}"
             return [Failed(text, "auth", failed.details)]
         return [failed]
 
@@ -213,7 +205,7 @@ class Cursor(PrintModeAdapter):
 
 
 def _tool(call: Json) -> tuple[str, Any, Any]:
-    """Name, arguments and result: of a tool that has a member of its own, or of any function."""
+    """Name, arguments and result of a tool with a member of its own, or of a function."""
     for name, body in call.items():
         if name == "function" and isinstance(body, dict):
             text = as_word(body.get("arguments"))
@@ -225,7 +217,7 @@ def _tool(call: Json) -> tuple[str, Any, Any]:
 
 
 def _output(output: Any, denied: bool) -> Any:
-    """As text where it is text."""
+    """The output as text, if it is text."""
     known = as_dict(output)
     if denied:
         return as_word(known.get("reason")) or "Rejected: it needs a permission."

@@ -2,15 +2,14 @@
 
 What decides the code (all measured):
 
-* The prompt is read from stdin where there is no `-p`. One that begins with `/` may be a command,
-  also one of the workspace's own: see plain(). `@path` in it is replaced by that file or folder of
-  the workspace (what is outside is not read), and nothing prevents that which the model would not
-  see.
-* Tools that need a permission are not there at all; the model is told so when it calls one.
-* Exit codes say nothing (a model's 401 is 145, a broken stream is 0): `result` does.
-* A conversation cannot be resumed until the model has said something, and one that is given its id
-  (`--session-id`) not be begun anew either: it makes its own, and tells it at once.
-* A broken stream is tried again, and the text said again: nothing tells the two apart.
+* Without `-p`, the CLI reads the prompt from stdin. A prompt that begins with `/` may be a command,
+  also a command of the workspace: see plain(). The CLI replaces `@path` by that file or folder of
+  the workspace (it reads nothing outside), and nothing that hides this from the model prevents it.
+* Tools that need a permission are missing; the model gets an error when it calls one.
+* Exit codes are not reliable (145 for a model's 401, 0 for a broken stream): `result` is.
+* A conversation cannot be resumed before the model's first output. A conversation with a given id
+  (`--session-id`) cannot be begun twice. So the CLI makes the id, and prints it at once.
+* After a broken stream the CLI retries and prints the text again: nothing marks the repetition.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from typing import ClassVar
 from bridge.adapter import (
     Ability,
     AgentConfig,
+    CliInfo,
     ExitStatus,
     Handlers,
     Home,
     Prompt,
     SessionStart,
-    Upkeep,
 )
 from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, counts
+from bridge.adapter.print_mode import Json, PrintModeAdapter, Said
 from bridge.task.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
 
-from ._acp_presets import PRESETS
 from ._plain import plain
+from ._tools import count, counts
+from .acp import Gemini
 
-PRESET = next(one for one in PRESETS if one.name == "gemini")
 WRITES = ("write_file", "replace")
 NO_LOGIN = 41  # its exit code
 REFUSED = ("tool_not_registered", "policy_violation")
@@ -45,31 +44,31 @@ REFUSED = ("tool_not_registered", "policy_violation")
 
 class GeminiPrint(PrintModeAdapter):
     name: ClassVar[str] = "gemini-print"
-    title: ClassVar[str] = PRESET.title
-    binary: ClassVar[str] = PRESET.binary
-    environment: ClassVar[tuple[str, ...]] = PRESET.environment
-    variables: ClassVar[Mapping[str, str]] = PRESET.variables
-    modes: ClassVar[tuple[str, ...]] = PRESET.modes
-    project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
-    unshut: ClassVar[tuple[str, ...]] = PRESET.project_files  # it runs in trusted folders only
+    title: ClassVar[str] = Gemini.title
+    binary: ClassVar[str] = Gemini.binary
+    environment: ClassVar[tuple[str, ...]] = Gemini.environment
+    variables: ClassVar[Mapping[str, str]] = Gemini.variables
+    modes: ClassVar[tuple[str, ...]] = Gemini.modes
+    project_files: ClassVar[tuple[str, ...]] = Gemini.project_files
+    # It runs in trusted folders only.
+    always_loaded: ClassVar[tuple[str, ...]] = Gemini.project_files
     lost: ClassVar[re.Pattern[str]] = re.compile("Error resuming session")
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "questions": "tools that need a permission are not there without AGENT_FORCE",
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "questions": "without AGENT_FORCE, tools that need a permission are missing",
     }
-    writes: ClassVar[tuple[str, ...]] = PRESET.writes
-    homes: ClassVar[tuple[Home, ...]] = PRESET.homes
-    upkeep: ClassVar[Upkeep] = Upkeep(
-        PRESET.install,
-        PRESET.login,
+    writable_paths: ClassVar[tuple[str, ...]] = Gemini.writable_paths
+    homes: ClassVar[tuple[Home, ...]] = Gemini.homes
+    cli_info: ClassVar[CliInfo] = CliInfo(
+        Gemini.install,
+        Gemini.login,
         flags=("--output-format", "--approval-mode", "--resume", "--model"),
     )
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
-        self._paths: dict[str, str] = {}  # that a tool writes, by its id
-        self._facts: tuple[str, str | None] | None = (
-            None  # of a conversation that has nothing in it yet
-        )
+        self._paths: dict[str, str] = {}  # paths that a tool writes, by the tool call's id
+        # Id and model of a conversation without any output of the model yet.
+        self._facts: tuple[str, str | None] | None = None
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         flags = ["--output-format=stream-json"]
@@ -87,7 +86,7 @@ class GeminiPrint(PrintModeAdapter):
     def input(self, prompt: Prompt) -> str:
         return plain(prompt.text)
 
-    # --- what it says --------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _init(self, event: Json) -> Iterator[AgentEvent]:
         facts = as_string(event["session_id"]), as_word(event.get("model"))
@@ -136,7 +135,9 @@ class GeminiPrint(PrintModeAdapter):
     def _result(self, event: Json) -> Iterator[AgentEvent]:
         stats = as_dict(event.get("stats"))
         sent, said, total = (count(stats.get(f"{one}_tokens")) for one in _TOKENS)
-        extra = counts(cacheReadTokens=stats.get("cached"), toolCalls=stats.get("tool_calls"))
+        extra = counts(
+            {"cacheReadTokens": stats.get("cached"), "toolCalls": stats.get("tool_calls")}
+        )
         usage = Usage(sent, said, total, None, extra or None)
         if event.get("status") == "success":
             yield from self.finish(Done(), usage)
@@ -145,7 +146,7 @@ class GeminiPrint(PrintModeAdapter):
         problem = (
             Failed(text, "auth" if _REFUSED_KEY.search(text) else "api-error") if text else None
         )
-        unknown = Failed(f"{self.title} ended the turn with an error that it does not name.")
+        unknown = Failed(f"{self.title} ended the turn with an unnamed error.")
         yield from self.finish(problem or self.problem or unknown, usage)
 
     handlers: ClassVar[Handlers] = {

@@ -1,18 +1,18 @@
 """Any line-oriented CLI, by configuration alone.
 
-AGENT_BINARY and AGENT_ARGS say what to run. Where an argument has `{prompt}` in it, the prompt goes
-there, and the CLI has no stdin of its own; else the prompt is what it reads on stdin. What begins
-with `/` or `!` may be a command of such a CLI, and is made plain.
+AGENT_BINARY and AGENT_ARGS name the command. If an argument contains `{prompt}`, the prompt is put
+there, and the CLI has no stdin of its own; else the CLI reads the prompt from stdin. A prompt that
+begins with `/` or `!` may be a command of such a CLI: see plain().
 
-* Without AGENT_END_PATTERN, each turn is a process: its stdin ends with the prompt (or stays open,
-  if the CLI asks questions), its exit is the end, its exit status the outcome.
-* With it, one process serves all turns, each prompt is a line, and the pattern finds where the CLI
-  asks for the next one.
+* Without AGENT_END_PATTERN, each turn is a process: its stdin ends after the prompt (or stays open,
+  if the CLI asks questions), its exit ends the turn, its exit status is the outcome.
+* With it, one process serves all turns, each prompt is a line, and the pattern matches the CLI's
+  request for the next prompt.
 
-AGENT_OUTPUT=ndjson: each line is a JSON object, AGENT_TEXT_FIELD is the agent's words, and the rest
-is passed on as it is. AGENT_APPROVAL_PATTERN finds questions. Both patterns are looked for only
-where the CLI can be waiting: in a line that is not complete when the output stops, or in the last
-one when it has stopped for a second. Never in what goes by.
+AGENT_OUTPUT=ndjson: each line is a JSON object, its member AGENT_TEXT_FIELD is the agent's text,
+and other lines become a status. AGENT_APPROVAL_PATTERN matches questions. Both patterns are matched
+only when the CLI may be waiting: in an incomplete line when the output pauses, or in the last line
+after a pause of a second. They are never matched in the middle of the output.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ DENY = Option("deny", "Deny", "reject_once")
 
 class Generic(RunnerAdapter):
     silence: ClassVar[float] = 4
-    """Seconds without a word after which a CLI that was started seems to wait for a prompt."""
+    """Seconds without output after which a started CLI seems to wait for a prompt."""
 
     name: ClassVar[str] = "generic"
     title: ClassVar[str] = "The agent"
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "resume": "what it remembers ends with its process",
-        "models": "AGENT_ARGS say which one it uses",
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "resume": "its conversation ends with its process",
+        "models": "AGENT_ARGS choose the model",
     }
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
@@ -73,17 +73,17 @@ class Generic(RunnerAdapter):
         self._question = _compiled(self._lines.question)
         self._end = _compiled(self._lines.end)
         self._interrupted = False
-        self._waiting: str | None = None  # the prompt, until the CLI is ready for it
-        self._heard = False  # anything of the CLI, since it was started or given its first prompt
-        self._early = False  # the first prompt was given to a CLI that had not asked for it
-        self._last = ""  # line that is complete
+        self._waiting: str | None = None  # the prompt, until the CLI asks for it
+        self._heard = False  # output of the CLI since its start or its first prompt
+        self._early = False  # the CLI got the first prompt before it asked for one
+        self._last = ""  # the last complete line
         self._recent: deque[str] = deque(maxlen=20)
-        self._shown = 0  # characters of the incomplete line that were passed on
+        self._shown = 0  # characters of the incomplete line that became events
         self._asked = 0
         self._open: Question | None = None
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
         lines = config.lines
         for name, pattern in (("APPROVAL", lines.question), ("END", lines.end)):
             try:
@@ -91,7 +91,7 @@ class Generic(RunnerAdapter):
             except re.error as error:
                 return f"AGENT_{name}_PATTERN is not a regular expression: {error}."
         if len(lines.answers) != 2:
-            return "AGENT_APPROVAL_RESPONSE needs two answers: to allow, and to deny, as in `y,n`."
+            return "AGENT_APPROVAL_RESPONSE needs two answers, to allow and to deny, as in `y,n`."
         if lines.end and _in_arguments(config):
             return (
                 f"AGENT_END_PATTERN is for a CLI that reads one prompt after the other on stdin; "
@@ -99,7 +99,7 @@ class Generic(RunnerAdapter):
             )
         return None
 
-    # --- what the session asks for -------------------------------------------------------------
+    # --- calls of the session --------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
         self._interrupted = False
@@ -107,7 +107,14 @@ class Generic(RunnerAdapter):
         text = self.as_words(prompt.text)
         if self._end is None:
             self._shown = 0
-            self._run_once(text)
+            args, asks = self.arguments(), self._question is not None
+            if _in_arguments(self.config):
+                # The argument begins with the operator's text, so the prompt cannot become a flag.
+                args = [arg.replace(PROMPT, _argument(arg, text)) for arg in args]
+                text = ""
+            elif asks:
+                text = self.as_input(text)
+            self._run_it(args, text, stays_open=asks)
         elif self.running and self._waiting is None:
             self.write(self.as_input(text))
         else:
@@ -116,16 +123,6 @@ class Generic(RunnerAdapter):
             self._waiting = self.as_input(text)
             self._run_it(self.arguments(), "", stays_open=True)
 
-    def _run_once(self, text: str) -> None:
-        args, asks = self.arguments(), self._question is not None
-        if _in_arguments(self.config):
-            # In one argument, whose beginning is the operator's: it cannot become a flag.
-            args = [arg.replace(PROMPT, _argument(arg, text)) for arg in args]
-            text = ""
-        elif asks:
-            text = self.as_input(text)
-        self._run_it(args, text, stays_open=asks)
-
     def _run_it(self, args: Iterable[str], text: str, *, stays_open: bool) -> None:
         argv = (self.config.binary, *args)
         terminal = self._lines.terminal
@@ -133,11 +130,11 @@ class Generic(RunnerAdapter):
         self.run(argv, text, stays_open=stays_open, terminal=terminal, env=env)
 
     def arguments(self) -> Sequence[str]:
-        """What the CLI is started with."""
+        """The arguments of the CLI."""
         return self.config.args
 
     def as_words(self, text: str) -> str:
-        """The prompt, which is no command."""
+        """The prompt in a form that is not a command."""
         return plain(text, "/!")
 
     def as_input(self, text: str) -> str:
@@ -151,12 +148,12 @@ class Generic(RunnerAdapter):
     def interrupt(self) -> bool:
         self._interrupted = True
         if self._end:
-            self.break_off()  # the process is to live on
+            self.break_off()  # the process stays
         else:
             self.stop()
         return True
 
-    # --- what the CLI says ---------------------------------------------------------------------
+    # --- output of the CLI -----------------------------------------------------------------------
 
     def heard_line(self, text: str) -> Iterator[AgentEvent]:
         yield from self._withdrawn()
@@ -173,19 +170,19 @@ class Generic(RunnerAdapter):
 
     @property
     def introducing(self) -> bool:
-        """It has not asked for its first prompt yet."""
+        """Whether the CLI has not asked for its first prompt yet."""
         return self._waiting is not None
 
     def introduced(self, text: str) -> Iterable[AgentEvent]:
-        """What a line before the first prompt means."""
+        """The events of a line before the first prompt."""
         return [output_status(text.encode())] if text.strip() else ()
 
     def begun(self) -> Iterable[AgentEvent]:
-        """It is ready for its first prompt."""
+        """The events before the first prompt."""
         return ()
 
     def said(self, text: str) -> Iterable[AgentEvent]:
-        """What a line, or more of one, means."""
+        """The events of a line, or of a further part of a line."""
         return [Text(text)]
 
     def _object(self, line: Mapping[str, Any]) -> Iterator[AgentEvent]:
@@ -196,15 +193,15 @@ class Generic(RunnerAdapter):
             yield Status(orjson.dumps(line).decode()[:2000], {"type": "output", "line": dict(line)})
 
     def heard_tail(self, text: str) -> Iterator[AgentEvent]:
-        """Where the CLI has paused within a line: a question, its prompt, or more of its words."""
+        """The CLI has paused within a line: a question, its prompt, or more of its text."""
         if self._lines.terminal and _ANIMATED.search(text):
-            return  # what is drawn there is going to be overwritten
+            return  # an animation, which the CLI overwrites
         yield from self._withdrawn()
         if self._question and self._question.search(text):
             self._shown = len(text)
             yield from self.ask(text)
         elif self._end and self._end.search(text):
-            self._shown = len(text)  # what it says next begins in this line
+            self._shown = len(text)  # the next output continues this line
             yield from self._ready()
         elif not (self._lines.json or self.introducing):
             new, self._shown = text[self._shown :], len(text)
@@ -226,7 +223,7 @@ class Generic(RunnerAdapter):
         """The CLI waits for a prompt."""
         text, self._waiting = self._waiting, None
         if text is None and self._early and not self._heard:
-            self._early = False  # it was slow to start, and asks for what it has already
+            self._early = False  # it was slow to start, and has its prompt already
         elif text is None:
             yield from self._finish()
         else:
@@ -243,17 +240,17 @@ class Generic(RunnerAdapter):
         yield self._open
 
     def question(self, question_id: str, text: str) -> Question:
-        """What the client is asked where the CLI has said `text`."""
+        """The question for the client when the CLI has printed `text`."""
         return Question(question_id, "permission", text, (ALLOW, DENY), None, free_text=True)
 
     def written(self, answer: Answer) -> str:
-        """The answer in the CLI's words."""
+        """The answer as the CLI reads it."""
         if answer.option:
             return self._lines.answers[answer.option != ALLOW]
         return _one_line(answer.text)
 
     def _withdrawn(self) -> Iterator[AgentEvent]:
-        """It has gone on without an answer: that was no question."""
+        """The CLI has continued without an answer: the text was not a question."""
         if self._open:
             yield QuestionWithdrawn(self._open.id)
             self._open = None
@@ -275,7 +272,7 @@ class Generic(RunnerAdapter):
             yield from self.finished()
 
     def finished(self) -> Iterable[AgentEvent]:
-        """The turn has come to its end by itself."""
+        """The events of a turn that ended without an interrupt."""
         return [Done()]
 
 
@@ -288,12 +285,12 @@ def _in_arguments(config: AgentConfig) -> bool:
 
 
 def _argument(arg: str, text: str) -> str:
-    """The prompt inside `arg`. An argument that is nothing else must not begin like a flag."""
+    """The prompt inside `arg`. If it is the beginning of the argument, it must not be a flag."""
     return f" {text}" if arg.startswith(PROMPT) and text.startswith("-") else text
 
 
 def _rendered(text: str) -> str:
-    """What a terminal shows of a line in which the cursor goes back, and without its colours."""
+    """The line as a terminal shows it, after backspaces and carriage returns, without colours."""
     text = _CONTROL.sub("", text)
     if not _ANIMATED.search(text):
         return text
@@ -305,11 +302,11 @@ def _rendered(text: str) -> str:
         else:
             shown[at : at + 1] = letter
             at += 1
-    return "".join(shown).rstrip(" ")  # with which an animation is blotted out
+    return "".join(shown).rstrip(" ")  # which erase an animation
 
 
 def _one_line(text: str) -> str:
-    """For a CLI that reads lines: what would end one, or be a key of a terminal, is a space."""
+    """The text as one line: control characters, newlines included, become spaces."""
     return re.sub(r"[\x00-\x08\x0a-\x1f\x7f]+", " ", text)
 
 

@@ -41,18 +41,18 @@ class Jsonl(Adapter):
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
     takes_urls: ClassVar[bool] = True
     may_reply: ClassVar[bool] = True
-    # Models are not lacked: a client's wish reaches the program in the metadata of its message.
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "interrupt": "the program is told of a cancel and ended all the same",
+    # Models are not listed: the program gets the client's choice in the metadata of the message.
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "interrupt": "the program gets a cancel line and is then ended",
     }
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
         self._task_id = ""
-        self._first = True  # nothing has been said in this turn yet
+        self._first = True  # this turn has no event yet
         self._names: dict[str, str] = {}  # of the turn's tool calls
-        self._nameless = 0  # artifacts of the turn that have neither id nor name
-        self._broke_off = False  # something else came after the last text of the turn
+        self._nameless = 0  # artifacts of the turn without id and name
+        self._broke_off = False  # another event came after the last text of the turn
 
     def launch(self) -> Launch:
         return Launch((self.config.binary, *self.config.args))
@@ -60,31 +60,31 @@ class Jsonl(Adapter):
     def prompt(self, prompt: Prompt) -> None:
         self._task_id, self._first, self._names = prompt.task_id, True, {}
         self._nameless, self._broke_off = 0, False
-        self._send(
-            type="prompt",
-            protocol=PROTOCOL,
-            taskId=prompt.task_id,
-            contextId=prompt.context_id,
-            messageId=prompt.message.id,
-            text=prompt.message.text,
-            **_carried(prompt.message),
-        )
+        line = {
+            "type": "prompt",
+            "protocol": PROTOCOL,
+            "taskId": prompt.task_id,
+            "contextId": prompt.context_id,
+            "messageId": prompt.message.id,
+            "text": prompt.message.text,
+        }
+        self.send_line(line | _carried(prompt.message))
 
     def answer(self, question: Question, answer: Answer) -> None:
         message = answer.message
-        self._send(
-            type="answer",
-            taskId=self._task_id,
-            questionId=question.id,
-            messageId=message.id if message else "",
-            text=message.text if message else answer.text,
-            optionId=answer.option.id if answer.option else None,
-            **_carried(message),
-        )
+        line = {
+            "type": "answer",
+            "taskId": self._task_id,
+            "questionId": question.id,
+            "messageId": message.id if message else "",
+            "text": message.text if message else answer.text,
+            "optionId": answer.option.id if answer.option else None,
+        }
+        self.send_line(line | _carried(message))
 
     def interrupt(self) -> bool:
-        self._send(type="cancel", taskId=self._task_id)
-        return False  # the program may end its own children, but it need not say that it did
+        self.send_line({"type": "cancel", "taskId": self._task_id})
+        return False  # the program may ignore the line
 
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
         if not line.strip():
@@ -125,7 +125,7 @@ class Jsonl(Adapter):
             _object(line.get("metadata")),
         )
         artifact_id = _text(line, "artifactId") or name
-        if not artifact_id:  # another one each time, unless it goes on
+        if not artifact_id:  # a new artifact, unless the chunk appends
             self._nameless += not (append and self._nameless)
             artifact_id = f"artifact-{self._nameless}"
         yield ArtifactChunk(
@@ -150,7 +150,7 @@ class Jsonl(Adapter):
             _text(line),
             options,
             _object(line.get("data")),
-            free_text=True,  # the program gets the words, and may ask again
+            free_text=True,  # the program gets the text, and may ask again
         )
 
     def _message(self, line: Json) -> Iterator[AgentEvent]:
@@ -160,9 +160,6 @@ class Jsonl(Adapter):
         else:
             yield Status("The agent sent a message after its turn had begun", {"type": "output"})
 
-    def _send(self, **line: Any) -> None:
-        self.send(orjson.dumps(line) + b"\n")
-
     _handlers: ClassVar[Handlers] = {
         "text": _said,
         "thought": lambda self, line: [Thought(_text(line))],
@@ -171,8 +168,10 @@ class Jsonl(Adapter):
         "tool_result": _tool_result,
         "artifact": _artifact,
         "question": _question,
-        "auth_required": lambda self, line: [_auth(line)],
-        "usage": lambda self, line: [_usage(line)],
+        "auth_required": lambda self, line: [
+            Question(_text(line, "id"), "auth", _text(line), free_text=True)
+        ],
+        "usage": lambda self, line: [Usage(extra={k: v for k, v in line.items() if k != "type"})],
         "done": lambda self, line: [Done(_text(line) or None)],
         "failed": lambda self, line: [Failed(_text(line) or "The agent failed.")],
         "rejected": lambda self, line: [Rejected(_text(line) or "The agent rejected the task.")],
@@ -181,7 +180,7 @@ class Jsonl(Adapter):
 
 
 def _carried(message: Message | None) -> dict[str, Any]:
-    """The members of a message that pass through as they are, parts in A2A 1.0 shape."""
+    """The members of a message that the program gets unchanged; parts have the A2A 1.0 shape."""
     parts = message.parts if message else ()
     encoded = [V1_0().encode_part(part) for part in parts]
     return {"parts": encoded, "metadata": (message.metadata if message else None) or {}}
@@ -192,7 +191,7 @@ def _object(value: Any) -> Json | None:
 
 
 def _text(line: Json, name: str = "text") -> str:
-    """A member that is a text; what is not, as JSON, so that nothing is lost."""
+    """A member as text. A value that is not a string is given as JSON."""
     value = line.get(name)
     if value is None or isinstance(value, str):
         return value or ""
@@ -215,14 +214,6 @@ def _options(line: Json) -> Iterator[Option]:
             option_id = _text(option, "id")
             name = _text(option, "name") or option_id
             yield Option(option_id, name, kind if kind in kinds else "choice")
-
-
-def _auth(line: Json) -> Question:
-    return Question(_text(line, "id"), "auth", _text(line), free_text=True)
-
-
-def _usage(line: Json) -> Usage:
-    return Usage(extra={name: value for name, value in line.items() if name != "type"})
 
 
 ADAPTER = Jsonl

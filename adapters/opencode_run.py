@@ -2,13 +2,13 @@
 
 What decides the code (all measured):
 
-* The prompt is read from stdin, where it is only text (`/…`, `@…`). As an argument it would be
-  quoted anew.
-* Text, thoughts and tools are told when they are complete; calls to the model that fail are made
-  again without a word.
-* No line says that the turn is over: the exit does. What is rejected ends the turn before the model
-  is told, with exit status 0.
-* SIGTERM is not heard while a command runs, SIGINT is.
+* The CLI reads the prompt from stdin, where it is only text (`/…`, `@…`). It would quote an
+  argument a second time.
+* The CLI prints text, thoughts and tools when they are complete. It retries failed calls to the
+  model without a line.
+* No line ends the turn: the exit does. A rejected permission ends the turn before the model gets
+  the result, with exit status 0.
+* While a command runs, the CLI reacts to SIGINT but not to SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,46 +18,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, ExitStatus, Handlers, Home, Prompt, Upkeep
+from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Home, Prompt
 from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said, count, plan_entry, unified
+from bridge.adapter.print_mode import Json, PrintModeAdapter, Said
 from bridge.task.events import (
     AgentEvent,
     Done,
     Failed,
     FileChange,
-    Plan,
     Thought,
     Usage,
 )
 from bridge.task.message import UrlPart
 
-from ._acp_presets import PRESETS
+from ._tools import count, plan, unified
+from .acp import Opencode
 
-PRESET = next(one for one in PRESETS if one.name == "opencode")
 REJECTED = "The user rejected permission"
 
 
 class OpencodeRun(PrintModeAdapter):
     name: ClassVar[str] = "opencode-run"
-    title: ClassVar[str] = PRESET.title
-    binary: ClassVar[str] = PRESET.binary
-    environment: ClassVar[tuple[str, ...]] = PRESET.environment
-    variables: ClassVar[Mapping[str, str]] = PRESET.variables
-    modes: ClassVar[tuple[str, ...]] = PRESET.modes
-    project_files: ClassVar[tuple[str, ...]] = PRESET.project_files
-    unshut: ClassVar[tuple[str, ...]] = PRESET.unshut
+    title: ClassVar[str] = Opencode.title
+    binary: ClassVar[str] = Opencode.binary
+    environment: ClassVar[tuple[str, ...]] = Opencode.environment
+    variables: ClassVar[Mapping[str, str]] = Opencode.variables
+    modes: ClassVar[tuple[str, ...]] = Opencode.modes
+    project_files: ClassVar[tuple[str, ...]] = Opencode.project_files
+    always_loaded: ClassVar[tuple[str, ...]] = Opencode.always_loaded
     lost: ClassVar[re.Pattern[str]] = re.compile("Session not found")
-    lacks: ClassVar[Mapping[Ability, str]] = {
-        "questions": "what needs a permission is rejected without AGENT_FORCE, and ends the turn",
-        "deltas": "its text is told in whole paragraphs",
+    limitations: ClassVar[Mapping[Ability, str]] = {
+        "questions": "without AGENT_FORCE, a rejected permission ends the turn",
+        "deltas": "its text comes in whole paragraphs",
     }
-    homes: ClassVar[tuple[Home, ...]] = PRESET.homes
-    reads: ClassVar[tuple[str, ...]] = PRESET.reads
-    any_port: ClassVar[bool] = True
-    upkeep: ClassVar[Upkeep] = Upkeep(
-        PRESET.install,
-        PRESET.login,
+    homes: ClassVar[tuple[Home, ...]] = Opencode.homes
+    reads: ClassVar[tuple[str, ...]] = Opencode.reads
+    uses_any_port: ClassVar[bool] = True
+    cli_info: ClassVar[CliInfo] = CliInfo(
+        Opencode.install,
+        Opencode.login,
         help=("run", "--help"),
         flags=("--format", "--thinking", "--session", "--model", "--agent", "--file", "--auto"),
     )
@@ -78,16 +77,16 @@ class OpencodeRun(PrintModeAdapter):
             flags.append(f"--agent={self.start.options.mode}")
         if self.config.force:
             flags.append("--auto")
-        # Attached, they can be read without a permission, wherever they are.
+        # The CLI reads attached files without a permission, also outside of the workspace.
         return flags + [f"--file={path}" for path in _files(prompt)]
 
     def closing(self) -> Mapping[str, str]:
-        return PRESET.closing(self.config, self.start)
+        return Opencode(self.config, self.start).closing()
 
     def halt(self) -> None:
         self.break_off()
 
-    # --- what it says --------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _step_start(self, event: Json) -> Iterator[AgentEvent]:
         self._steps += 1
@@ -108,7 +107,7 @@ class OpencodeRun(PrintModeAdapter):
         yield from self.call(tool_id, name, state.get("input"))
         todos = as_dict(state.get("input")).get("todos")
         if name == "todowrite" and isinstance(todos, list):
-            yield Plan(tuple(map(plan_entry, todos)))
+            yield plan(todos)
         failed = state.get("status") != "completed" or meta.get("exit", 0) != 0
         output = state.get("output") or state.get("error") or ""
         denied = failed and str(output).startswith(REJECTED)
@@ -141,11 +140,13 @@ class OpencodeRun(PrintModeAdapter):
 
     def _outcome(self) -> Done | Failed:
         if self._reason == "length":
-            text = "The answer was cut: the model had reached its limit of tokens."
+            text = "The answer is incomplete: the model reached its token limit."
             return Failed(text, "max-tokens")
         if self.denied and self._reason == "tool-calls":
-            text = f"{self.title} needs a permission ({self.denied[-1]}) that nobody can give here."
-            return Failed(f"{text} AGENT_FORCE would allow all.", "denied")
+            text = (
+                f"{self.title} needs a permission ({self.denied[-1]}), but its print mode cannot "
+            )
+            return Failed(f"{text}ask. AGENT_FORCE would allow all.", "denied")
         return Done()
 
     handlers: ClassVar[Handlers] = {
@@ -165,13 +166,13 @@ def _files(prompt: Prompt) -> Iterator[str]:
 
 
 def _changes(meta: Json) -> tuple[FileChange, ...]:
-    """The change that a tool's metadata tell of."""
+    """The file change in a tool's metadata."""
     diff = as_dict(meta.get("filediff"))
     path = as_word(diff.get("file"))
     if path:
         return (FileChange(path, "update", unified(diff.get("patch"))),)
     path = as_word(meta.get("filepath"))
-    if path and isinstance(meta.get("exists"), bool):  # what was written, not read
+    if path and isinstance(meta.get("exists"), bool):  # of a written file, not a read one
         return (FileChange(path, "update" if meta["exists"] else "create"),)
     return ()
 

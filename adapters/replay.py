@@ -1,7 +1,7 @@
-"""Plays a recording of a real CLI: no CLI, no key and no network are needed.
+"""Plays a recording of a real CLI, without the CLI, a key and a network.
 
-The child is process/replayer.py, which prints what the CLI printed and waits where the CLI was told
-something; what its lines mean, the recorded CLI's own adapter says.
+The child is process/replayer.py: it prints the recorded output, and waits for input at the recorded
+places. The adapter of the recorded CLI reads the lines.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ PLAYER_LINE = b'{"type":"bridge/replay"'
 
 
 class Replay(Adapter):
-    """`dialect` is the adapter of the CLI that was recorded; config.args are the player's."""
+    """`dialect` is the adapter of the recorded CLI; config.args are the player's."""
 
     name: ClassVar[str] = "replay"
     can_prewarm: ClassVar[bool] = False
     title: ClassVar[str] = "The recording"
     input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "resume": "a new process plays the recording from its beginning",
-        "interrupt": "the player has no word for it and is ended",
-        "models": "a recording says what it says",
+        "interrupt": "the player has no such command and is ended",
+        "models": "a recording has fixed answers",
     }
 
     def __init__(self, config: AgentConfig, start: SessionStart, *, dialect: type[Adapter]) -> None:
@@ -53,7 +53,7 @@ class Replay(Adapter):
         self._recorded.answer(question, answer)
 
     def interrupt(self) -> bool:
-        return False  # a player is ended, not asked
+        return False
 
     def data_to_send(self) -> bytes:
         return self._recorded.data_to_send()

@@ -1,4 +1,4 @@
-"""Everything the bridge raises on purpose, named by whose fault it is. Wire codes live in a2a/.
+"""The exceptions of the bridge, named by the side at fault. Wire codes are in a2a/.
 
 BridgeError
 ├── ConfigurationError          the operator: a setting, a file or a binary (exit status 2)
@@ -6,16 +6,16 @@ BridgeError
 ├── WorkspaceError              the directory that a CLI works in: deleted, or not readable
 └── RequestError                the client
     ├── ParseError              the body is not JSON
-    ├── InvalidRequest          JSON, but beyond our limits, or not a JSON-RPC 2.0 request
+    ├── InvalidRequest          JSON, but over a limit, or not a JSON-RPC 2.0 request
     ├── MethodNotFound
-    ├── InvalidParams           carries the fields that are wrong
+    ├── InvalidParams           has the wrong fields
     ├── BodyTooLarge
     ├── Unauthenticated
-    ├── TooManyRequests         wait before you try again
-    ├── Forbidden               who is known, but may not do this
-    ├── Unavailable             shutting down or out of room: try again later
-    ├── DataLoss                what was written down of a task is damaged: nothing to try again
-    ├── TaskNotFound            unknown and foreign look the same
+    ├── TooManyRequests         retry later
+    ├── Forbidden               a known client without the right
+    ├── Unavailable             shutting down or at a limit: retry later
+    ├── DataLoss                the stored data of a task is damaged: a retry is useless
+    ├── TaskNotFound            unknown, or of another owner
     ├── TaskNotCancelable
     ├── UnsupportedOperation
     ├── ExtendedCardNotConfigured
@@ -36,11 +36,12 @@ class BridgeError(Exception):
 
 
 class ConfigurationError(BridgeError):
-    """The operator asked for something that cannot be had."""
+    """The operator's configuration is invalid or not available."""
 
 
 class LaunchError(BridgeError):
-    """The CLI could not be started. `problem` is what clients may be told: no paths of ours."""
+    """The CLI could not be started. `problem` is the text for clients, without paths of the
+    server."""
 
     def __init__(self, message: str, problem: str | None = None) -> None:
         super().__init__(message)
@@ -82,7 +83,7 @@ class MethodNotFound(RequestError):
 
 
 class InvalidParams(RequestError):
-    """`fields`: (path, what is wrong with it) pairs, as google.rpc.BadRequest wants them."""
+    """`fields`: pairs of path and problem, as in google.rpc.BadRequest."""
 
     def __init__(self, message: str, fields: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.sandbox import confine
+from bridge.sandbox.landlock import abi
 from tests import programs
 
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
@@ -70,7 +71,7 @@ def script(path: Path, rules: Mapping[str, Any], *argv: str) -> Path:
 
 # --- what this machine has ----------------------------------------------------------------------
 
-ABI = confine.landlock_abi()
+ABI = abi()
 landlock = pytest.mark.skipif(ABI < 6, reason=f"Landlock's ABI here is {ABI}, and 6 is needed")
 
 

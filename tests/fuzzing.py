@@ -24,7 +24,7 @@ from bridge import errors
 from bridge.a2a import CODECS, Operation
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
-from bridge.process.agent_process import LineSplitter, LongLine
+from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.server import registry
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import MARK, Redactor, Secrets
@@ -126,7 +126,8 @@ def silent(name: str) -> Target:
 
 def _new(kind: type[Adapter]) -> Adapter:
     config = AgentConfig("/bin/true", runner=("/bin/true",), lines=Lines(end="^>"))
-    return kind.suited(config)(config, SessionStart("/", "00000000-0000-4000-8000-000000000000"))
+    start = SessionStart("/", "00000000-0000-4000-8000-000000000000")
+    return kind.variant_for(config)(config, start)
 
 
 def _is_json(line: bytes) -> bool:

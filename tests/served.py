@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import ClientSession, ClientTimeout, web
 
 from bridge.auth.authentication import Identity
-from bridge.process.agent_process import reap_orphans
+from bridge.process.process_tree import reap_orphans
 from bridge.push.configs import SqliteQueue
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager

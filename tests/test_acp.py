@@ -38,7 +38,8 @@ from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 Json = dict[str, Any]
 Acp = registry.load("acp")
 PLAIN = AgentConfig("/opt/agent")  # without AGENT_FORCE, for which Cursor has another dialect
-PRESETS = [name for name in registry.names() if issubclass(registry.load(name).suited(PLAIN), Acp)]
+ADAPTERS = {name: registry.load(name).variant_for(PLAIN) for name in registry.names()}
+PRESETS = [name for name, adapter in ADAPTERS.items() if issubclass(adapter, Acp)]
 LOADS: Json = {"loadSession": True}
 RESUMES: Json = {"loadSession": True, "sessionCapabilities": {"resume": {}, "list": {}}}
 FOR_EDITORS = (
@@ -68,7 +69,7 @@ class Talk:
         **config: Any,
     ) -> None:
         start = SessionStart("/workspace", "s-1", resume, options, folder)
-        kind = registry.load(name).suited(PLAIN)
+        kind = registry.load(name).variant_for(PLAIN)
         self.adapter: Adapter = kind(AgentConfig("/opt/agent", **config), start)
         self.owed: list[Json] = []
 
@@ -202,7 +203,7 @@ def test_every_preset_can_be_loaded_by_its_name() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_an_adapter_like_any_other(name: str) -> None:
-    adapter = registry.load(name).suited(PLAIN)
+    adapter = registry.load(name).variant_for(PLAIN)
     assert adapter.title
     assert adapter.binary or name == "acp"
     assert not {"yolo", "bypassPermissions", "dontAsk", "auto"} & set(adapter.modes)

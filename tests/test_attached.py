@@ -87,7 +87,8 @@ def message(name: str = "file.bin") -> Message:
 
 @pytest.fixture
 def attachments(tmp_path: Path) -> Iterator[Attachments]:
-    made = Attachments(Workspaces(str(tmp_path), ()), ("text/*",), False, tmp_path / "files/agent")
+    workspaces, folder = Workspaces(str(tmp_path), ()), tmp_path / "files/agent"
+    made = Attachments(workspaces, ("text/*",), takes_urls=False, folder=folder)
     yield made
     made.close()
 
@@ -259,14 +260,14 @@ async def test_files_of_another_user_are_taken_back(tmp_path: Path, outside: Pat
     user = pwd.getpwnam("nobody")
     base = tmp_path / "files/agent"
     workspaces = Workspaces(str(tmp_path), ())
-    made = Attachments(workspaces, (), False, base, group=user.pw_gid)
+    made = Attachments(workspaces, (), takes_urls=False, folder=base, group=user.pw_gid)
     first = await save(made, "one")
     made.close()
     context = first.parent.parent
     for path in (first, first.parent, context):
         os.chown(path, user.pw_uid, user.pw_gid)
     (context / "link").symlink_to(outside)
-    made = Attachments(workspaces, (), False, base, group=user.pw_gid)
+    made = Attachments(workspaces, (), takes_urls=False, folder=base, group=user.pw_gid)
     second = await save(made, "two")
     modes = {path: path.stat() for path in (second, second.parent, context, base)}
     assert {one.st_uid for one in modes.values()} == {0}

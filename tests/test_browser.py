@@ -13,7 +13,7 @@ import psutil
 import pytest
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
-from bridge.process.agent_process import reap_orphans
+from bridge.process.process_tree import reap_orphans
 from tests import programs
 from tests.client import Json, state
 from tests.served import Server, serving

@@ -161,7 +161,7 @@ def test_where_somebody_else_is_in_the_group_no_limits_can_be_had(delegated: Pat
     try:
         (delegated / "cgroup.procs").write_text(str(other.pid))
         told = server(delegated)
-        assert "others are in that group" in told["why"]
+        assert "other processes are in that group" in told["why"]
         assert told["own"].endswith(delegated.name)  # where it was before
     finally:
         other.kill()

@@ -187,9 +187,9 @@ def test_skipping_permissions_as_root_is_refused_at_the_start(
     force: bool, superuser: bool, env: dict[str, str], objects: bool
 ) -> None:
     config = AgentConfig("/bin/claude", force=force, superuser=superuser, env=env)
-    objection = ClaudeCode.objection(config)
-    assert (objection is not None) == objects
-    assert objection is None or "IS_SANDBOX" in objection
+    problem = ClaudeCode.unsupported_reason(config)
+    assert (problem is not None) == objects
+    assert problem is None or "IS_SANDBOX" in problem
 
 
 # --- prompts -------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from bridge.adapter import Home
-from bridge.sandbox.confine import landlock_abi
 from bridge.sandbox.homes import private_homes
+from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from tests.client import artifact_text, context_id, said, state
 from tests.real_claude_code import CLAUDE, answer, ask, script

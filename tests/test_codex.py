@@ -972,7 +972,10 @@ def test_a_command_is_allowed_or_not(word: str, decision: str) -> None:
             {"networkApprovalContext": {"host": "a.org", "protocol": "https"}},
             "reach https://a.org, in order to run: rm x",
         ),
-        ({"kind": "writeStdin"}, "write to the input of what it was allowed to run: rm x"),
+        (
+            {"kind": "writeStdin"},
+            "write to the input of a command that it was allowed to run: rm x",
+        ),
         ({"additionalPermissions": {"a": 1}}, 'run: rm x\nwith more permissions: {"a":1}'),
     ],
 )
@@ -1128,7 +1131,7 @@ def test_a_secret_is_said_to_be_one() -> None:
     question = talk.question(
         "item/tool/requestUserInput", **asking({"id": "a", "question": "Key?", "isSecret": True})
     )
-    assert question.text == "Key?\n(Codex takes the answer for a secret.)"
+    assert question.text == "Key?\n(Codex treats the answer as a secret.)"
     assert question.subject
     assert question.subject["isSecret"] is True
 

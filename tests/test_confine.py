@@ -21,9 +21,10 @@ import psutil
 import pytest
 
 from bridge.process import pty_runner
-from bridge.process.agent_process import leader, reap_orphans
+from bridge.process.process_tree import leader, reap_orphans
 from bridge.process.procfs import marked
 from bridge.sandbox import confine
+from bridge.sandbox import landlock as landlock_rules
 from tests import blast_radius, hostile_cli
 from tests.bridge_process import CHECKOUT, bridge
 from tests.client import Client, said, state, states, streamed_text, task_id
@@ -79,7 +80,7 @@ def shell(rules: Rules, line: str, **options: Any) -> subprocess.CompletedProces
         ([], "must be a JSON object"),
         ({}, "profile cannot be null"),
         ({"profile": "chroot"}, 'profile cannot be "chroot"'),
-        ({"profile": "none", "writes": []}, "there is no 'writes'"),
+        ({"profile": "none", "writes": []}, "unknown member 'writes'"),
         ({"profile": "none", "write": ["relative"]}, "write cannot be"),
         ({"profile": "none", "write": ["/nul\0"]}, "write cannot be"),
         ({"profile": "none", "write": "/tmp"}, "write cannot be"),
@@ -92,7 +93,7 @@ def shell(rules: Rules, line: str, **options: Any) -> subprocess.CompletedProces
         ({"profile": "none", "limits": {"nofile": -1}}, "limits cannot be"),
         ({"profile": "none", "uid": -1}, "uid cannot be"),
         ({"profile": "none", "capabilities": [64]}, "capabilities cannot be"),
-        ({"profile": "none", "hide": ["/usr/lib"], "write": ["/usr"]}, "take one of them"),
+        ({"profile": "none", "hide": ["/usr/lib"], "write": ["/usr"]}, "change one of them"),
         ({"profile": "external"}, "needs a wrapper"),
     ],
 )
@@ -118,7 +119,7 @@ def test_arguments_that_are_none_are_refused(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("abi", "rules", "why"),
     [
-        (0, {"profile": "landlock"}, "here is no Landlock"),
+        (0, {"profile": "landlock"}, "the kernel has no Landlock"),
         (2, {"profile": "landlock"}, "Linux 6.2"),
         (3, {"profile": "landlock", "scope": False, "connect": [443]}, "Linux 6.7"),
         (4, {"profile": "landlock", "scope": True}, "Linux 6.12"),
@@ -129,7 +130,7 @@ def test_arguments_that_are_none_are_refused(arguments: list[str]) -> None:
 def test_what_the_kernel_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, abi: int, rules: Rules, why: str | None
 ) -> None:
-    monkeypatch.setattr(confine, "landlock_abi", lambda: abi)  # there is only one kernel here
+    monkeypatch.setattr(landlock_rules, "abi", lambda: abi)  # there is only one kernel here
     found = confine.problem(rules)
     assert why in found if why and found else found == why
 

@@ -26,7 +26,7 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from bridge.process.agent_process import reap_orphans
+from bridge.process.process_tree import reap_orphans
 from bridge.runtime.agent import Agent
 from bridge.runtime.tasks import Policy, TaskManager
 from bridge.server import registry
@@ -59,7 +59,8 @@ class Bridge:
         limits = Limits(turn=turn, term_grace=grace)
         roots = settings.pop("roots", ())
         workspaces = Workspaces(str(workspace), roots)
-        attachments = Attachments(workspaces, adapter.input_modes, adapter.takes_urls)
+        takes_urls = adapter.takes_urls
+        attachments = Attachments(workspaces, adapter.input_modes, takes_urls=takes_urls)
         idle = settings.pop("idle", 600.0)
         sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
         agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)

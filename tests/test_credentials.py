@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.sandbox.confine import landlock_abi
 from bridge.sandbox.credentials import HIDDEN
 from bridge.sandbox.homes import resolve
+from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.server.agents.sandboxes import _hidden
 from tests import programs

@@ -318,7 +318,7 @@ async def test_without_force_it_asks_over_acp(workspace: Path, words: str, chose
 def test_force_decides_between_the_two_dialects() -> None:
     kind = registry.load("cursor")
     start = SessionStart("/workspace", "s")
-    over_acp = kind.suited(AgentConfig("/opt/agent"))
+    over_acp = kind.variant_for(AgentConfig("/opt/agent"))
     assert over_acp.name == "cursor"
     assert over_acp(AgentConfig("/opt/agent"), start).launch().argv == ("/opt/agent", "acp")
-    assert kind.suited(AgentConfig("/opt/agent", force=True)) is kind
+    assert kind.variant_for(AgentConfig("/opt/agent", force=True)) is kind

@@ -21,7 +21,7 @@ from bridge.adapter import Ability, Adapter, AgentConfig, Prompt, SessionStart
 from bridge.cli.doctor import machine as doctor_machine
 from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.errors import ConfigurationError
-from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import load
@@ -103,7 +103,7 @@ class Machine:
 
     def claude(self, account: Json, status: int = 0) -> Path:
         """A CLI with the control protocol, as far as a greeting goes."""
-        flags = " ".join(registry.load("claude-code").upkeep.flags)
+        flags = " ".join(registry.load("claude-code").cli_info.flags)
         said = {"account": account, "claude_code_version": "9.9.9", "models": []}
         answer = {"subtype": "success", "request_id": "greeting", "response": said}
         line = json.dumps({"type": "control_response", "response": answer})
@@ -424,7 +424,7 @@ def test_an_agent_that_wants_a_login_is_told_with_how_to(machine: Machine) -> No
     code, report = machine.examined("--agent", "gemini")
     check = the(report, "handshake", "gemini")
     assert (code, check["status"], check["facts"]) == (1, "failed", {"reason": "auth"})
-    assert check["next"] == registry.load("gemini").upkeep.login
+    assert check["next"] == registry.load("gemini").cli_info.login
 
 
 def test_a_cli_that_can_tell_is_asked_whether_it_is_logged_in(machine: Machine) -> None:
@@ -734,18 +734,18 @@ def test_adapters_are_listed_for_programs(machine: Machine) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_what_an_adapter_lacks_is_known_and_has_a_reason(name: str) -> None:
     adapter = registry.load(name)
-    assert set(adapter.lacks) <= set(get_args(Ability))
-    for missing, why in adapter.lacks.items():
+    assert set(adapter.limitations) <= set(get_args(Ability))
+    for missing, why in adapter.limitations.items():
         assert why == why.strip().rstrip(".") != ""
         assert ability(adapter, missing) == "no"
-    assert [ability(adapter, column) for column in COLUMNS].count("no") >= len(adapter.lacks)
+    assert [ability(adapter, column) for column in COLUMNS].count("no") >= len(adapter.limitations)
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_only_an_adapter_with_a_word_for_it_can_interrupt(name: str) -> None:
-    """Those that write nothing when they are told to have to say so in `lacks`."""
+    """Those that write nothing when they are told to have to say so in `limitations`."""
     own = registry.load(name).interrupt is not Adapter.interrupt
-    assert own or "interrupt" in registry.load(name).lacks
+    assert own or "interrupt" in registry.load(name).limitations
 
 
 @pytest.mark.parametrize("setting", ["AGENT_MODEL", "AGENT_MODELS"])
@@ -764,7 +764,7 @@ class Single(Echo):
     """An adapter of somebody's, with one model."""
 
     binary = "true"
-    lacks = {"models": "it has one"}  # noqa: RUF012 - as people write it
+    limitations = {"models": "it has one"}  # noqa: RUF012 - as people write it
 
 
 @pytest.mark.parametrize("setting", ["AGENT_MODEL", "AGENT_MODELS"])

@@ -47,11 +47,11 @@ def test_a_missing_cli_is_named_with_the_command_that_installs_it(tmp_path: Path
 
 ADAPTER = """
 from bridge.server import registry
-from bridge.adapter import Upkeep
+from bridge.adapter import CliInfo
 
 class Agent(registry.load("jsonl")):
     name, title, binary = "signed", "Signed", "signed"
-    upkeep = Upkeep(login="signed login", status=("login", "status"))
+    cli_info = CliInfo(login="signed login", status=("login", "status"))
 """
 
 

@@ -25,7 +25,7 @@ from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionOptions, 
 from bridge.errors import InvalidParams
 from bridge.process.procfs import MARKER
 from bridge.runtime.extension import read_options
-from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.task.message import Message, Role, TextPart
 from bridge.workspace.project_config import guards
@@ -107,7 +107,7 @@ class Case:
 
     @property
     def kind(self) -> type[Adapter]:
-        return load(self.name).suited(AgentConfig("/opt/agent", force=self.force))
+        return load(self.name).variant_for(AgentConfig("/opt/agent", force=self.force))
 
     def adapter(self, **options: Any) -> Adapter:
         seen = {"HOME": "/home"}
@@ -167,7 +167,7 @@ def test_nothing_of_a_start_depends_on_the_prompt(case: Case) -> None:
 @pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 def test_nothing_of_a_start_depends_on_flags_that_a_cli_has(cli: Cli, tmp_path: Path) -> None:
     cases = [case for case in CASES if case.kind.binary == load(cli.name).binary]
-    helps = {("--help",), *(case.kind.upkeep.help for case in cases)}
+    helps = {("--help",), *(case.kind.cli_info.help for case in cases)}
     env = {**os.environ, "HOME": str(tmp_path)}
     said = [
         subprocess.run([cli.path(), *args], env=env, capture_output=True, text=True, check=True)

@@ -30,7 +30,7 @@ def make(tmp_path: Path) -> Make:
 
     def make(modes: tuple[str, ...] = ("text/*",)) -> Attachments:
         folder = tmp_path / "files"
-        return Attachments(workspaces, modes, False, folder, SMALL)
+        return Attachments(workspaces, modes, takes_urls=False, folder=folder, limits=SMALL)
 
     return make
 

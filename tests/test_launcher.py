@@ -21,21 +21,16 @@ import psutil
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.process import agent_process, spawn
-from bridge.process.agent_process import (
-    AgentProcess,
-    Hooks,
-    LongLine,
-    _insist,
-    _reaper,
-    leader,
-    reap_orphans,
-)
+from bridge.process import process_tree, spawn
+from bridge.process.agent_process import AgentProcess, Hooks
 from bridge.process.cgroup import Cgroup, home
+from bridge.process.line_splitter import LongLine
+from bridge.process.process_tree import leader, reap_orphans
 from bridge.process.procfs import MARKER, marked
 from bridge.process.spawn import LAUNCHES, Start, start_child
 from bridge.process.spool import exit_code, who
-from bridge.sandbox.confine import NOT_STARTED, REFUSED, landlock_abi
+from bridge.sandbox.confine import NOT_STARTED, REFUSED
+from bridge.sandbox.landlock import abi as landlock_abi
 from tests.bridge_process import CHECKOUT
 from tests.children import children, launchers
 
@@ -92,7 +87,9 @@ class Starter:
         start = Start(argv, env, "/", rules=rules)
         spool = self._folder / uuid.uuid4().hex if self._folder else None
         async with asyncio.timeout(WITHIN):
-            child.process = await AgentProcess.spawn(start, Hooks(child.hear), 2**20, spool)
+            child.process = await AgentProcess.spawn(
+                start, Hooks(child.hear), line_limit=2**20, spool=spool
+            )
         self.all.append(child)
         return child
 
@@ -150,7 +147,7 @@ def launched(group: str, spool: Path | None = None) -> int:
         pid = spawn._launch({**order, "group": group}, theirs, spool)
         for fd in ours[1:] if ours else ():
             os.close(fd)
-        return _insist(pid, _reaper(pid, spool))
+        return process_tree.wait_for_exit(pid, process_tree.reaper(pid, spool))
 
 
 @pytest.mark.skipif(home() is None, reason="no control groups here")
@@ -178,7 +175,7 @@ def test_a_start_that_hangs_is_given_up(
     """Here at a file that nobody reads from, for which it waits as for a disk out of reach."""
     monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
     os.mkfifo(tmp_path / "cgroup.procs")
-    with pytest.raises(TimeoutError, match="no program"):
+    with pytest.raises(TimeoutError, match="not started within"):
         launched(str(tmp_path / "cgroup.procs"), tmp_path / "session" if spools else None)
     psutil.wait_procs(children(), WITHIN)
     assert children() == [] and len(launchers()) == 1  # as which it is still known
@@ -201,7 +198,7 @@ async def test_what_nobody_writes_down_is_not_waited_for(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
     """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""
-    monkeypatch.setattr(agent_process, "COLLECTED_WITHIN", 0.1)
+    monkeypatch.setattr(process_tree, "COLLECTED_WITHIN", 0.1)
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
     child = await start("/bin/sh", "-c", "read x; exit 5")
@@ -314,7 +311,9 @@ async def test_a_refusal_is_told_on_stderr_and_nothing_has_run(start: Starter) -
 async def test_a_directory_that_is_another_one_by_now_is_none(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/")
     with pytest.raises(LaunchError, match="not the directory any more"):
-        await AgentProcess.spawn(Start(["/bin/true"], {}, str(tmp_path / "link")), Hooks(), 100)
+        await AgentProcess.spawn(
+            Start(["/bin/true"], {}, str(tmp_path / "link")), Hooks(), line_limit=100
+        )
     assert children() == []
 
 

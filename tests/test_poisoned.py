@@ -120,7 +120,7 @@ def can_be_shut_out(cli: Cli, folder: Path) -> list[Vector]:
         workspace = folder / vector.name
         (workspace / ".git").mkdir(parents=True)
         write(workspace, [vector], Marks(folder))
-        if not found(str(workspace), adapter_of(cli).unshut):
+        if not found(str(workspace), adapter_of(cli).always_loaded):
             kept.append(vector)
     return kept
 
@@ -143,7 +143,7 @@ async def test_nothing_of_a_repository_runs(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "cli", [one for one in EVERY if adapter_of(one).unshut], ids=lambda cli: cli.name
+    "cli", [one for one in EVERY if adapter_of(one).always_loaded], ids=lambda cli: cli.name
 )
 async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
     cli: Cli, tmp_path: Path
@@ -154,7 +154,7 @@ async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
     marks, task, sent = await provoke(cli, tmp_path, chosen)
     assert (marks, state(task), sent) == (set(), "failed", "[]")
     assert task["metadata"]["bridge"]["reason"] == "project-config"
-    for file in adapter_of(cli).unshut:
+    for file in adapter_of(cli).always_loaded:
         if (tmp_path / "workspace" / file).is_file():
             assert file in said(task)
 
@@ -230,7 +230,7 @@ def test_what_a_cli_runs_is_declared(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_what_cannot_be_shut_out_is_declared(name: str) -> None:
     adapter = registry.load(name)
-    assert set(adapter.unshut) <= set(adapter.project_files)
+    assert set(adapter.always_loaded) <= set(adapter.project_files)
 
 
 # --- what keeps a CLI from it --------------------------------------------------------------------

@@ -22,15 +22,10 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.process import cgroup
-from bridge.process.agent_process import (
-    AgentProcess,
-    Hooks,
-    LineSplitter,
-    LongLine,
-    kill_descendants,
-    reap_orphans,
-)
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.process.pipes import STDERR_TAIL
+from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.process.procfs import MARKER
 from bridge.process.spawn import Start
 from tests.children import children
@@ -142,8 +137,8 @@ class Spawner:
             child.process = await AgentProcess.spawn(
                 Start(argv, env or {}, cwd, stdin),
                 Hooks(child.on_lines, child.on_exit),
-                line_limit,
-                self._folder / uuid.uuid4().hex if self._folder else None,
+                line_limit=line_limit,
+                spool=self._folder / uuid.uuid4().hex if self._folder else None,
             )
         self.all.append(child)
         return child
@@ -610,7 +605,9 @@ def test_a_loop_that_ends_while_a_child_is_started_leaves_no_child() -> None:
     """The end of asyncio.run() cancels the start; nothing of the child may survive it."""
 
     async def start_and_leave() -> None:
-        spawning = AgentProcess.spawn(Start(["/bin/sleep", "1000"], {}, "/"), Hooks(), 100)
+        spawning = AgentProcess.spawn(
+            Start(["/bin/sleep", "1000"], {}, "/"), Hooks(), line_limit=100
+        )
         task = asyncio.create_task(spawning)
         await asyncio.sleep(0)
         assert not task.done()
@@ -622,7 +619,7 @@ def test_a_loop_that_ends_while_a_child_is_started_leaves_no_child() -> None:
 PRIVATE = """
 import ctypes, os, resource, sys
 sys.path.insert(0, sys.argv[1])
-from bridge.process.agent_process import keep_private
+from bridge.process.process_tree import keep_private
 environ = f"/proc/{os.getpid()}/environ"
 os.setresuid(65534, 65534, 65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as any process of that user is at its start

@@ -30,7 +30,7 @@ class Careful(Jsonl):  # type: ignore[misc]
     uses `hook` in any case."""
 
     project_files: ClassVar[tuple[str, ...]] = ("settings.json", "hook")
-    unshut: ClassVar[tuple[str, ...]] = ("hook",)
+    always_loaded: ClassVar[tuple[str, ...]] = ("hook",)
 
     def launch(self) -> Launch:
         launch: Launch = super().launch()

@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.process.agent_process import leader
+from bridge.process.process_tree import leader
 from tests.client import (
     METHODS,
     Json,

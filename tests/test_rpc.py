@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.adapter.jsonrpc import Peer, Reply, Request, RpcError
+from bridge.adapter.jsonrpc import Peer, Request, Response, RpcError
 
 
 class Wire:
@@ -69,8 +69,8 @@ def test_an_answer_goes_to_the_request_that_it_is_for(tag: dict[str, Any]) -> No
     wire = Wire()
     wire.ask("a", "first")
     wire.ask("b", "second")
-    assert wire.hear(**tag, id=2, result={"n": 2}) == [("second", Reply({"n": 2}))]
-    assert wire.hear(**tag, id=1, result=None) == [("first", Reply(None))]
+    assert wire.hear(**tag, id=2, result={"n": 2}) == [("second", Response({"n": 2}))]
+    assert wire.hear(**tag, id=1, result=None) == [("first", Response(None))]
 
 
 def test_an_answer_is_heard_once() -> None:
@@ -108,12 +108,12 @@ def test_what_is_no_id_answers_nothing(wrong: Any) -> None:
 def test_an_error_is_read_whatever_it_is_made_of(error: Any, read: RpcError) -> None:
     wire = Wire()
     wire.ask("a", "first")
-    assert wire.hear(id=1, error=error) == [("first", Reply(None, read))]
+    assert wire.hear(id=1, error=error) == [("first", Response(None, read))]
 
 
 @pytest.mark.parametrize("result", [None, 5, "x", [1], {"a": 1}])
 def test_the_members_of_a_result_are_those_of_an_object(result: Any) -> None:
-    assert Reply(result).members == (result if isinstance(result, dict) else {})
+    assert Response(result).members == (result if isinstance(result, dict) else {})
 
 
 # --- being asked ---------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_the_same_id_may_be_in_flight_both_ways() -> None:
     wire.peer.requests["m"] = keep(wire, kept)
     assert wire.ask("ours", "ours") == 1
     wire.hear(id=1, method="m")
-    assert wire.hear(id=1, result="for ours") == [("ours", Reply("for ours"))]
+    assert wire.hear(id=1, result="for ours") == [("ours", Response("for ours"))]
     wire.sent()
     wire.peer.answer(kept[0], None)
     assert wire.sent() == [{"jsonrpc": "2.0", "id": 1, "result": None}]

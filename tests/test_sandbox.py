@@ -24,8 +24,7 @@ import aiohttp
 import pytest
 
 from bridge.process import cgroup
-from bridge.sandbox import confine
-from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox import landlock
 from bridge.sandbox.profile import Sandbox, find_user, let_through
 from bridge.server import registry
 from bridge.task.message import Message, RawPart, Role, UrlPart
@@ -45,7 +44,7 @@ SHELL: dict[str, Any] = {
     "AGENT_ARGS": "-c '{prompt}' sh",  # the prompt is a program, as nobody would have it
 }
 needs_landlock = pytest.mark.skipif(
-    landlock_abi() < 3, reason="this kernel has no Landlock of ABI 3"
+    landlock.abi() < 3, reason="this kernel has no Landlock of ABI 3"
 )
 # Speaks as tests/agent.py does, for a user who cannot read that, or our Python.
 SPEAKS = """#!/usr/bin/python3 -IS
@@ -184,7 +183,7 @@ async def test_where_nothing_keeps_a_cli_in_the_operator_is_told(
     ("env", "about"),
     [
         ({"AGENT_FORCE": "true"}, "BRIDGE_SANDBOX=none if the CLI may do all"),
-        ({"BRIDGE_SANDBOX": "landlock"}, "here is no Landlock"),
+        ({"BRIDGE_SANDBOX": "landlock"}, "the kernel has no Landlock"),
         ({"BRIDGE_SANDBOX_PORTS": "443"}, "BRIDGE_SANDBOX_PORTS"),
     ],
 )
@@ -365,7 +364,7 @@ async def test_what_is_hidden_and_what_is_needed_after_all(
 def test_every_known_cli_has_a_place_for_what_is_its_own(name: str) -> None:
     """By default it writes nowhere else, and most do not work without."""
     adapter = registry.load(name)
-    assert adapter.writes or adapter.homes or not adapter.binary
+    assert adapter.writable_paths or adapter.homes or not adapter.binary
 
 
 @needs_landlock
@@ -384,7 +383,7 @@ async def test_the_servers_own_files_are_hidden(workspace: Path) -> None:
 @needs_landlock
 async def test_a_workspace_with_what_is_to_be_hidden_is_refused(workspace: Path) -> None:
     (workspace / ".ssh").mkdir()
-    with pytest.raises(AssertionError, match="such as another workspace"):
+    with pytest.raises(AssertionError, match="use another workspace"):
         async with serving_shell(workspace, HOME=str(workspace)):
             pass
 
@@ -483,7 +482,7 @@ async def test_clis_run_as_somebody_else(nobody: Path, profile: str, durable: bo
 @pytest.mark.parametrize(
     ("env", "about"),
     [
-        ({"BRIDGE_SANDBOX_USER": "no-such-user"}, "there is no user no-such-user"),
+        ({"BRIDGE_SANDBOX_USER": "no-such-user"}, "unknown user no-such-user"),
         ({"BRIDGE_SANDBOX_USER": "root"}, "is root"),
         ({"AGENT_BINARY": "/root/cli"}, "was not found|cannot be run inside"),
         ({"AGENT_REPO_PATH": "/usr"}, "/usr cannot be written inside"),
@@ -514,7 +513,7 @@ async def test_attached_files_are_his(nobody: Path, durable: bool) -> None:
         let_through(one, user)
     folder = state / "files/agent" if durable else None
     workspaces = Workspaces(str(nobody), ())
-    given = Attachments(workspaces, (), False, folder, group=user.gid)
+    given = Attachments(workspaces, (), takes_urls=False, folder=folder, group=user.gid)
     try:
         content = RawPart(base64.b64encode(b"attached").decode(), "x/y")
         message = Message("1", Role.USER, (content,), "task", "context")
@@ -636,7 +635,7 @@ def test_sockets_are_for_the_kernel_where_it_knows_them(
     sockets: bool,
     rule: bool | None,
 ) -> None:
-    monkeypatch.setattr(confine, "landlock_abi", lambda: abi)  # there is only one kernel here
+    monkeypatch.setattr(landlock, "abi", lambda: abi)  # there is only one kernel here
     sandbox = Sandbox(profile, {"HOME": "/"}, str(workspace), sockets=sockets)
     assert sandbox.rules(str(workspace))["unix"] is rule
     assert any("UNIX" in one for one in sandbox.left_open) is sockets
@@ -645,7 +644,7 @@ def test_sockets_are_for_the_kernel_where_it_knows_them(
 def test_what_an_old_kernel_leaves_open_is_named(
     monkeypatch: pytest.MonkeyPatch, workspace: Path
 ) -> None:
-    monkeypatch.setattr(confine, "landlock_abi", lambda: 5)
+    monkeypatch.setattr(landlock, "abi", lambda: 5)
     left = Sandbox("landlock", {}, str(workspace), ports=(443,)).left_open
     assert [one.partition(" ")[0].rstrip(",") for one in left] == ["UDP", "signals", "/dev/shm"]
 
@@ -679,7 +678,7 @@ async def test_a_path_that_became_another_gets_no_session(
             assert await shell.wait() == 0
         task = await client.send("touch above/cache/new")
         assert (state(task), reason(task)) == ("failed", "launch"), said(task)
-        await logged(server, f"{allowed} is not what it was when the server started")
+        await logged(server, f"{allowed} was replaced by another folder or a link")
     assert not list(outside.rglob("new"))
     if by != "folder":  # what is there at the next start is no better
         with pytest.raises(AssertionError, match=r"BRIDGE_SANDBOX_WRITE: .* symbolic link"):

@@ -13,7 +13,7 @@ import pytest
 
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
 from bridge.errors import LaunchError
-from bridge.process.agent_process import reap_orphans
+from bridge.process.process_tree import reap_orphans
 from bridge.process.procfs import MARKER
 from bridge.session import session as session_module
 from bridge.session.redaction import NO_SECRETS, Secrets

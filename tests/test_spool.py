@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from bridge.process import spool as spooling
-from bridge.process.agent_process import AgentProcess, Hooks, LongLine, reap_orphans
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
+from bridge.process.process_tree import reap_orphans
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool, Uncertain, exit_code, prepare
 from tests import children as started
@@ -76,7 +78,7 @@ class Children:
         folder, reader = self._folder / uuid.uuid4().hex, Reader()
         start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
         self._markers[folder] = start.marker
-        process = await AgentProcess.spawn(start, reader.hooks, LIMIT, folder)
+        process = await AgentProcess.spawn(start, reader.hooks, line_limit=LIMIT, spool=folder)
         self._last[folder] = process
         return folder, process, reader
 
@@ -97,7 +99,9 @@ class Children:
     def attach(self, folder: Path, position: int = 0) -> tuple[AgentProcess, Reader]:
         reader, channel = Reader(), Spool(folder, position)
         marker = self._markers[folder]
-        process = AgentProcess.attach(channel, marker, reader.hooks, LIMIT, position)
+        process = AgentProcess.attach(
+            channel, marker, reader.hooks, line_limit=LIMIT, position=position
+        )
         self._last[folder] = process
         return process, reader
 

@@ -21,7 +21,7 @@ import pytest
 
 from bridge.process import procfs, pump
 from bridge.process import spool as spooling
-from bridge.process.agent_process import leader
+from bridge.process.process_tree import leader
 from bridge.process.spawn import LAUNCHES
 from bridge.process.spool import Spool, exit_code
 from tests.bridge_process import CHECKOUT
@@ -175,7 +175,7 @@ async def main(state, folder, *argv):
     attended = attend(state)
     if argv:
         start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
-        await AgentProcess.spawn(start, Hooks(), 2**20, Path(folder))
+        await AgentProcess.spawn(start, Hooks(), line_limit=2**20, spool=Path(folder))
     else:
         Spool(Path(folder)).listen(lambda data: None, lambda: None)
     print(launcher(), flush=True)

@@ -2,9 +2,11 @@
 imports, besides `bridge.adapter.print_mode` and `bridge.adapter.testing`."""
 
 from bridge.adapter.contract import (
+    INTERRUPTED,
     Ability,
     Adapter,
     AgentConfig,
+    CliInfo,
     ExitStatus,
     Handlers,
     Launch,
@@ -13,7 +15,6 @@ from bridge.adapter.contract import (
     SessionOptions,
     SessionStart,
     Stdin,
-    Upkeep,
     as_text,
     explain_exit,
 )
@@ -70,6 +71,7 @@ from bridge.task.text import (
 )
 
 __all__ = [
+    "INTERRUPTED",
     "SESSION_LOST",
     "Ability",
     "Adapter",
@@ -78,6 +80,7 @@ __all__ = [
     "AgentEvent",
     "Answer",
     "ArtifactChunk",
+    "CliInfo",
     "DataPart",
     "Done",
     "ExitStatus",
@@ -111,7 +114,6 @@ __all__ = [
     "Thought",
     "ToolCall",
     "ToolResult",
-    "Upkeep",
     "UrlPart",
     "Usage",
     "as_dict",

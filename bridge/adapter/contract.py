@@ -1,24 +1,25 @@
-"""What a CLI adapter must say. It never acts: it is told what happened and asked what to write.
+"""The contract of a CLI adapter. An adapter does no I/O: the session reports each event to it and
+then writes the bytes that data_to_send() returns.
 
 One adapter object serves one child process. The session that owns it calls, in this order:
 
     launch()                     once, before the process is started
     greet()                      for a diagnosis only, before the first turn
     prompt(prompt)               at the beginning of each turn
-    steer(prompt)                when a further message joins the turn (only where `steers`)
-    receive_line(line)           for each line of stdout; returns what the agent said
+    steer(prompt)                when a further message joins the turn (only if `steers`)
+    receive_line(line)           for each line of stdout; returns its events
     answer(question, answer)     when the client answered a question that receive_line returned
     interrupt()                  when the turn is to be cancelled
-    receive_exit(exit_status)    once, when the process is gone; returns what that means
-    data_to_send()               after each of the above: the bytes that stdin is owed
+    receive_exit(exit_status)    once, when the process has ended; returns its events
+    data_to_send()               after each of the above: the bytes to write to stdin
 
-A turn begins with prompt() and ends with the first event of events.ENDINGS; what the CLI prints
-between two turns is passed to receive_line() too, and the events are ignored. An exception in an
-adapter ends the turn as `failed`, never the server.
+A turn begins with prompt() and ends with the first event of events.ENDINGS. Lines between two turns
+are passed to receive_line() too, and their events are ignored. An exception in an adapter ends the
+turn as `failed`, never the server.
 
-An adapter that is told the same says the same: after a crash of the server, a new one is told
-everything again, up to where the CLI was, and must have written the same bytes. So it has no
-clock, and draws no random ids.
+Adapters are deterministic: after a crash of the server, a new adapter gets the same calls again, up
+to the position of the CLI, and must produce the same bytes. So it reads no clock and draws no
+random ids.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from bridge.files.home import Home
-from bridge.task.events import AgentEvent, Answer, Failed, Question
+from bridge.task.events import SESSION_LOST, AgentEvent, Answer, Failed, Question
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart, UrlPart
 
 Handlers = Mapping[str, Callable[[Any, Mapping[str, Any]], Iterable[AgentEvent]]]
-"""Methods of an adapter by the type of line that they read. They are a table of its class: one of
-each adapter's own would be one with it, and garbage that only a collector finds."""
+"""Methods of an adapter by the type of line that they read: a table of the class, shared by all
+adapters."""
 
 
 class Stdin(Enum):
-    """What the child finds on stdin."""
+    """The child's stdin."""
 
     LINES = "lines"  # a pipe, open as long as the session lives
-    CLOSED = "closed"  # nothing: end of file at once
+    CLOSED = "closed"  # end of file at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """How a CLI is talked to whose dialect is only lines; see adapters/generic.py.
+    """The dialect of a CLI that reads and prints lines; see adapters/generic.py.
 
-    `question`, `end`: regular expressions. `answers`: what allows, and what denies. `text`: the
-    member of a JSON line that is the agent's words, with dots for what is inside others.
+    `question`, `end`: regular expressions. `answers`: the word that allows, the word that denies.
+    `text`: the path of the member of a JSON line with the agent's text, with dots between names.
     """
 
     json: bool = False
@@ -75,12 +76,12 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What the operator chose for an agent; the same for all of its sessions.
+    """The operator's choices for an agent; the same for all of its sessions.
 
     `binary` is the path of the CLI, `args` come right after it. `env` is the part of the
     server's environment that the CLI may see. `superuser`: the server runs as root. `runner` is
     the command of process/pty_runner.py; `lines` is for CLIs that have no adapter of their own.
-    `project_config`: use what a repository brings along and the CLI would run.
+    `project_config`: the CLI may load the repository's configuration (see Adapter.project_files).
     """
 
     binary: str
@@ -96,7 +97,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a client chose for its context, among what it may. None: as the operator has it."""
+    """A client's choices for its context. None: the operator's choice."""
 
     model: str | None = None
     mode: str | None = None
@@ -105,10 +106,10 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """Where a session runs, and the conversation it is: a new one, or one to resume. `folder`
-    holds files that came with its messages; the CLI must be able to read them. `owner` is the id
-    of the principal whose conversation it is. `trusted`: whether a client said that it may use what
-    the repository brings along; None where nobody was asked."""
+    """The working directory of a session, and its conversation: a new one, or one to resume.
+    `folder` holds the files that came with its messages; the CLI must be able to read them. `owner`
+    is the id of the principal that owns the conversation. `trusted`: the client's answer to the
+    question whether the CLI may load the repository's configuration; None: not asked."""
 
     cwd: str
     session_id: str
@@ -121,8 +122,8 @@ class SessionStart:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A turn's message. `parts` keep everything; `text` is what a text-only CLI needs. Files are
-    either parts that the CLI takes (input_modes), or `file://` URLs."""
+    """A turn's message. `parts` are all its parts; `text` is the whole message for a CLI that reads
+    only text. Files are either parts that the CLI takes (input_modes), or `file://` URLs."""
 
     task_id: str
     context_id: str
@@ -130,7 +131,7 @@ class Prompt:
 
     @classmethod
     def of(cls, message: Message) -> Prompt:
-        """The prompt that a message is which has a task and a context by now."""
+        """The prompt of a message that has a task id and a context id."""
         assert message.task_id and message.context_id
         return cls(message.task_id, message.context_id, message)
 
@@ -144,14 +145,16 @@ class Prompt:
 
 
 LAST_WORDS = 2000  # characters of stderr in the failure of a CLI that ended
-LAST_LINE = 6000  # of its last line, if that is longer: less than is shown of a failure
-_SIGXFSZ = 25  # the same wherever control groups and such limits are
+LAST_LINE = 6000  # characters of its last line, if that is longer: below the limit of a failure
+_SIGXFSZ = 25
+INTERRUPTED = Failed("The turn was interrupted.", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
     """How the process ended: `code` as subprocess gives it (negative: killed by that signal),
-    and the last bytes of its stderr as text. `limit`: the one of its control group that it met."""
+    and the last bytes of its stderr as text. `limit`: the limit of its control group that ended it:
+    "memory", "processes"."""
 
     code: int
     stderr: str = ""
@@ -159,7 +162,7 @@ class ExitStatus:
 
     @property
     def exceeded(self) -> str | None:
-        """What it took too much of, where that is known."""
+        """The exceeded limit, if it is known."""
         return "file size" if self.code == -_SIGXFSZ else self.limit
 
     def __str__(self) -> str:
@@ -167,7 +170,7 @@ class ExitStatus:
 
 
 def as_text(part: Part) -> str:
-    """The part for a CLI, or for a model, that reads nothing but text."""
+    """The part as text."""
     match part:
         case TextPart(text):
             return text
@@ -183,12 +186,12 @@ def as_text(part: Part) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
-    """What the operator has to do with a CLI, and what `doctor` looks for.
+class CliInfo:
+    """Facts of a CLI for the operator and for `doctor`.
 
-    `install` and `login` say how, in a command where one will do. With the arguments `status` the
-    CLI tells by its exit status whether it is logged in; with `help` it lists its flags, `flags`
-    among them.
+    `install` and `login`: instructions, if possible a command. With the arguments `status`, the
+    exit status of the CLI is 0 if it is logged in. With the arguments `help` it lists its flags;
+    `flags` must be among them.
     """
 
     install: str = ""
@@ -199,8 +202,8 @@ class Upkeep:
 
 
 Ability = Literal["questions", "deltas", "resume", "interrupt", "models"]
-"""What most CLIs can: ask the client, tell their text as it is made, go on with a conversation in
-a new process, cancel a turn without ending the process, and use the model that is asked for."""
+"""Abilities of most CLIs: ask the client, stream text, resume a conversation in a new process,
+cancel a turn without ending the process, and use the requested model."""
 
 
 class Adapter(ABC):
@@ -208,29 +211,29 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    """What people call the CLI."""
+    """The CLI's name for people."""
 
     binary: ClassVar[str] = ""
-    """The program's name on PATH; empty where the operator must name one (AGENT_BINARY)."""
+    """The program's name on PATH; empty if the operator must name one (AGENT_BINARY)."""
 
     binary_setting: ClassVar[str] = "AGENT_BINARY"
     """The setting that overrides the path of the program."""
 
     environment: ClassVar[tuple[str, ...]] = ()
-    """Names (or prefixes, with a `*` at the end) of the server's variables that it may see."""
+    """Variables of the server that the CLI may see: names, or prefixes with a `*` at the end."""
 
     input_modes: ClassVar[tuple[str, ...]] = ("text/plain",)
     """Media types of message parts that prompt() can carry; `image/*` is a pattern. Files of any
     other kind reach it as `file://` parts."""
 
     modes: ClassVar[tuple[str, ...]] = ()
-    """Permission modes that a client may choose; none of them may switch permissions off."""
+    """Permission modes that a client may choose. No mode may switch permissions off."""
 
     takes_budget: ClassVar[bool] = False
-    """Whether a client may set a limit to what a session costs."""
+    """Whether a client may limit the cost of a session."""
 
     takes_urls: ClassVar[bool] = False
-    """Whether a file may be given by its address. The bridge itself never fetches one."""
+    """Whether a file part may have an http(s) URL. The bridge itself never fetches one."""
 
     may_reply: ClassVar[bool] = False
     """Whether the first event of a turn may be a Reply, so that no task is shown before it."""
@@ -242,38 +245,40 @@ class Adapter(ABC):
     steers: ClassVar[bool] = False
     """Whether a further message can join the turn that is running; see steer()."""
 
-    writes: ClassVar[tuple[str, ...]] = ()
-    """What the CLI writes besides its workspace and TMPDIR, for a sandbox to allow: paths, in which
-    `~` and `${NAME:-default}` are read as in its environment. One that ends in `/` is a folder
-    that is made. What the CLI executes or trusts is not among them; see `homes`."""
+    writable_paths: ClassVar[tuple[str, ...]] = ()
+    """Paths that the CLI writes besides its workspace and TMPDIR; the sandbox allows them. `~` and
+    `${NAME:-default}` are expanded with the CLI's environment. A path that ends in `/` is a folder,
+    which is made if missing. Files that the CLI executes or trusts are not listed; see `homes`."""
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """Of the credentials that agents in a sandbox do not read (sandbox/credentials.py), those that
-    the CLI needs, besides what is in `homes`: paths as in `writes`."""
+    """Hidden credentials (sandbox/credentials.py) that the CLI must read, besides those in `homes`:
+    paths as in `writable_paths`."""
 
     homes: ClassVar[tuple[Home, ...]] = ()
-    """Folders with both, of which an agent in a sandbox has private ones."""
+    """Folders with files that the CLI writes beside files that it executes or trusts. An agent in a
+    sandbox has private ones."""
 
     project_files: ClassVar[tuple[str, ...]] = ()
-    """What the CLI runs of a repository without being asked to, or lets decide where its work goes:
-    patterns for workspace/project_config.py. Text that is only for the model is not listed."""
+    """Files of a repository that the CLI executes unasked, or that decide where it sends its work:
+    patterns for workspace/project_config.py. Text that only the model reads is not listed."""
 
-    unshut: ClassVar[tuple[str, ...]] = ()
-    """Those of them that it uses even without `project_config`: it has no switch for them."""
+    always_loaded: ClassVar[tuple[str, ...]] = ()
+    """Those of `project_files` that the CLI loads even without `project_config`: it has no switch
+    for them."""
 
-    any_port: ClassVar[bool] = False
-    """Whether it talks to itself over a TCP port that nobody knows beforehand."""
+    uses_any_port: ClassVar[bool] = False
+    """Whether the CLI connects to itself over a TCP port that it chooses at run time."""
 
-    by_the_minute: ClassVar[bool] = False
-    """Whether a conversation cannot be gone on with in the minute in which it began."""
+    resumes_next_minute: ClassVar[bool] = False
+    """Whether a conversation cannot be resumed within the clock minute in which it began."""
 
-    proved: ClassVar[bool] = True
-    """Whether the CLI itself was run with it, or only what its documentation says of it."""
+    verified: ClassVar[bool] = True
+    """Whether the adapter was run with the CLI itself; else it follows the documentation."""
 
-    lacks: ClassVar[Mapping[Ability, str]] = {}
-    """What this CLI cannot do, each with the reason, for those who have to choose."""
+    limitations: ClassVar[Mapping[Ability, str]] = {}
+    """Missing abilities of the CLI, each with the reason."""
 
-    upkeep: ClassVar[Upkeep] = Upkeep()
+    cli_info: ClassVar[CliInfo] = CliInfo()
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         self.config = config
@@ -281,22 +286,23 @@ class Adapter(ABC):
         self._outgoing = bytearray()
 
     @classmethod
-    def objection(cls, config: AgentConfig) -> str | None:
-        """Why this CLI cannot run with `config`; asked once, when the server starts."""
+    def unsupported_reason(cls, config: AgentConfig) -> str | None:
+        """The reason why this CLI cannot run with `config`, or None; called once, when the server
+        starts."""
         return None
 
     @classmethod
-    def suited(cls, config: AgentConfig) -> type[Adapter]:
-        """The adapter that serves `config`: another one where the CLI has several dialects."""
+    def variant_for(cls, config: AgentConfig) -> type[Adapter]:
+        """The adapter for `config`: another class if the CLI has several dialects."""
         return cls
 
     @abstractmethod
     def launch(self) -> Launch:
-        """How to start the CLI for this session."""
+        """The command, environment and stdin of the CLI for this session."""
 
     @property
     def handshaking(self) -> bool:
-        """Whether a prompt waits, or would wait now, for the end of a handshake."""
+        """Whether a prompt would wait for the end of a handshake now."""
         return False
 
     def greet(self) -> bool:
@@ -310,33 +316,55 @@ class Adapter(ABC):
 
     @abstractmethod
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
-        """What one line of stdout, without its newline, says. It need not be what was hoped."""
+        """The events of one line of stdout, without its newline. The line may be anything."""
 
     def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
-        """What it means that the process ended before the turn did."""
+        """The events of a process that ended before its turn did."""
         yield Failed(*explain_exit(self.title, status))
 
     def answer(self, question: Question, answer: Answer) -> None:
-        """Tell the CLI the client's answer; only for questions that this adapter asked."""
-        raise NotImplementedError(f"{self.name} asked a question that it cannot take an answer to")
+        """Pass the client's answer to the CLI; only for questions that this adapter returned."""
+        raise NotImplementedError(f"{self.name} asked a question and has no answer()")
 
     def steer(self, prompt: Prompt) -> None:
-        """Add a message to the running turn, which ends when all of them have been heard."""
+        """Add a message to the running turn, which ends when the CLI has read all messages."""
         raise NotImplementedError(f"{self.name} takes one message per turn")
 
     def interrupt(self) -> bool:
-        """Ask the CLI to abandon the turn, in its own dialect. False: it has no such word."""
+        """Tell the CLI to abandon the turn, in its own dialect. False: it has no such command."""
         return False
 
     def data_to_send(self) -> bytes:
-        """What stdin is owed since the last call."""
+        """The bytes to write to stdin since the last call."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data
 
     def send(self, data: bytes) -> None:
-        """For subclasses: owe `data` to stdin."""
+        """For subclasses: write `data` to stdin."""
         self._outgoing += data
+
+    def send_line(self, line: Mapping[str, Any]) -> None:
+        """For subclasses: write a JSON line to stdin."""
+        self._outgoing += orjson.dumps(line) + b"\n"
+
+    @property
+    def model(self) -> str | None:
+        """The model of the client's choice, else the operator's. None: the CLI's default."""
+        return self.start.options.model or self.config.model
+
+    def unless_set(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """For subclasses: those of the variables that the operator has not set."""
+        return {name: one for name, one in variables.items() if name not in self.config.env}
+
+    def conversation_lost(self, problem: str = "", *, session_id: str = "") -> Failed:
+        """For subclasses: the failure of a turn whose conversation cannot be resumed."""
+        session_id = session_id or self.start.session_id
+        what = f"{self.title} no longer has the conversation {session_id}."
+        if problem:
+            what = f"{self.title} cannot load the conversation {session_id}: {problem}."
+        text = f"{what} The message was not run; send it again to begin a new conversation."
+        return Failed(text, SESSION_LOST)
 
 
 def explain_exit(title: str, status: ExitStatus) -> tuple[str, str, dict[str, Any]]:
@@ -346,14 +374,14 @@ def explain_exit(title: str, status: ExitStatus) -> tuple[str, str, dict[str, An
     text += f" Its last words: {tail}" if tail else " It said nothing on stderr."
     details: dict[str, Any] = {"exitCode": status.code, "stderr": tail}
     if status.exceeded:
-        text = f"{title} met a limit of the server ({status.exceeded}). {text}"
+        text = f"{title} exceeded a limit of the server ({status.exceeded}). {text}"
         return text, "limit", {**details, "limit": status.exceeded}
     return text, "exit", details
 
 
 def _last_lines(words: str) -> str:
-    """The end of what a program said: whole lines, as many as LAST_WORDS take. The last line, which
-    most often has the reason, is there whole, up to LAST_LINE."""
+    """The end of a program's stderr: whole lines, up to LAST_WORDS characters. The last line, which
+    most often has the reason, is complete up to LAST_LINE characters."""
     if len(words) <= LAST_WORDS:
         return words
     end = words[-LAST_WORDS:]

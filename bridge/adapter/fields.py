@@ -1,5 +1,4 @@
-"""Members of a line that a CLI has written: what they are is its affair, and need not be what was
-hoped."""
+"""Members of a line of a CLI, which may have any type."""
 
 from __future__ import annotations
 
@@ -10,28 +9,28 @@ from bridge.task.events import Status
 
 
 def as_string(value: Any) -> str:
-    """What makes no sense unless it is a string. Raises TypeError."""
+    """A member that must be a string. Raises TypeError."""
     if isinstance(value, str):
         return value
     raise TypeError(f"a string was expected, not {type(value).__name__}")
 
 
 def as_word(value: Any) -> str | None:
-    """A string, where there is one."""
+    """A string, or None."""
     return value if isinstance(value, str) else None
 
 
 def as_dict(value: Any) -> Mapping[str, Any]:
-    """An object; an empty one where there is none."""
+    """An object; an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """An array; an empty one where there is none."""
+    """An array; an empty one for any other value."""
     return value if isinstance(value, list) else []
 
 
 def output_status(line: bytes) -> Status:
-    """A line that means nothing, told as it is."""
+    """A status with an unknown line as its text."""
     text = line.decode(errors="replace")
     return Status(text, {"type": "output", "text": text[:2000]})

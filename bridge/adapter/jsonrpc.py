@@ -1,13 +1,13 @@
 """JSON-RPC 2.0 over lines as pure code: two peers that both ask and both answer.
 
-It is told what line came, and owes what it writes to the `send` that it was given. What decides
-the code (measured with agents that speak ACP, and with `codex app-server`):
+The caller passes each line to receive(), and `send` gets the bytes to write. Facts that decide the
+code (measured with agents that speak ACP, and with `codex app-server`):
 
-* Both sides number their requests on their own: the same id may be in flight both ways. Ours are
-  integers from 1 on; theirs are integers or strings, and go back as they came.
-* Some leave the member `jsonrpc` out, so that nothing depends on it.
-* A request must be answered, or the other side waits for ever: one that nobody knows gets -32601,
-  one that its handler cannot read -32602. What needs no answer may be ignored.
+* Each side numbers its own requests: the same id may be in flight both ways. This side uses
+  integers from 1 on; the other side uses integers or strings, which are returned unchanged.
+* Some agents omit the member `jsonrpc`, so the code does not depend on it.
+* A request must be answered, or the other side waits for ever: an unknown method gets -32601, a
+  request that its handler cannot read -32602. An unknown notification is ignored.
 * Messages are dispatched one after the other, in the order of the lines.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 INVALID_PARAMS = -32602
 METHOD_NOT_FOUND = -32601
 MISREAD = (LookupError, TypeError, ValueError, AttributeError)
-"""What a handler raises that was given a known message in an unknown shape."""
+"""The exceptions of a handler for a known message in an unknown shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,21 @@ class RpcError:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a request of ours; `error` is None where it went well."""
+class Response:
+    """The answer to a request of this side; `error` is None if it succeeded."""
 
     result: Any = None
     error: RpcError | None = None
 
     @property
     def members(self) -> Json:
-        """The result as an object; an empty one where it is none."""
+        """The result as an object; an empty one for any other value."""
         return self.result if isinstance(self.result, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the other side wants to know; to be given to answer() or refuse() once."""
+    """A request of the other side; pass it to answer() or refuse() once."""
 
     id: Id
     method: str
@@ -61,10 +61,10 @@ class Request:
 
 
 class Peer(Generic[T]):
-    """Our end of a connection. Handlers return what the line means to the one who called
-    receive(): `requests` and `notifications` by method, and one for each request of ours.
+    """One side of a connection. Handlers return the results of receive(): `requests` and
+    `notifications` by method, and the `then` of each request of this side.
 
-    `tagged`: whether what we send has the member `jsonrpc`.
+    `tagged`: whether sent messages have the member `jsonrpc`.
     """
 
     def __init__(self, send: Callable[[bytes], None], *, tagged: bool = True) -> None:
@@ -73,13 +73,13 @@ class Peer(Generic[T]):
         self._send = send
         self._tag = {"jsonrpc": "2.0"} if tagged else {}
         self._sent = 0
-        self._waiting: dict[int, Callable[[Reply], Iterable[T]]] = {}
+        self._waiting: dict[int, Callable[[Response], Iterable[T]]] = {}
         self._open: dict[Id, Request] = {}  # requests of the other side
 
-    # --- what we say ---------------------------------------------------------------------------
+    # --- sent messages ---------------------------------------------------------------------------
 
-    def request(self, method: str, params: Json, then: Callable[[Reply], Iterable[T]]) -> int:
-        """Ask; `then` is called with the answer, if one ever comes. Returns the id."""
+    def request(self, method: str, params: Json, then: Callable[[Response], Iterable[T]]) -> int:
+        """Send a request; `then` is called with the answer. Returns the id."""
         self._sent += 1
         self._waiting[self._sent] = then
         self._write(id=self._sent, method=method, params=params)
@@ -89,12 +89,12 @@ class Peer(Generic[T]):
         self._write(method=method, params=params)
 
     def answer(self, request: Request, result: Any) -> None:
-        """Nothing is sent for a request that has been answered already."""
+        """Nothing is sent for a request that has an answer."""
         if self._settle(request):
             self._write(id=request.id, result=result)
 
     def refuse(self, request: Request, code: int, message: str) -> None:
-        """Answer with an error; nothing is sent for what has been answered already."""
+        """Answer with an error; nothing is sent for a request that has an answer."""
         if self._settle(request):
             self._write(id=request.id, error={"code": code, "message": message})
 
@@ -108,15 +108,15 @@ class Peer(Generic[T]):
         self._send(orjson.dumps({**self._tag, **members}) + b"\n")
 
     def close(self) -> None:
-        """Nothing is heard or said any more, and nobody kept for that."""
+        """Stop sending and receiving, and drop all handlers."""
         self.requests, self.notifications, self._waiting = {}, {}, {}
         self._send = lambda data: None
 
-    # --- what we hear --------------------------------------------------------------------------
+    # --- received messages -----------------------------------------------------------------------
 
     def receive(self, line: bytes) -> list[T] | None:
-        """What the line means, by its handler; None where it is no message, or is one in a shape
-        that its handler cannot read."""
+        """The results of the line's handler; None if the line is not a message, or if its handler
+        cannot read it."""
         message = json_object(line)
         if message is None:
             return None
@@ -151,11 +151,11 @@ class Peer(Generic[T]):
             return None
 
     def _answered(self, id_: Id, message: Json) -> list[T]:
-        """Exceptions of the handler are raised: what we asked for cannot be done without."""
+        """Exceptions of the handler are raised: the answer is required."""
         then = self._waiting.pop(id_, None) if isinstance(id_, int) else None
         if then is None:
             return []
-        return list(then(Reply(message.get("result"), _error(message.get("error")))))
+        return list(then(Response(message.get("result"), _error(message.get("error")))))
 
 
 def _id(value: Any) -> Id | None:
@@ -163,7 +163,7 @@ def _id(value: Any) -> Id | None:
 
 
 def _error(value: Any) -> RpcError | None:
-    """The error object of an answer, whatever it is made of."""
+    """The error object of an answer, of any shape."""
     if value is None:
         return None
     if not isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Base classes for CLIs that are not made to be driven: process/pty_runner.py runs and reads them.
+"""Base classes for CLIs without a protocol for programs: process/pty_runner.py runs and reads them.
 
 `PrintModeAdapter` is for print modes: a process per turn that prints one JSON object per line. Such
-a CLI cannot ask. Its arguments say what it may do unasked, and it refuses by itself what else would
-need a permission. It may end its turn with a line, with its exit, or with a line and no exit
-(Cursor): the turn ends with the first of them. docs/adapters.md has an example.
+a CLI cannot ask. Its arguments list the actions that it may take unasked; it denies all others.
+The turn ends with a line, with the exit of the CLI, or with a line and no exit (Cursor), whichever
+comes first. docs/adapters.md has an example.
 
 `RunnerAdapter` is for other CLIs: a process per turn or per conversation, on pipes or a terminal.
 """
@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
-import orjson
-
 from bridge.adapter import (
+    INTERRUPTED,
     Adapter,
     AgentConfig,
     ExitStatus,
@@ -28,16 +27,13 @@ from bridge.adapter import (
     SessionStart,
     explain_exit,
 )
-from bridge.adapter.fields import as_dict, as_string, output_status
+from bridge.adapter.fields import as_string, output_status
 from bridge.task.events import (
-    SESSION_LOST,
     AgentEvent,
     Answer,
     Done,
     Failed,
     FileChange,
-    PlanEntry,
-    PlanStatus,
     Question,
     Started,
     Text,
@@ -52,21 +48,22 @@ Said = Iterable[AgentEvent]
 
 
 class RunnerAdapter(Adapter):
-    """The process of the session is the runner, in which the CLI is run: once per turn, or once and
-    then spoken to. Subclasses begin with run(), and are told what is heard."""
+    """The process of the session is the runner, which runs the CLI: a new process for each turn, or
+    one process for all turns. Subclasses call run(), and get the output in heard_line() and the
+    other methods of that kind."""
 
     can_prewarm: ClassVar[bool] = False
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
         self.running = False
-        self._next: Mapping[str, Any] | None = None  # to be run when the last one has ended
+        self._next: Mapping[str, Any] | None = None  # the order after the end of the present CLI
 
     def launch(self) -> Launch:
         return Launch(self.config.runner, self.closing())
 
     def closing(self) -> Mapping[str, str]:
-        """Variables that keep the CLI from what the repository brings along."""
+        """Variables that keep the CLI from loading the repository's configuration."""
         return {}
 
     # --- for subclasses ------------------------------------------------------------------------
@@ -80,48 +77,42 @@ class RunnerAdapter(Adapter):
         terminal: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the CLI with `text` on its stdin. One that still runs is ended before."""
+        """Start the CLI with `text` on its stdin. A CLI that still runs is ended before."""
         order = {"argv": argv, "input": text, "open": stays_open, "pty": terminal, "env": env or {}}
         if self.running:
             self.stop()
             self._next = order
         else:
-            self._run(order)
+            self.running = True
+            self.send_line({"run": order})
 
     def write(self, text: str) -> None:
         """To the stdin of the CLI."""
-        self._order(write=text)
+        self.send_line({"write": text})
 
     def stop(self) -> None:
-        """SIGTERM, and if need be SIGKILL, to the CLI; heard_exit() follows. One that waits for its
-        place is not run."""
+        """Send SIGTERM, and after a grace period SIGKILL, to the CLI; heard_exit() follows. A run()
+        that waits for that exit is dropped."""
         self._next = None
-        self._order(stop=True)
+        self.send_line({"stop": True})
 
     def break_off(self) -> None:
-        """What ^C does."""
+        """Send SIGINT to the CLI's process group, as ^C does."""
         self._next = None
-        self._order(interrupt=True)
+        self.send_line({"interrupt": True})
 
-    def _run(self, order: Mapping[str, Any]) -> None:
-        self.running = True
-        self._order(run=order)
-
-    def _order(self, **order: Any) -> None:
-        self.send(orjson.dumps(order) + b"\n")
-
-    # --- what is heard -------------------------------------------------------------------------
+    # --- output of the CLI -----------------------------------------------------------------------
 
     @abstractmethod
     def heard_line(self, text: str) -> Said:
         """A line of the CLI's stdout, without its newline."""
 
     def heard_tail(self, text: str) -> Said:
-        """All of a line that is not complete: the CLI has paused there. It may still go on."""
+        """The incomplete line in which the CLI has paused. The line may still continue."""
         return ()
 
     def heard_pause(self, seconds: int) -> Said:
-        """The CLI has said nothing for so long: 1, 2, 4, … seconds."""
+        """The CLI has printed nothing for 1, 2, 4, … seconds."""
         return ()
 
     @abstractmethod
@@ -133,7 +124,7 @@ class RunnerAdapter(Adapter):
         if heard is None:
             return (output_status(line),) if line.strip() else ()
         if self._next and "exit" not in heard:
-            return ()  # of a CLI that has to go
+            return ()  # of the CLI that is being stopped
         match heard:
             case {"line": str(text)}:
                 return self.heard_line(text)
@@ -142,37 +133,34 @@ class RunnerAdapter(Adapter):
             case {"pause": int(seconds)}:
                 return self.heard_pause(seconds)
             case {"exit": int(code)}:
-                return self._exited(ExitStatus(code, as_string(heard.get("stderr", ""))))
+                self.running = False
+                order, self._next = self._next, None
+                if order is None:
+                    return self.heard_exit(ExitStatus(code, as_string(heard.get("stderr", ""))))
+                self.running = True
+                self.send_line({"run": order})
             case {"error": str(text)}:
                 self.running = heard.get("running") is True
                 return [Failed(f"{self.title} cannot be run: {text}", "launch")]
         return ()
 
-    def _exited(self, status: ExitStatus) -> Said:
-        self.running = False
-        order, self._next = self._next, None
-        if order:
-            self._run(order)
-            return ()
-        return self.heard_exit(status)
-
 
 class PrintModeAdapter(RunnerAdapter):
-    """Subclasses have arguments() and a handler for each type of line that matters. A line that has
-    no handler, or that its handler cannot read, becomes a status with the line as its text."""
+    """Subclasses have arguments() and a handler for each relevant type of line. A line without a
+    handler, or that its handler cannot read, becomes a status with the line as its text."""
 
     handlers: ClassVar[Handlers] = {}
     """By the member `type` of the line: methods of the class, which return events."""
 
     ignored: ClassVar[tuple[str, ...]] = ()
-    """Types of lines that say nothing to a client, as patterns: `session.*`."""
+    """Types of lines that are dropped, as patterns: `session.*`."""
 
     variables: ClassVar[Mapping[str, str]] = {}
     """Set for the CLI unless the operator sets them."""
 
     lost: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
-    """Text on stderr that says that the conversation to be resumed no longer exists. The turn then
-    fails with a text that says how to go on. The default matches nothing."""
+    """Text on stderr that means that the conversation to resume no longer exists. The turn then
+    fails with a text that says how to continue. The default matches nothing."""
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -184,7 +172,7 @@ class PrintModeAdapter(RunnerAdapter):
         self._interrupted = False
         self.new_block = True
         self.block: list[str] = []  # the text of the last block
-        self.problem: Failed | None = None  # what went wrong, if nothing better comes
+        self.problem: Failed | None = None  # the outcome, unless a later line has another one
         self._tools: dict[str, str] = {}  # their names by the ids of their calls
         self._changed: dict[str, None] = {}  # paths, in order
         self.denied: list[str] = []  # names of tools
@@ -194,14 +182,14 @@ class PrintModeAdapter(RunnerAdapter):
 
     @abstractmethod
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        """What comes after those of the operator. Values are in one argument with their flag, so
-        that none can be read as another."""
+        """The arguments after those of the operator. A value is in one argument with its flag, so
+        that it cannot be read as a flag."""
 
     def begin_turn(self) -> None:
-        """Forget what was of the last turn only."""
+        """Reset the state of a turn."""
 
     def input(self, prompt: Prompt) -> str:
-        """What is on its stdin."""
+        """The content of its stdin."""
         return prompt.text
 
     def halt(self) -> None:
@@ -209,24 +197,18 @@ class PrintModeAdapter(RunnerAdapter):
         self.stop()
 
     def ended(self, status: ExitStatus) -> Said:
-        """The CLI has ended and not said how it went."""
+        """The CLI has ended without a line that ends the turn."""
         yield self.failure(status)
 
-    @property
-    def model(self) -> str | None:
-        return self.start.options.model or self.config.model
-
-    # --- what the session asks for -------------------------------------------------------------
+    # --- calls of the session --------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
         self._begin_turn()
         argv = (self.config.binary, *self.config.args, *self.arguments(prompt))
-        seen = self.config.env
-        env = {name: one for name, one in self.variables.items() if name not in seen}
-        self.run(argv, self.input(prompt), env=env)
+        self.run(argv, self.input(prompt), env=self.unless_set(self.variables))
 
     def answer(self, question: Question, answer: Answer) -> None:
-        """Nothing is ever asked."""
+        """Never called: a print mode asks no questions."""
 
     def interrupt(self) -> bool:
         if self._over or not self.running:
@@ -235,11 +217,11 @@ class PrintModeAdapter(RunnerAdapter):
         self.halt()
         return True
 
-    # --- what is heard -------------------------------------------------------------------------
+    # --- output of the CLI -----------------------------------------------------------------------
 
     def heard_line(self, text: str) -> Said:
         if self._over or not text.strip():
-            return ()  # of a turn that is over
+            return ()  # after the end of the turn
         line = text.encode()
         event = json_object(line)
         if event is None:
@@ -253,7 +235,7 @@ class PrintModeAdapter(RunnerAdapter):
         try:
             said.extend(handler(self, event))
         except (LookupError, TypeError, ValueError, AttributeError):
-            # A known type in an unknown shape, of a newer CLI. If it was the end, the exit says so.
+            # A known type in an unknown shape, of a newer CLI. After a last line, the exit follows.
             said.append(output_status(line))
         return said
 
@@ -265,21 +247,17 @@ class PrintModeAdapter(RunnerAdapter):
         return self.ended(status)
 
     def failure(self, status: ExitStatus) -> Failed:
-        """What an exit means that was not to be."""
+        """The failure of a CLI that has ended too early."""
         self._over = True
         if self.session_id and self.lost.search(status.stderr):
-            text = (
-                f"{self.title} no longer has the conversation {self.session_id}. The message was "
-                "not run; send it again to begin a new conversation."
-            )
-            return Failed(text, SESSION_LOST)
+            return self.conversation_lost(session_id=self.session_id)
         return self.problem or Failed(*explain_exit(self.title, status))
 
-    # --- what it means -------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def began(self, session_id: str, *facts: str | None) -> Iterator[Started]:
-        """`facts`: model, version, mode. The next process goes on with this conversation, unless
-        its id could be taken for a flag."""
+        """`facts`: model, version, mode. The next process resumes this conversation, unless its id
+        could be read as a flag."""
         self.session_id = None if session_id.startswith("-") else session_id
         yield Started(session_id, *facts)
 
@@ -294,7 +272,7 @@ class PrintModeAdapter(RunnerAdapter):
         yield Text(text, new_block)
 
     def call(self, tool_id: str, name: str, arguments: Any) -> Iterator[ToolCall]:
-        """A tool begins, if it was not heard of before."""
+        """A tool begins; nothing if the call is known."""
         self.new_block = True
         if tool_id not in self._tools:
             self._tools[tool_id] = name
@@ -315,49 +293,18 @@ class PrintModeAdapter(RunnerAdapter):
             self.denied.append(name or tool_id)
         changes = () if failed else changes
         self._changed |= dict.fromkeys(change.path for change in changes)
-        yield ToolResult(tool_id, output, failed, name, None, changes)
+        yield ToolResult(tool_id, output, failed, name, changes=changes)
 
     def finish(self, ending: Done | Failed, usage: Usage | None = None) -> Iterator[AgentEvent]:
-        """The turn is over, whatever the process does. A Done is completed here."""
+        """The turn ends, even if the process continues. Fills in the members of a Done."""
         self._over = True
         if usage:
             yield usage
         if self._interrupted:
-            yield Failed("The turn was interrupted.", "interrupted")
+            yield INTERRUPTED
         elif isinstance(ending, Done):
-            yield Done(ending.text, ending.summary or "".join(self.block), self._details())
+            details = {"changedFiles": list(self._changed), "denied": self.denied}
+            known = {name: one for name, one in details.items() if one}
+            yield Done(ending.text, ending.summary or "".join(self.block), known or None)
         else:
             yield ending
-
-    def _details(self) -> Json | None:
-        details = {"changedFiles": list(self._changed), "denied": self.denied}
-        return {name: one for name, one in details.items() if one} or None
-
-
-# --- members of a line, whose types are the CLI's affair ------------------------------------------
-
-
-def count(value: Any) -> int | None:
-    """A number of things, where there is one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def counts(**values: Any) -> dict[str, int]:
-    """Those that are numbers of things."""
-    found = {name: count(value) for name, value in values.items()}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def plan_entry(todo: Any) -> PlanEntry:
-    """A member of a to-do list; the words for its status are those of many tools."""
-    todo = as_dict(todo)
-    status = str(todo.get("status") or "").lower().removeprefix("todo_status_")
-    known: dict[str, PlanStatus] = {"in_progress": "in_progress", "completed": "completed"}
-    return PlanEntry(str(todo.get("content") or ""), known.get(status, "pending"))
-
-
-def unified(diff: Any) -> str:
-    """A diff without what git says above it."""
-    text = diff if isinstance(diff, str) else ""
-    start = text.find("--- ")
-    return text[start:] if start >= 0 else ""

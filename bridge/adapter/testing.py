@@ -9,8 +9,8 @@ Subclass `AdapterTests` in a test module of your own; pytest runs its methods:
         adapter = Parrot
         lines = (b'{"kind": "word", "text": "hello"}', b'{"kind": "over"}')
 
-`lines` are what the CLI prints in a turn: each is also passed with every member missing or of
-another type.
+`lines` are the CLI's output in a turn: each is also passed with every member missing or of another
+type.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class AdapterTests:
         return adapter
 
     def play(self) -> tuple[list[AgentEvent], bytes]:
-        """What the adapter says and writes in a turn in which the CLI prints `lines`."""
+        """The events and the bytes of the adapter in a turn in which the CLI prints `lines`."""
         adapter, events = self.begun(), list[AgentEvent]()
         data = adapter.data_to_send()
         for line in self.lines:
@@ -219,7 +219,7 @@ class AdapterTests:
         check(events)
 
     def test_an_unknown_answer_breaks_nothing(self) -> None:
-        if "questions" not in self.adapter.lacks:
+        if "questions" not in self.adapter.limitations:
             self.begun().answer(Question("gone", "permission", "?"), Answer("gone", "yes"))
 
     def test_an_interrupt_returns_whether_the_cli_ends_the_turn(self) -> None:

@@ -1,8 +1,8 @@
-"""Folders of the server that an agent may come near: opened, made and removed through descriptors.
+"""Folders of the server with an agent's access: opened, made and removed through descriptors.
 
-A path is looked up again each time it is used, and whoever can write in one of its folders can put
-a symbolic link there in between. A descriptor stays the folder that it is. Everything below one is
-named by a single component and never followed if it is a link.
+Each use of a path looks it up again, and a process that can write in one of its folders can put a
+symbolic link there in between. A descriptor always refers to the same folder. Each entry below it
+is opened by a single name, and links are never followed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from itertools import count
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-PASSAGE = 0o710  # a group reaches what is inside by its name, and is not told of other names
+PASSAGE = 0o710  # the group can open entries by name, and cannot list them
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_folder(name: str | Path, parent: int | None = None) -> int:
-    """A descriptor of the folder `name`, in the folder `parent`. Raises OSError, ENOTDIR or ELOOP
-    for what is no folder, links included."""
+    """A descriptor of the folder `name`, in the folder `parent`. Raises OSError; ENOTDIR or ELOOP
+    for any other file, links included."""
     return os.open(name, FOLDER, dir_fd=parent)
 
 
@@ -77,9 +77,9 @@ def give_folder(name: str, parent: int, uid: int, gid: int) -> int:
 
 
 def remove(name: str, parent: int) -> None:
-    """Remove the folder `name` in `parent` and all that is in it, as far as possible. No link is
-    followed, also where one appears meanwhile; one in the folder's place stays. An agent may have
-    nested its folders to any depth, so that what is in a folder below is moved up first. Only for
+    """Remove the folder `name` in `parent` with its content, as far as possible. No link is
+    followed, even if it appears meanwhile; a link in the folder's place stays. An agent may have
+    nested folders to any depth, so the content of an inner folder is moved up first. Only for
     folders in which no agent works any more."""
     with contextlib.suppress(OSError):
         with closing(open_folder(name, parent)) as top:
@@ -101,7 +101,7 @@ def _empty(top: int) -> None:
                 continue
             with closing(below):
                 for one in os.listdir(below):
-                    # With a name that is new in `top`, or it would replace what is there.
+                    # With a name that is new in `top`, or it would replace an entry.
                     fresh = f"{next(numbers)}-{secrets.token_hex(8)}"
                     os.rename(one, fresh, src_dir_fd=below, dst_dir_fd=top)
             os.rmdir(name, dir_fd=top)

@@ -19,19 +19,19 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A folder in which a CLI keeps what it executes or trusts beside what it writes.
+    """A folder with files that a CLI executes or trusts beside files that it writes.
 
     `variable` names it in the CLI's environment; `folder` is where it is without that, as in
-    Adapter.writes. Inside a sandbox the agent has a private one, in which it can write only the
-    paths in `state`, relative to it: folders that end in `/`, and files, which begin as copies of
-    the operator's. Everything else there is a link to the operator's, which the agent reads.
+    Adapter.writable_paths. Inside a sandbox the agent has a private one, in which it can write only
+    the paths in `state`, relative to it: folders that end in `/`, and files, which begin as copies
+    of the operator's. Everything else there is a link to the operator's, which the agent reads.
     """
 
     variable: str
     folder: str
     state: tuple[str, ...]
     inner: str = ""
-    """What the folder is called, where `variable` names the one around it."""
+    """The folder's name, if `variable` names the folder around it."""
 
     variables: tuple[tuple[str, str], ...] = ()
     """Further variables, each with its path in the folder."""

@@ -1,9 +1,9 @@
-"""Control groups (v2, cgroups(7)): a process cannot leave its group, whatever it does to its
-session, its parents and its environment, and the kernel kills a whole group at once.
+"""Control groups (v2, cgroups(7)): a process cannot leave its group by a change of its session,
+its parents or its environment, and the kernel kills a whole group at once.
 
-Used where there is a hierarchy that this process may write; no controller is needed. Elsewhere the
-other ways of finding processes have to do (process/agent_process.py). Where controllers are
-delegated to this process, a group can have limits, too.
+Used if this process may write a hierarchy; no controller is needed. Else only the process table
+shows the descendants (process/process_tree.py). If controllers are delegated to this process, a
+group can have limits, too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from pathlib import Path
 
 HOW = "start it with `systemd-run --user --scope -p Delegate=yes`, or with Delegate=yes in its unit"
 PREFIX = "coding-agent-bridge-"
-SERVER = "coding-agent-bridge.server"  # the group that this process is in, if need be
-UNUSED = 60.0  # seconds after which nobody is about to enter a group that is still empty
+SERVER = "coding-agent-bridge.server"  # the group of this process, if it must leave its first one
+UNUSED = 60.0  # seconds after which an empty group is no longer about to be entered
 
 
-_UNITS = (".service", ".scope", ".slice")  # of systemd, whatever an operator calls them
-_without: set[str] = set()  # groups that could not be made, so that children are outside of any
+_UNITS = (".service", ".scope", ".slice")  # of systemd, with any name
+_without: set[str] = set()  # groups that could not be made: their children are in none
 EVENTS = (("memory", "memory.events", "oom_kill"), ("processes", "pids.events", "max"))
 
 
 class Cgroup:
-    """The group of one child and all that stems from it. Where there can be none, nothing
-    happens."""
+    """The group of one child and its descendants. If groups are not available, the methods do
+    nothing."""
 
     def __init__(self, marker: str, base: Path | None = None) -> None:
         base = base or home()
         self._path = base / f"{PREFIX}{marker}" if base else None
 
     def make(self) -> str:
-        """The file that a process puts itself into the group by; empty where there is none."""
+        """The file that a process writes to enter the group; empty if there is none."""
         if self._path:
             try:
                 self._path.mkdir(exist_ok=True)
@@ -49,17 +49,18 @@ class Cgroup:
         return ""
 
     def limit(self, limits: Mapping[str, str]) -> None:
-        """Make it with these limits: the group's files, and what is to be in them. Raises OSError
-        where it cannot have them all."""
+        """Make the group with these limits: contents by name of the group's files. Raises
+        OSError if one of them cannot be set."""
         if self._path is None:
-            raise OSError(errno.ENOTSUP, "there are no control groups")
+            raise OSError(errno.ENOTSUP, "control groups are not available")
         self._path.mkdir(exist_ok=True)
         for name, value in limits.items():
-            with open(self._path / name, "r+") as file:  # which must be there already
+            with open(self._path / name, "r+") as file:  # the file must exist
                 file.write(value)
 
     def exceeded(self) -> str | None:
-        """The limit that cost one of its processes its life, or that kept one from being made."""
+        """The exceeded limit: "memory", which killed a process, or "processes", which kept one from
+        being started."""
         for name, file, event in EVENTS:
             if self._count(file, event):
                 return name
@@ -73,20 +74,20 @@ class Cgroup:
         return 0
 
     def kill(self) -> None:
-        """SIGKILL to everyone in it."""
+        """Send SIGKILL to all its processes."""
         if self._path:
             with contextlib.suppress(OSError):
                 (self._path / "cgroup.kill").write_text("1")
 
     def pids(self) -> set[int]:
-        """Who is in it; zombies are not."""
+        """Its processes without zombies."""
         if self._path:
             with contextlib.suppress(OSError):
                 return set(map(int, (self._path / "cgroup.procs").read_text().split()))
         return set()
 
     def age(self) -> float:
-        """Seconds since it was made, or changed."""
+        """Seconds since it was made or changed."""
         try:
             return time.time() - self._path.stat().st_ctime if self._path else 0.0
         except OSError:
@@ -94,13 +95,13 @@ class Cgroup:
 
     def remove(self) -> None:
         if self._path:
-            with contextlib.suppress(OSError):  # somebody is left, or it never was
+            with contextlib.suppress(OSError):  # a process is left, or the group was never made
                 self._path.rmdir()
 
 
 @cache
 def home() -> Path | None:
-    """Where groups can be made: below the one that this process is in. None if nowhere."""
+    """The folder for new groups: that of this process's own group. None if it is not usable."""
     for path in _own_groups():
         probe = path / f"{PREFIX}probe-{secrets.token_hex(4)}"
         try:
@@ -115,20 +116,20 @@ def home() -> Path | None:
 
 
 def _entered(group: Path) -> bool:
-    """Whether a process can put itself into the group, which takes more than to make it."""
+    """Whether a process can enter the group, which needs more rights than to make it."""
     enter = ("/bin/sh", "-c", 'echo 0 >"$0"', str(group / "cgroup.procs"))
     return subprocess.run(enter, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def complete() -> bool:
-    """Whether each child of this server is in a group of its own."""
+    """Whether each child of this server has a group of its own."""
     return home() is not None and not _without
 
 
 def holds_agents(group: int) -> bool | None:
-    """Whether the group with this id (the inode of its folder) is one that a server made for an
-    agent, or lies in one; None if there is no such group here. What contains this process itself
-    does not count: a server may run inside an agent of another server."""
+    """Whether the group with this id (the inode of its folder) is a server's group for an agent, or
+    lies in one; None for an unknown id. Groups that contain this process itself do not count: a
+    server may run inside an agent of another server."""
     for root in _mounts():
         if path := _find(root, group):
             return _is_of_agents(path)
@@ -165,7 +166,7 @@ def _find(folder: Path, inode: int) -> Path | None:
 
 
 def controllers(base: Path | None = None) -> set[str]:
-    """Those that are delegated to this process."""
+    """The controllers that are delegated to this process."""
     base = base or home()
     try:
         return set((base / "cgroup.controllers").read_text().split()) if base else set()
@@ -174,23 +175,23 @@ def controllers(base: Path | None = None) -> set[str]:
 
 
 def enable(wanted: set[str], base: Path | None = None) -> str | None:
-    """Have groups be limited by these controllers. Returns why they cannot be, and what to do.
+    """Enable these controllers for new groups. Returns the problem and its remedy, or None.
 
-    The kernel limits groups only where processes are in none above them, so that this process may
-    have to move to a group of its own: systemd's DelegateSubgroup= does that beforehand.
+    The kernel limits a group only if the groups above it have no process, so this process may have
+    to move to a group of its own: systemd's DelegateSubgroup= does that beforehand.
     """
     base = base or home()
     if not wanted:
         return None
     if base is None:
-        return f"there are no control groups of version 2 that this server may write; {HOW}"
+        return f"this server may write no control groups of version 2; {HOW}"
     missing = wanted - controllers(base)
     if missing:
         return f"the controllers {', '.join(sorted(missing))} are not delegated to {base}; {HOW}"
     try:
         _enable(base, " ".join(f"+{name}" for name in sorted(wanted)))
     except OSError as error:
-        others = "; others are in that group" if error.errno == errno.EBUSY else ""
+        others = "; other processes are in that group" if error.errno == errno.EBUSY else ""
         return f"no limits can be set in {base}: {error.strerror}{others}; {HOW}"
     return None
 
@@ -205,7 +206,7 @@ def _enable(base: Path, wanted: str) -> None:
         _move(base / SERVER)
         try:
             (base / "cgroup.subtree_control").write_text(wanted)
-        except OSError:  # it was not only this process
+        except OSError:  # other processes are in the group, too
             _move(base)
             raise
 
@@ -215,14 +216,14 @@ def _move(group: Path) -> None:
 
 
 def markers() -> set[str]:
-    """Of all groups that there are, ours and those of other servers."""
+    """The markers of all groups of this and other servers."""
     base = home()
     names = os.listdir(base) if base else ()
     return {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
 
 
 def tidy() -> None:
-    """Remove what servers that were killed have left, once nobody is in there any more."""
+    """Remove the empty groups of servers that were killed."""
     for marker in markers():
         group = Cgroup(marker)
         if group.age() > UNUSED:
@@ -231,7 +232,7 @@ def tidy() -> None:
 
 @cache
 def _own_groups() -> tuple[Path, ...]:
-    """Those that this process was in when it was first asked."""
+    """The groups of this process at the first call."""
     return tuple(_groups_of("self"))
 
 
@@ -245,7 +246,7 @@ def _groups_of(pid: int | str) -> list[Path]:
 
 
 def _mounts() -> list[Path]:
-    """Where hierarchies of version 2 are mounted."""
+    """The mount points of hierarchies of version 2."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text()
     except OSError:

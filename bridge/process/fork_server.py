@@ -1,33 +1,35 @@
-"""Starts programs for the server: a small process to fork, with what it takes to confine one read.
+"""Starts programs for the server: a small process to fork, which has the code that confines a
+program loaded already.
 
-    python -I -S launcher.py
+    python -I -S fork_server.py
 
-A program of its own, with nothing but the standard library and sandbox/confine.py. Its stdin is a
-SOCK_SEQPACKET socket. Each packet has descriptors: 0, 1 and 2 of a program, perhaps the folder of
-its control group (the packet begins with `g`, else with `.`) and, as the last, a stream socket.
-From that the process that is to become the program reads its order, so that nobody but itself has
-what it is told in confidence: four bytes with a length, and that much of marshal's, a dict:
+A program of its own. It imports only the standard library and modules of sandbox/ that do the same.
+Its stdin is a SOCK_SEQPACKET socket. Each packet has descriptors: 0, 1 and 2 of a program, perhaps
+the folder of its control group (the packet begins with `g`, else with `.`) and, as the last, a
+stream socket. The forked child reads its order from that socket, so no other process sees the
+secrets in it: four bytes with a length, and that many bytes of marshal, a dict:
 
-    argv, env, cwd   what to run, with nothing else; `cwd` is a real path, without symbolic links
-    group            the cgroup.procs of its control group, or ""; it enters before anything else
+    argv, env, cwd   the program's; `cwd` is a real path, without symbolic links
+    group            the cgroup.procs of its control group, or ""; the child enters it first
     rules            of sandbox/confine.py for a profile without a command of its own, or None
-    checked          whether they are what confine.checked() gives
+    checked          whether the rules are a result of confine.checked()
 
-The child leads a session of its own. It is one of whoever started the launcher, unless the packet
-goes on with the path of a file: then it is to outlive the server, and is a child of this process,
-which stays until the last of those has ended; without any, it ends with the other side of its
-stdin. It writes into the file who the child is, on one line: its pid, and when it began (clock
-ticks after boot). Once the child has ended, it adds the exit status, as subprocess gives it, and
-reaps it only then: who finds no status while the process is in /proc has to look again.
+The child leads a session of its own. It is a child of the process that started the fork server,
+unless the path of a file follows in the packet: then the program outlives the server, and is a
+child of this process. This process stays until the last of these children has ended; without any,
+it ends with the other side of its stdin. It writes one line into the file: the child's pid and its
+start time (clock ticks after boot). Once the child has ended, it adds the exit status, as
+subprocess gives it, and reaps the child afterwards: a reader that finds no status while the process
+is in /proc has to read again.
 
 Such a packet has one more descriptor, after that of stderr: the read end of the child's stdout.
-This process keeps it, so that what the child writes is not lost with the server. While there is a
-server, that reads it; while there is none, this process moves what comes to the file `out` beside
-the other one (bridge/process/pump.py).
+This process keeps it, so that the child's output is not lost with the server. A running server
+reads it; without a server, this process moves the output to the file `out` beside the other one
+(bridge/process/pump.py).
 
-The answer is the child's pid, on one line; the end of the file says that the program runs. If it
-cannot, the rest is marshal's: what an OSError has, `[errno, strerror, filename]`, or the text of
-another exception. What the rules refuse, it says as confine.py does, on its stderr.
+The answer is the child's pid, on one line; the end of the file follows when the program runs. If it
+cannot run, the rest is marshal: the members of an OSError, `[errno, strerror, filename]`, or the
+text of another exception. Like confine.py, the child reports a ConfineError on its stderr.
 """
 
 from __future__ import annotations
@@ -50,15 +52,15 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from bridge.process import pump
-from bridge.sandbox import confine, seccomp
+from bridge.sandbox import confine, kernel, landlock, seccomp
 
-NAME = b"agent-launcher"  # what it is called in lists of processes
-STREAMS, MOST = 3, 6  # descriptors: of a program, and in a packet at most
+NAME = b"agent-launcher"  # its name in lists of processes
+STREAMS, MOST = 3, 6  # descriptors: of a program, and the maximum in a packet
 PACKET = 8192  # bytes: a letter and a path
-LENGTH = 4  # bytes of an order, before it
-AGAIN = 1.0  # seconds until another attempt to move what a full disk did not take
-FAILED = 127  # the exit status of a process that has answered why it is no program
-_SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # which keeps the lock that all of Python has
+LENGTH = 4  # bytes of the length before an order
+AGAIN = 1.0  # seconds until a retry after a full disk
+FAILED = 127  # the exit status of a child that could not become the program
+_SYSCALL = ctypes.PyDLL(None, use_errno=True).syscall  # PyDLL keeps the global interpreter lock
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
 _MACHINE = os.uname().machine
 _CLONE3 = 435
@@ -67,19 +69,19 @@ _SET_DUMPABLE, _SET_NAME = 4, 15
 
 
 class _Program:
-    """A child of this process's own: its pid until it is reaped, the file where it is written down
-    how it ended, and its stdout's read end, until that has been moved. `left`: bytes that it wrote
-    before it ended; None while it runs."""
+    """A child of this process: its pid until it is reaped, the file for its exit status, and the
+    read end of its stdout until all output has been moved. `left`: bytes of output that were in the
+    pipe at its end; None while it runs."""
 
     def __init__(self, pid: int, file: str, pipe: int) -> None:
         self.pid = pid
         self.file = file
         self.pipe = pipe
         self.left: int | None = None
-        self.again = 0.0  # when to try once more to move them
+        self.again = 0.0  # when to retry
 
     def write_down(self, *numbers: int) -> None:
-        """In the file that is there already: its folder may be being removed."""
+        """Append to the existing file: its folder may be removed at the same time."""
         line = " ".join(map(str, numbers))
         with contextlib.suppress(OSError):
             file = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -89,12 +91,12 @@ class _Program:
                 os.close(file)
 
     def ended(self, *numbers: int) -> None:
-        """What a descendant writes from here on is not kept: it might not stop."""
+        """Later output of descendants is not kept: it might not end."""
         self.left = pump.held(self.pipe) if self.pipe >= 0 else 0
         self.write_down(*numbers)
 
     def done(self) -> bool:
-        """Whether nothing is left to do: all is moved, or its folder was removed."""
+        """Whether all output is moved, or the folder was removed."""
         if self.left is None:
             return False
         if self.pipe >= 0:
@@ -104,7 +106,7 @@ class _Program:
         return self.pipe < 0
 
     def move(self) -> None:
-        """Some bytes to the file. No other process may do that at the same time."""
+        """Move some bytes to the file. No other process may do that at the same time."""
         most = pump.MOVE_BYTES if self.left is None else self.left
         try:
             path = os.path.join(os.path.dirname(self.file), pump.OUT)
@@ -132,18 +134,18 @@ _programs: list[_Program] = []
 
 
 def serve(control: socket.socket) -> None:
-    """Until the other side is closed, and then until those have ended who outlive that."""
+    """Serve until the other side is closed, and then until the last child has ended."""
     os.umask(0o077)
     confine.reset_signals(())
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which programs inherit
+        signal.signal(number, lambda number, frame: None)  # SIG_IGN would be inherited
     died, dies = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(dies, warn_on_full_buffer=False)
     name = ctypes.create_string_buffer(NAME)
-    confine.prctl(_SET_NAME, ctypes.addressof(name))
-    confine.prctl(_SET_DUMPABLE, 0)  # a process has its order in memory until it is the program
-    # Or each child would find that out for itself:
-    confine.landlock_abi(), seccomp.program(True), seccomp.program(False)
+    kernel.prctl(_SET_NAME, ctypes.addressof(name))
+    kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
+    # Fill the caches, or each child would compute these values:
+    landlock.abi(), seccomp.program(True), seccomp.program(False)
     gc.collect()
     gc.freeze()
     poll = select.poll()
@@ -156,13 +158,12 @@ def serve(control: socket.socket) -> None:
             _reap(died)
         if control.fileno() in ready and not _take(control):
             break
-    os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # whoever reads the server's need not wait for us
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # a reader of the server's stderr then sees its end
     _outlive(died)
 
 
 def _outlive(died: int) -> None:
-    """Without the server that started this process: stand in for it until another one is there, and
-    whenever that has ended."""
+    """After the end of the server: move the output while no server runs."""
     attended = _attended()
     alone = True
     while _programs:
@@ -181,7 +182,7 @@ def _outlive(died: int) -> None:
 
 
 def _move_all(programs: list[_Program], attended: int) -> bool:
-    """False if another process does that."""
+    """False if another process moves the output."""
     for one in programs:
         if attended >= 0 and not pump.lock(attended):
             return False
@@ -192,7 +193,7 @@ def _move_all(programs: list[_Program], attended: int) -> bool:
 
 
 def _attended() -> int:
-    """What says whether there is a server; -1 if there never was one."""
+    """A descriptor of the FIFO that shows whether a server runs; -1 if there is none."""
     for one in _programs:
         path = os.path.join(os.path.dirname(one.file), "../..", pump.ATTENDED)
         with contextlib.suppress(OSError):
@@ -201,14 +202,14 @@ def _attended() -> int:
 
 
 def _take(control: socket.socket) -> bool:
-    """One packet; False if there will be no more."""
+    """Read one packet; False at the end of the stream."""
     space = socket.CMSG_SPACE(MOST * array.array("i").itemsize)
     packet, messages, flags, _ = control.recvmsg(PACKET, space, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for _, _, descriptors in messages:
         fds.frombytes(descriptors)
     keep = -1
-    if packet and not flags & socket.MSG_CTRUNC:  # with too few descriptors left, it is not started
+    if packet and not flags & socket.MSG_CTRUNC:  # truncated if too few descriptors were free
         keep = _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
     for fd in fds:
         if fd != keep:
@@ -217,8 +218,8 @@ def _take(control: socket.socket) -> bool:
 
 
 def _launch(fds: list[int], grouped: bool, file: str) -> int:
-    """One child for one packet. Returns the descriptor that is to stay open, or -1."""
-    server = fds.pop()  # no socket object: what is touched first is copied, page by page
+    """Start one child. Returns the descriptor that must stay open, or -1."""
+    server = fds.pop()  # not a socket object: each written page would be copied
     group = fds.pop() if grouped else -1
     pipe = fds.pop() if file else -1
     pid, inside = fork(0 if file else _CLONE_PARENT, group)
@@ -237,7 +238,7 @@ def _launch(fds: list[int], grouped: bool, file: str) -> int:
 
 
 def _reap(died: int) -> None:
-    """Write down how children have ended, and only then let go of them."""
+    """Write the exit statuses of ended children, and reap them afterwards."""
     with contextlib.suppress(BlockingIOError):
         os.read(died, 4096)
     with contextlib.suppress(ChildProcessError):
@@ -257,12 +258,12 @@ def _began(pid: int) -> int:
 
 
 def fork(flags: int, group: int = -1) -> tuple[int, bool]:
-    """As os.fork(), with flags of clone(2), but nothing else is called in the child: this process
+    """Like os.fork(), with flags of clone(2), but without the fork handlers of Python: this process
     has only one thread. With CLONE_PARENT, the child's parent is this process's own.
 
-    `group`: the folder of a control group. The second result is whether the child is in there from
-    its first moment: Linux 5.7 can do that. To move it later has the kernel wait for all
-    processors, 13 ms at a time of quiet."""
+    `group`: the folder of a control group. The second result is whether the child starts inside it,
+    which needs Linux 5.7. A later move takes longer: the kernel waits for all processors, 13 ms on
+    an idle machine."""
     if group >= 0:
         signalled = 0 if flags & _CLONE_PARENT else _SIGCHLD  # like its siblings: else EINVAL
         words = (flags | _CLONE_INTO_CGROUP, 0, 0, 0, signalled, 0, 0, 0, 0, 0, group)
@@ -277,14 +278,14 @@ def fork(flags: int, group: int = -1) -> tuple[int, bool]:
 
 
 def _become_program(fds: list[int], server: int, inside: bool) -> None:
-    """`inside`: in its control group, if there is to be one."""
+    """`inside`: whether the child is in its control group already."""
     written = _read_order(server)
     if not written:
-        return  # whoever ordered it has ended meanwhile
+        return  # the server has ended meanwhile
     pid = os.getpid()
     os.write(server, b"%d\n" % pid)
     try:
-        order = marshal.loads(written)  # noqa: S302 - it is the server's
+        order = marshal.loads(written)  # noqa: S302 - from the server
         if order["group"] and not inside:
             with open(order["group"], "wb", buffering=0) as procs:
                 procs.write(b"0")
@@ -314,10 +315,10 @@ def _read_order(server: int) -> bytes:
 
 def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
     os.chdir(order["cwd"])
-    if os.getcwd() != order["cwd"]:  # agents that work above it can do that
+    if os.getcwd() != order["cwd"]:  # an agent that works above it can replace it
         text = "it is not the directory any more that it was"
         raise OSError(errno.ENOTDIR, text, order["cwd"])
-    for number, fd in enumerate(fds):  # all of them are above those numbers
+    for number, fd in enumerate(fds):  # all fds have larger numbers
         os.dup2(fd, number)
     os.closerange(STREAMS, server)
     os.closerange(server + 1, 2**31 - 1)
@@ -329,10 +330,10 @@ def _exec_confined(order: dict[str, Any], server: int) -> None:
 
 
 def _exec(order: dict[str, Any], server: int) -> None:
-    """Become the program, or raise why not."""
+    """Become the program. Raises OSError, ValueError."""
     os.set_blocking(server, False)
     with contextlib.suppress(BlockingIOError):
-        os.read(server, 1)  # there is never anything
+        os.read(server, 1)  # never any data; the end of file if the server has ended
         os._exit(FAILED)  # the server has ended
     os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
 

@@ -14,7 +14,7 @@ STDERR_TAIL = 64 * 1024  # kept of stderr: more than any error message, less tha
 
 
 class Channel(ABC):
-    """The streams of one child. `stderr` is the end of what it said there."""
+    """The streams of one child. `stderr` is the end of its stderr."""
 
     def __init__(self) -> None:
         self.stderr = bytearray()
@@ -23,29 +23,28 @@ class Channel(ABC):
 
     @abstractmethod
     def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Have `on_output` told of what the child says on stdout, as it comes, and `on_end` once
-        when it has closed that."""
+        """Call `on_output` with the child's output as it arrives, and `on_end` once when the child
+        has closed stdout."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Send `data` to stdin as soon as the child reads. One that is gone reads nothing."""
+        """Send `data` to stdin when the child reads. The data is dropped if the child has ended."""
 
     def end_input(self) -> bool:
-        """Let the child read the end of stdin. False where that cannot be: it keeps stdin open
-        itself."""
+        """Close stdin. False if the child keeps its stdin open itself."""
         return False
 
     @abstractmethod
     def pause(self, paused: bool) -> None:
-        """Read nothing more of stdout for now, or go on."""
+        """Stop or resume reading stdout."""
 
     @abstractmethod
     def finish(self, then: Callable[[], None]) -> None:
-        """The child has ended: tell of what it has left to be read, and then call `then`."""
+        """The child has ended: pass on its remaining output, and then call `then`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Tell nobody of anything any more."""
+        """Stop calling the functions of listen()."""
         self._on_output = self._on_end = _unheard
 
     def keep_stderr(self, data: bytes) -> None:
@@ -57,7 +56,7 @@ def _unheard(data: bytes = b"") -> None: ...
 
 
 class Pipes(Channel):
-    """This side of them, which is closed in the end; not every child has a stdin."""
+    """This side of the child's pipes, which close() closes. `stdin` is None for a child without."""
 
     def __init__(self, stdin: int | None, stdout: int, stderr: int) -> None:
         super().__init__()
@@ -91,7 +90,7 @@ class Pipes(Channel):
             self._loop.add_reader(self._stdout, self._read_stdout)
 
     def finish(self, then: Callable[[], None]) -> None:
-        """No more than the pipe can hold is read: a descendant may go on writing for ever."""
+        """Read at most the pipe's capacity: a descendant may write for ever."""
         self.keep_stderr(_drain(self._stderr))
         self._on_output(_drain(self._stdout))
         then()
@@ -122,7 +121,7 @@ class Pipes(Channel):
 
 
 class Writer:
-    """Bytes for a non-blocking pipe: sent at once where there is room, else when there is."""
+    """Bytes for a non-blocking pipe: sent at once if the pipe has room, else later."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -143,7 +142,7 @@ class Writer:
             self._loop.add_writer(self._fd, self._flush)
 
     def send(self, data: bytearray) -> int:
-        """Write what there is room for. Returns how much that was."""
+        """Write as many bytes as the pipe takes. Returns their number."""
         return os.write(self._fd, data)
 
     def stop(self) -> None:
@@ -156,7 +155,7 @@ class Writer:
             sent = self.send(self._buffer)
         except BlockingIOError:
             return
-        except OSError:  # the child closed its stdin; its exit will say what that means
+        except OSError:  # the child closed its stdin; its exit follows
             self.stop()
             return
         del self._buffer[:sent]
@@ -165,7 +164,7 @@ class Writer:
 
 
 def _read(fd: int, size: int) -> bytes | None:
-    """Up to `size` bytes; empty at the end of the stream, None where there is nothing yet."""
+    """Up to `size` bytes; empty at the end of the stream, None if the pipe is empty."""
     try:
         return os.read(fd, size)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The process table, as /proc tells it. Where there is no /proc, it is empty."""
+"""The process table of /proc. Without /proc, it is empty."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import signal
 from pathlib import Path
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
-"""What descendants inherit in their environment, whatever becomes of their parents."""
+"""A variable that descendants inherit in their environment, also after the end of their parents."""
 
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _DEEPEST = 10_000  # parents; more is a loop, since links are read one by one
 
 Family = dict[int, int]
-"""Processes by pid, each with its start time, which tells it from a later one of that pid."""
+"""Start times of processes by pid. They tell a process from a later one with the same pid."""
 
 
 def descendants(pid: int) -> Family:
@@ -31,7 +31,7 @@ def descendants(pid: int) -> Family:
 
 
 def alive(family: Family) -> set[int]:
-    """Those of the family that have not ended."""
+    """The processes of the family that have not ended."""
     return {pid for pid, started in family.items() if start_time(pid) == started}
 
 
@@ -53,8 +53,8 @@ def group_and_session(pid: int) -> tuple[int, ...]:
 
 
 def activity(pid: int) -> tuple[str, ...]:
-    """What has changed when the process has done something since: its CPU time, and how often and
-    how much it has read and written. Nothing if it is gone."""
+    """Counters that change when the process does anything: its CPU time, and the number and size of
+    its reads and writes. Empty if it is gone."""
     fields = living(pid)
     try:
         counted = Path(f"/proc/{pid}/io").read_text().splitlines() if fields else []
@@ -75,11 +75,11 @@ def stat(pid: int) -> list[str]:
         line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    return line.rpartition(")")[2].split()  # the name before it may hold anything
+    return line.rpartition(")")[2].split()  # the name before it may contain anything
 
 
 def environment(pid: int) -> list[bytes]:
-    """Its `NAME=value`s; nothing if it is gone, a zombie, or somebody else's."""
+    """Its `NAME=value`s; empty if it is gone, a zombie, or a process of another user."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -87,8 +87,8 @@ def environment(pid: int) -> list[bytes]:
 
 
 def holders(socket: int) -> set[int]:
-    """The processes that have the socket with this inode open, as far as their descriptors may be
-    read. Raises OSError if that cannot be found out now."""
+    """The processes with an open descriptor of the socket with this inode, as far as their
+    descriptors can be read. Raises OSError if the table cannot be read now."""
     wanted, found = f"socket:[{socket}]", set[int]()
     for pid in processes():
         folder = f"/proc/{pid}/fd"
@@ -109,7 +109,7 @@ def _link(path: str) -> str:
 
 
 def lineage(pid: int) -> list[int]:
-    """The process, its parent and so on; nothing if one of them ended meanwhile."""
+    """The process, its parent and so on; empty if one of them ended meanwhile."""
     found = [pid]
     while found[-1] > 1:
         fields = stat(found[-1])
@@ -120,7 +120,7 @@ def lineage(pid: int) -> list[int]:
 
 
 def processes() -> list[int]:
-    """The pids of all."""
+    """The pids of all processes."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -128,7 +128,7 @@ def processes() -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Those whose parent it is now, by whichever of its threads."""
+    """Its present children, of all its threads."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -139,6 +139,6 @@ def children(pid: int) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL. One that is gone, or somebody else's, is no error."""
+    """Send SIGKILL. A missing process and a process of another user are ignored."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)

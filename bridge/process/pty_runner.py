@@ -1,27 +1,27 @@
-"""Runs CLIs that are not made to be driven: one process after the other, on a terminal or on pipes,
-and tells what they print and where they pause.
+"""Runs CLIs without a protocol for programs, one after the other, on a terminal or on pipes, and
+reports their output and pauses.
 
-    python runner.py
+    python pty_runner.py
 
-A program of its own, so that such a CLI is a long-lived one that speaks in lines, like all the
-others. Orders come on stdin, JSON lines with one member:
+A program of its own, so that the bridge has one long-lived process that prints lines, as for other
+CLIs. Orders come on stdin, JSON lines with one member:
 
     {"run": {"argv": […], "input": text|null, "open": bool, "pty": bool, "env": {…}}}
-    {"write": text}           to the CLI's stdin; control characters are spaces for a terminal
+    {"write": text}           to the CLI's stdin; control characters become spaces for a terminal
     {"interrupt": true}       SIGINT to its process group, as ^C does
-    {"stop": true}            SIGTERM to its process group, and SIGKILL a little later
+    {"stop": true}            SIGTERM to its process group, and SIGKILL after STOP_GRACE
 
-`input` is written at once, then the CLI reads the end of the file, unless its stdin is to stay
-`open`. `env` is added to this program's own. What is said on stdout:
+`input` is written at once, then stdin is closed, unless it must stay `open`. `env` is added to the
+environment of this program. Reports go to stdout:
 
     {"line": text}            a line, without its newline
-    {"tail": text}            all of a line that is not complete, when nothing has come for QUIET
-    {"pause": seconds}        nothing at all has come for so long: 1, 2, 4, … seconds
-    {"exit": code, "stderr": text}    negative: the signal; the end of what it said there
-    {"error": text, "running": bool}  an order that could not be carried out
+    {"tail": text}            an incomplete line, after QUIET seconds without output
+    {"pause": seconds}        1, 2, 4, … seconds without any output
+    {"exit": code, "stderr": text}    negative: the signal; the end of its stderr
+    {"error": text, "running": bool}  an order that failed
 
 A terminal has no stderr of its own. Only one CLI runs at a time. At the end of the orders, and at
-SIGTERM, it is stopped, and this program ends with it.
+SIGTERM, this program stops the CLI and ends.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from typing import Any
 import pexpect
 
 Fd = int
-QUIET = 0.1  # seconds: longer than a program needs from one write to the next
+QUIET = 0.1  # seconds, longer than a program needs between two writes
 STOP_GRACE = 2.0
 READ_BYTES = 64 * 1024
 STDERR_TAIL = 16 * 1024
-DRAIN = 64  # reads of what a program has left behind: more than a pipe can hold
+DRAIN = 64  # reads after the end of a program: more than a pipe holds
 FLUSH_AGAIN = 0.01
-LONGEST_LINE = 1024 * 1024  # of what is not a line yet; what is longer is told in pieces
-CANONICAL = 4095  # bytes of a line that the kernel's line editor keeps; it drops the rest
+LONGEST_LINE = 1024 * 1024  # bytes of an incomplete line; a longer one is reported in pieces
+CANONICAL = 4095  # bytes of a line that the kernel's line editor keeps
 ROWS, COLUMNS = 50, 1000  # so wide that a program hardly folds its lines
-KEYS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal acts upon; not \t and \n
+KEYS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters; not \t and \n
 
 
-class Pipes:
+class PipeChild:
     """A CLI with three pipes."""
 
     def __init__(self, argv: list[str], env: dict[str, str], stays_open: bool) -> None:
@@ -70,7 +70,7 @@ class Pipes:
         self.stdin = self._child.stdin.fileno()
 
     def typed(self, text: str) -> bytes:
-        """`text` for its stdin. Raises ValueError for what cannot be put there."""
+        """`text` as bytes for its stdin. Raises ValueError if stdin cannot take it."""
         return text.encode()
 
     def close_stdin(self) -> None:
@@ -78,7 +78,7 @@ class Pipes:
         self._child.stdin.close()
 
     def end(self) -> int:
-        """Its exit code, once nothing can be read any more."""
+        """Close its streams. Returns its exit code."""
         code = self._child.wait()
         for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
             assert stream
@@ -89,9 +89,8 @@ class Pipes:
 class Terminal:
     """A CLI on a terminal of its own, which echoes nothing.
 
-    The kernel's line editor drops what is too long; it is only left on where it is needed to tell
-    of the end of the input. What acts upon control characters is not told of them: whoever wrote
-    the text presses no keys.
+    The kernel's line editor truncates long lines; it stays on only if the end of the input must be
+    sent. Control characters in a text are replaced: they would act like pressed keys.
     """
 
     def __init__(self, argv: list[str], env: dict[str, str], stays_open: bool) -> None:
@@ -134,19 +133,19 @@ class Terminal:
 
 
 def _default_signals() -> None:
-    """Python ignores two signals, which a program would inherit."""
+    """Python ignores two signals, and a program would inherit that."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
 
-class Runner:
+class PtyRunner:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._orders = bytearray()
-        self._open = True  # orders may come
+        self._open = True  # further orders may come
         self._begin(None)
 
-    def _begin(self, child: Pipes | Terminal | None) -> None:
+    def _begin(self, child: PipeChild | Terminal | None) -> None:
         self._child = child
         self._line = bytearray()
         self._stderr = bytearray()
@@ -156,19 +155,19 @@ class Runner:
         self._spoke(child is not None)
 
     def _spoke(self, expecting: bool) -> None:
-        """Something has been said: from here on, silence is worth telling, if `expecting`."""
+        """Restart the timers of `tail` and `pause`, or stop them."""
         self._tail_told = not expecting
-        self._pause = 1 if expecting else 0  # seconds; the next one to be told
+        self._pause = 1 if expecting else 0  # seconds; the next one to report
         self._heard = time.monotonic()
 
     def run(self) -> None:
-        """Until the orders have ended and no CLI runs."""
+        """Run until the orders have ended and no CLI runs."""
         self._watch(0, self._read_orders)
         self._signalled = _signals()
         self._watch(self._signalled, self._end_orders)
         while self._open or self._child:
             for key, _ in self._selector.select(self._patience()):
-                if self._selector.get_map().get(key.fd) == key:  # it may have gone meanwhile
+                if self._selector.get_map().get(key.fd) == key:  # it may be removed meanwhile
                     key.data()
             self._look_at_the_clock()
 
@@ -193,7 +192,7 @@ class Runner:
                 self._obey(json.loads(line))
 
     def _end_orders(self) -> None:
-        self._unwatch(self._signalled)  # it stays readable, and there is no more to be told
+        self._unwatch(self._signalled)  # it stays readable
         self._open = False
         self._stop()
 
@@ -214,7 +213,7 @@ class Runner:
     def _start(self, order: dict[str, Any]) -> None:
         if self._child:
             raise ValueError("a program is running already")
-        kind = Terminal if order.get("pty") else Pipes
+        kind = Terminal if order.get("pty") else PipeChild
         stays_open = bool(order.get("open"))
         child = kind(order["argv"], {**os.environ, **order.get("env", {})}, stays_open)
         self._begin(child)
@@ -234,7 +233,7 @@ class Runner:
             raise ValueError("no program is running")
         self._unsent += self._child.typed(text)
         tail_told = self._tail_told
-        self._spoke(True)  # what it does next is new, but not the line in which it asked
+        self._spoke(True)  # the next pause is new; the line of the question is not
         self._tail_told = tail_told
         self._flush()
 
@@ -246,8 +245,8 @@ class Runner:
             while self._unsent:
                 del self._unsent[: os.write(child.stdin, self._unsent[:4096])]
         except BlockingIOError:
-            return  # looked at again soon: see _patience()
-        except OSError:  # it reads no more; its exit says what that means
+            return  # retried soon: see _patience()
+        except OSError:  # it has closed stdin; its exit follows
             self._unsent.clear()
         if self._then_close:
             self._then_close = False
@@ -263,10 +262,10 @@ class Runner:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, number)
 
-    # --- what the program says -----------------------------------------------------------------
+    # --- output of the program -----------------------------------------------------------------
 
     def _read_stdout(self) -> bool:
-        """Whether anything was there."""
+        """Whether there was any output."""
         assert self._child
         data = _read(self._child.stdout)
         if data:
@@ -298,8 +297,8 @@ class Runner:
             del self._line[:end]
 
     def _end(self) -> None:
-        """It has ended; its own commands may live on and hold its streams open, which is why only
-        what is there is read."""
+        """The program has ended. Its descendants may hold its streams open, so only the present
+        content of the pipes is read."""
         child = self._child
         assert child
         for _ in range(DRAIN):
@@ -320,7 +319,7 @@ class Runner:
     # --- the clock -----------------------------------------------------------------------------
 
     def _patience(self) -> float | None:
-        """Seconds until there is something to do without being told."""
+        """Seconds until the next timer; None if no timer runs."""
         times = [self._kill_at] if self._kill_at else []
         if self._unsent:
             times.append(time.monotonic() + FLUSH_AGAIN)
@@ -347,7 +346,7 @@ class Runner:
 
 
 def _read(fd: Fd) -> bytes | None:
-    """What is there; empty at the end of the stream, None where there is nothing yet."""
+    """The available bytes; empty at the end of the stream, None if there are none yet."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:
@@ -357,7 +356,7 @@ def _read(fd: Fd) -> bytes | None:
 
 
 def _signals() -> Fd:
-    """Readable once SIGTERM or SIGINT has come."""
+    """A descriptor that becomes readable at SIGTERM or SIGINT."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -375,4 +374,4 @@ def say(**members: Any) -> None:
 
 
 if __name__ == "__main__":
-    Runner().run()
+    PtyRunner().run()

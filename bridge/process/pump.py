@@ -1,12 +1,12 @@
-"""Moves what a CLI writes from its pipe to a file that only grows.
+"""Moves the output of a CLI from its pipe to a file that only grows.
 
-Used by the server and by its launcher, a program of its own; nothing but the standard library.
+Used by the server and by its launcher, a program of its own; imports only the standard library.
 
-One process at a time moves the bytes of a state folder's sessions. A FIFO in that folder
-(ATTENDED) says which: a server keeps it open for writing and holds a lock on it, from its start to
-its end, whatever that end is. A launcher whose server has ended takes the lock for one move at a
-time, as long as it can; if it cannot, another server is there, and the hang-up of the FIFO (no
-process has it open for writing) says when that one has ended, too.
+One process at a time moves the bytes of a state folder's sessions. A FIFO in that folder (ATTENDED)
+decides which one: a server keeps it open for writing and holds a lock on it until its end, also
+until a crash. After the end of its server, a launcher takes the lock for each single move. If it
+cannot take the lock, another server runs, and the hang-up of the FIFO (no process has it open for
+writing) reports the end of that server.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NONBLOCK = os.SPLICE_F_NONBLOCK if hasattr(os, "SPLICE_F_NONBLOCK") else 2
 
 
 def move(pipe: int, out: int, position: int, most: int) -> int:
-    """Move up to `most` bytes to that position of the file. Returns how many; 0: no process has the
-    pipe open for writing, and it is empty. Raises BlockingIOError where nothing is there yet.
+    """Move up to `most` bytes to that position of the file. Returns their number; 0: no process has
+    the pipe open for writing, and it is empty. Raises BlockingIOError if it is only empty.
 
-    The kernel does it in one call: whoever is killed meanwhile has moved a byte, or has not."""
+    The kernel moves them in one call, so a killed process loses and repeats no byte."""
     return os.splice(pipe, out, most, offset_dst=position, flags=_NONBLOCK)
 
 
@@ -58,7 +58,7 @@ def attend(folder: str) -> int:
 
 
 def lock(attended: int) -> bool:
-    """Whether it was to be had."""
+    """Whether the lock was free."""
     try:
         fcntl.flock(attended, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,11 +1,11 @@
-"""Stands in for a CLI that was recorded: prints what it printed, waits where it was told something.
+"""Stands in for a recorded CLI: prints its output, and waits at the places of its input.
 
-    python player.py RECORDING SPEED
+    python replayer.py RECORDING SPEED
 
-A program of its own, with nothing but the standard library, so that it starts in milliseconds.
+A program of its own, with only the standard library, so that it starts in milliseconds.
 The recording is JSON lines `{"t": seconds, "dir": "in"|"out"|"err"|"note", "data": …}`. At an
-"in" line the player waits for a line of the same kind from its own stdin. An answer that decides
-otherwise than the recorded one ends the turn, because what would have followed was never seen.
+"in" line the player waits for a line of the same kind from its own stdin. An answer that differs
+from the recorded decision ends the turn, because the recording has no continuation for it.
 After its last line the recording begins again.
 """
 
@@ -81,7 +81,7 @@ def wait_for(recorded: dict[str, Any], given: Iterator[dict[str, Any]]) -> dict[
 
 
 def decision(line: dict[str, Any]) -> str | None:
-    """What a permission was answered with: Claude Code's `behavior`, or the option's id."""
+    """The answer to a permission: Claude Code's `behavior`, or the option's id."""
     response = line.get("response") or {}
     found = (response.get("response") or {}).get("behavior") or line.get("optionId")
     return str(found) if found else None

@@ -29,6 +29,7 @@ from bridge.process.procfs import MARKER
 from bridge.process.pump import PIPE
 from bridge.process.spool import prepare
 from bridge.sandbox import confine
+from bridge.sandbox.kernel import ConfineError
 
 # Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
@@ -47,10 +48,10 @@ def libraries() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What to start, where: `cwd` is a real path, without symbolic links. `marker` tells its
-    processes from all others (MARKER); `stdin`: it has one, which stays open; otherwise it reads
-    the end of file at once. `group`: limits of its control group (Cgroup.limit). `rules`: what it
-    may do (bridge/sandbox/confine.py); None: whatever this process may."""
+    """A program to start. `cwd` is a real path, without symbolic links. `marker` identifies its
+    processes (MARKER); `stdin`: it has one, which stays open; otherwise it reads the end of file at
+    once. `group`: limits of its control group (Cgroup.limit). `rules`: see sandbox/confine.py;
+    None: it has all rights of this process."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -73,10 +74,10 @@ class Child:
 
 
 def start_child(start: Start, spool: Path | None = None) -> Child:
-    """A child in a session of its own, with its streams on pipes, or one that outlives this
-    process, with its streams in the folder `spool`, which must not exist. Blocks until it runs, for
-    milliseconds. Raises OSError, whose filename is the directory where that is to blame,
-    TimeoutError after STARTS_WITHIN, and ValueError."""
+    """A child in a session of its own, with its streams on pipes; or, with its streams in the
+    folder `spool`, which must not exist, a child that outlives this process. Blocks until it runs,
+    for milliseconds. Raises OSError, with the directory as its filename if that is the problem,
+    TimeoutError after STARTS_WITHIN seconds, and ValueError."""
     argv, rules, checked = start.argv, start.rules, False
     if spool and rules and rules["profile"] == "landlock" and rules.get("uid") is None:
         # As on a pipe without a name, a program may open its own stdout again: /dev/stdout. Another
@@ -85,7 +86,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
     if rules is not None:
-        with contextlib.suppress(confine.Refusal):  # the child will say it
+        with contextlib.suppress(ConfineError):  # the child will say it
             rules, checked = confine.checked(rules), True  # at a fraction of its cost in a fork
     group = Cgroup(start.marker)
     with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):
@@ -166,13 +167,13 @@ def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
         start_new_session=True,
         umask=0o077,
     )
-    child.returncode = 0  # somebody else waits for it
+    child.returncode = 0  # its AgentProcess waits for it
     return child.pid
 
 
 class _Launcher:
-    """process/fork_server.py from the first start on and, where it has ended, another one. It ends
-    with this process, since nobody else has the other side of its socket, or with the last of its
+    """The process of process/fork_server.py, started at the first use and again after its end. It
+    ends with this process, which alone has the other side of its socket, or with the last of its
     children."""
 
     def __init__(self) -> None:
@@ -223,8 +224,8 @@ def launcher() -> int:
 
 
 def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[int]) -> int:
-    """The pid of what an order has become. Raises ConnectionError if nothing has, and never will:
-    it only becomes the program while this side is open."""
+    """The pid of the started program. Raises ConnectionError if it was not and will not be started:
+    the child becomes the program only while this side is open."""
     ours, theirs = socket.socketpair()
     ours.settimeout(STARTS_WITHIN)
     with ours:
@@ -235,7 +236,7 @@ def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[
         raise ConnectionResetError
     if problem is None:
         _kill(int(pid))
-        raise TimeoutError(errno.ETIMEDOUT, f"it was no program after {STARTS_WITHIN:.0f} s")
+        raise TimeoutError(errno.ETIMEDOUT, f"not started within {STARTS_WITHIN:.0f} s")
     if not problem:
         return int(pid)
     with contextlib.suppress(ChildProcessError):

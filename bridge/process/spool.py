@@ -1,13 +1,13 @@
-"""The streams of a child that outlives the server, so that nothing of what it writes is lost.
+"""The streams of a child that outlives the server without loss of output.
 
 A folder per session has `in` (a FIFO that the child itself keeps open), `pipe` (a FIFO, the
-child's stdout), `out` (what came out of that, a file that only grows), `err` (a file, of which the
-end is kept), `exit` (who the child is and, once it has ended, its status: see
-process/fork_server.py) and `sent` (how many bytes were put into `in`).
+child's stdout), `out` (the output of the pipe, a file that only grows), `err` (a file, of which the
+end is kept), `exit` (the child's pid and start time and, once it has ended, its status: see
+process/fork_server.py) and `sent` (the number of bytes that were written to `in`).
 
-While there is a server, it moves what the pipe has to `out` and reads it there; while there is
-none, the launcher moves it (process/pump.py). The next server reads `out` from the place where the
-last one stopped, and sends on stdin exactly what had not been sent.
+A running server moves the output from the pipe to `out` and reads it there; without a server, the
+launcher moves it (process/pump.py). The next server reads `out` from the last position, and sends
+exactly the bytes on stdin that were not sent yet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENT = struct.Struct("QQ")
 
 
 class Uncertain(Exception):
-    """The last server ended while it was writing to stdin: nobody knows how much arrived."""
+    """The last server ended while it was writing to stdin: the number of sent bytes is unknown."""
 
 
 class Spool(Channel):
@@ -57,7 +57,7 @@ class Spool(Channel):
         self._looking: asyncio.TimerHandle | None = None
         self._ended = False  # no process has the pipe open for writing
         self._finishing = False
-        self._last = b""  # what the child left in its pipe and a full disk did not take
+        self._last = b""  # output in the child's pipe that a full disk did not take
         self._pipe: int | None = None  # none: a server that gave the child the file itself
         self._in: int | None = None
         self._writer: _CountingWriter | None = None
@@ -73,7 +73,7 @@ class Spool(Channel):
     def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         self._on_output, self._on_end = on_output, on_end
         self._attend()
-        self._reading = self._loop.call_soon(self._turn)  # what was there before
+        self._reading = self._loop.call_soon(self._turn)  # earlier output
         self._looking = self._loop.call_later(self._patience, self._look)
 
     def write(self, data: bytes) -> None:
@@ -81,7 +81,7 @@ class Spool(Channel):
             self._writer.write(data)
 
     def owe(self, data: bytes) -> None:
-        """`data` is all that stdin should ever have got: send what it has not. Raises Uncertain."""
+        """`data` is all input of the session: send the part that was not sent. Raises Uncertain."""
         if self._writer:
             self._writer.write(data[self._writer.sent() :])
 
@@ -95,7 +95,7 @@ class Spool(Channel):
             self._turn()
 
     def finish(self, then: Callable[[], None]) -> None:
-        """What a descendant still writes after the child's end is not read: it might not stop."""
+        """Later output of descendants is not read: it might not end."""
         self._take_stderr()
         self._on_end = then
         self._paused = False  # it can say no more than it has
@@ -131,7 +131,7 @@ class Spool(Channel):
             self._loop.remove_reader(self._pipe)
 
     def _turn(self) -> None:
-        """Move what has come, and tell of one piece; of more after others have had their turn."""
+        """Move the available output and pass on one piece; further pieces follow in later calls."""
         if self._reading:
             self._reading.cancel()
             self._reading = None
@@ -146,7 +146,7 @@ class Spool(Channel):
             self._size = self._at  # it was cut
         if data:
             self._on_output(data)
-        if self._closed:  # by what the child had said
+        if self._closed:  # by a callback
             return
         if self._at < self._size:
             self._reading = self._loop.call_soon(self._turn)
@@ -157,7 +157,7 @@ class Spool(Channel):
             on_end()
 
     def _move(self) -> None:
-        """From the pipe to the file. What the disk has no room for stays in the pipe."""
+        """Move output from the pipe to the file. If the disk is full, it stays in the pipe."""
         if self._pipe is None:
             self._size = os.fstat(self._out).st_size  # the child itself writes there
             self._at = min(self._at, self._size)
@@ -178,7 +178,7 @@ class Spool(Channel):
             self._ignore()
 
     def _drain(self) -> None:
-        """The child has ended: what it wrote is in the pipe now, and no more of that is moved."""
+        """The child has ended: move only the present content of the pipe."""
         if self._pipe is None:
             self._size = os.fstat(self._out).st_size
             return
@@ -225,7 +225,7 @@ class Spool(Channel):
             return 0
 
     def _take_stderr(self) -> None:
-        """Keep the end, and begin the file anew: the child appends to it."""
+        """Keep the end, and truncate the file: the child appends to it."""
         with contextlib.suppress(OSError), open(self._err, "rb+") as err:
             size = os.fstat(err.fileno()).st_size
             err.seek(max(0, size - STDERR_TAIL))
@@ -269,7 +269,7 @@ def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
         reader = add(folder / pump.PIPE, os.O_RDONLY | os.O_NONBLOCK)
         stdout = add(folder / pump.PIPE, os.O_WRONLY)
         out, err, status = (add(folder / name, append) for name in (pump.OUT, "err", "exit"))
-        add(folder / "sent", os.O_WRONLY | os.O_CREAT)  # here, where nobody waits for the disk
+        add(folder / "sent", os.O_WRONLY | os.O_CREAT)  # here, off the event loop
         _reserve(out, 0, RESERVE)
         _reserve(status, 0, STATUS)
         yield [fifo, stdout, err, reader]

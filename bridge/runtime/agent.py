@@ -28,7 +28,7 @@ class Agent:
     idle_seconds: float
     attachments: Attachments
     steers: bool = False
-    by_the_minute: bool = False
+    resumes_next_minute: bool = False
     rules: tuple[Rule, ...] = ()
     patience: float = 0.0
     audit: Audit = NO_AUDIT

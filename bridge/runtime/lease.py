@@ -59,7 +59,8 @@ class StoredSession:
 class Lease:
     """A holder of the pool. It keeps an idle session for `idle_seconds`, unless another context
     needs the slot; the next session resumes the conversation. `start`: how the next session is
-    launched. `idle`: no task needs the session. `waits_a_minute`: as Adapter.by_the_minute."""
+    launched. `idle`: no task needs the session. `waits_a_minute`: see
+    Adapter.resumes_next_minute."""
 
     def __init__(
         self,

@@ -498,7 +498,7 @@ class TaskManager:
             make=agent.sessions.make,
             prewarm=self._warm,
             idle_seconds=agent.idle_seconds,
-            waits_a_minute=agent.by_the_minute,
+            waits_a_minute=agent.resumes_next_minute,
         )
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self._recorder, questions=questions, lease=lease)

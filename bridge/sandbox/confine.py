@@ -1,96 +1,62 @@
-"""Confines itself and then becomes the program that it is given.
+"""Confines itself and then becomes the program that its arguments name.
 
     python -I -S confine.py RULES -- PROGRAM [ARGUMENT …]
 
-A program of its own, with nothing but the standard library and sandbox/seccomp.py. RULES is one
-JSON object. Only `profile` must be there; what is left out is the value shown here:
+A program of its own. It imports only the standard library and modules of sandbox/ that do the same.
+RULES is one JSON object. Only `profile` is required; the table shows the defaults:
 
-    profile   "none": only what the other members ask for; "landlock": the kernel's own rules, no
+    profile   "none": only the rules of the other members; "landlock": Landlock and seccomp, no
               privileges needed; "bwrap": namespaces, by bubblewrap; "external": the `wrapper`
     write     []    folders and files that may be changed; one that ends in / is made if missing
-    read      null  what may be read and run besides those; null: everything
-    hide      []    what may not be read all the same, unless it is below a path in `write`, `show`
-    show      []    what may be read and run although it is below a path in `hide`
+    read      null  further paths that may be read and run; null: all paths
+    hide      []    paths that may not be read, unless they are below a path in `write` or `show`
+    show      []    paths that may be read and run although they are below a path in `hide`
     same      {}    paths of `write` and `show` that were resolved before: no link may be on the way
                     to one now, and it is the folder with this device and inode, unless null
     connect   null  remote TCP ports; null: all. With "bwrap", []: no network at all
-    bind      null  local TCP ports, 0 for any that is free; null: all
-    scope     true  no signals and no abstract UNIX sockets to who is outside
+    bind      null  local TCP ports, 0 for any free port; null: all
+    scope     true  no signals and no abstract UNIX sockets to processes outside
     unix      null  UNIX sockets with a path: those below `write` where Landlock knows them (ABI 9),
-                    else all; true: all; false: none can be made, but for connected pairs
+                    else all; true: all; false: none can be made, except connected pairs
     limits    {}    by rlimit: "nofile": 1024, "fsize": bytes, "cpu": seconds, "core": 0, …
-    uid, gid  null  whom to become; for a server that is root
-    capabilities [] numbers of those that root keeps ("landlock" only)
-    wrapper   []    the command that comes before PROGRAM ("external" only)
+    uid, gid  null  the user and group to become; for a server that runs as root
+    capabilities [] numbers of the capabilities that root keeps ("landlock" only)
+    wrapper   []    the command in front of PROGRAM ("external" only)
 
-The environment, the working directory and 0-2 are handed on, other descriptors are not; signals
-are as they are by default. Under "landlock" and "bwrap" nothing that is run can gain privileges,
-and system calls are refused as sandbox/seccomp.py says. What is asked for and cannot be had is a
-refusal: exit status 126 and a line on stderr (NOT_STARTED), and PROGRAM has not run.
+PROGRAM inherits the environment, the working directory and the descriptors 0-2, no other ones;
+signals have their default actions. Under "landlock" and "bwrap" no process can gain privileges, and
+sandbox/seccomp.py filters the system calls. If the machine cannot enforce a rule, PROGRAM does not
+run: the exit status is 126, and stderr has one line that begins with NOT_STARTED.
 
-What the kernel's rules do not cover is in docs/security.md. They are bound to files, not to names:
-a file that appears after the start, outside the folders named, is under the rules of its folder.
+docs/security.md lists the limits of the kernel's rules. The rules are bound to files, not to names:
+a file that appears after the start, outside the named folders, has the rules of its folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import resource
 import signal
-import stat
-import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from bridge.sandbox import seccomp
+from bridge.sandbox import bwrap, kernel, landlock, seccomp
+from bridge.sandbox.kernel import ConfineError
+from bridge.sandbox.landlock import is_inside
 
 Rules = Mapping[str, Any]
 REFUSED = 126
 NOT_STARTED = "coding-agent-bridge: not started: "
 PROFILES = ("none", "landlock", "bwrap", "external")
-LEAST_ABI = 3  # of Landlock: before it, truncate() reaches every file
-
-# Rights of Landlock, by bit. Those from 13 on came with ABI 2, 3, 5 and 9.
-_EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE, _IOCTL, _CONNECT_UNIX = (
-    1,
-    2,
-    4,
-    8,
-    1 << 14,
-    1 << 15,
-    1 << 16,
-)
-_MAKE_DEVICES = 1 << 6 | 1 << 11
-_SINCE = ((1, 13), (2, 14), (3, 15), (5, 16), (9, 17))  # ABI: number of rights
-_OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL | _CONNECT_UNIX
-_LOOK = _EXECUTE | _READ | _LIST
-_USE = _READ | _WRITE | _TRUNCATE | _IOCTL
-_BIND, _CONNECT = 1, 2
-_SCOPES = 1 | 2
-DEVICES = tuple(f"/dev/{name}" for name in "null zero full random urandom tty ptmx".split())
-
-# Emptied by "bwrap": where sockets of services and files of others are.
-_PRIVATE = ("/tmp", "/var/tmp", "/run")  # noqa: S108
-_SEEN = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")  # for /etc/resolv.conf
 _ENDINGS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on all machines
 
-
-class Refusal(Exception):
-    """Why it cannot be confined as asked, and what to do."""
-
-
-# --- what may be asked for -----------------------------------------------------------------------
+# --- the members of RULES ------------------------------------------------------------------------
 
 
 def _each(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -144,274 +110,99 @@ _SHAPE: dict[str, tuple[Any, Callable[[Any], bool]]] = {
 
 
 def _complete(given: Any) -> dict[str, Any]:
-    """The rules with nothing left out. Raises Refusal if they are no rules."""
+    """The rules with their defaults. Raises ConfineError if a member is unknown or invalid."""
     if not isinstance(given, Mapping):
-        raise Refusal("RULES must be a JSON object")
+        raise ConfineError("RULES must be a JSON object")
     unknown = sorted(given.keys() - _SHAPE.keys())
     if unknown:
-        raise Refusal(f"RULES: there is no {unknown[0]!r}, only {', '.join(_SHAPE)}")
+        raise ConfineError(f"RULES: unknown member {unknown[0]!r}; known: {', '.join(_SHAPE)}")
     rules = {name: given.get(name, default) for name, (default, _) in _SHAPE.items()}
     for name, (_, test) in _SHAPE.items():
         if not test(rules[name]):
-            raise Refusal(f"RULES: {name} cannot be {json.dumps(rules[name], default=str)}")
+            raise ConfineError(f"RULES: {name} cannot be {json.dumps(rules[name], default=str)}")
     written = [os.path.realpath(path) for path in rules["write"]]
     for path in map(os.path.realpath, rules["hide"]):
-        above = [one for one in written if _inside(path, one)]
+        above = [one for one in written if is_inside(path, one)]
         if above:
-            raise Refusal(
-                f"{path} is to be hidden, and {above[0]}, which has it, to be written: take one of "
-                "them (such as another workspace)"
+            raise ConfineError(
+                f"{path} must be hidden and lies in {above[0]}, which must be writable: change one "
+                "of them (for example, use another workspace)"
             )
     return rules
 
 
 def checked(given: Any) -> dict[str, Any]:
-    """These rules, with nothing left out. Raises Refusal, which says why they cannot be had on this
-    machine, and what to do. Changes nothing, and runs nothing: what only running them shows, as
-    where a system forbids bubblewrap its namespaces, `confine.py RULES -- /bin/true` does."""
+    """The rules with their defaults. Raises ConfineError with the reason and the remedy if this
+    machine cannot enforce them. Changes nothing and runs nothing. Some problems appear only in a
+    trial, for example that the system forbids namespaces to bubblewrap: for these, run
+    `confine.py RULES -- /bin/true`."""
     rules = _complete(given)
     _check_identity(rules)
     if rules["profile"] in ("landlock", "bwrap"):
         _check_kernel(rules)
     if rules["profile"] == "bwrap" and not _on_path("bwrap"):
-        raise Refusal("bwrap was not found: install bubblewrap, or choose another profile")
+        raise ConfineError("bwrap was not found: install bubblewrap, or choose another profile")
     if rules["profile"] == "external" and not rules["wrapper"]:
-        raise Refusal("the profile external needs a wrapper, the command to run it by")
+        raise ConfineError("the profile external needs a wrapper: a command in front of the CLI")
     return rules
 
 
 def problem(given: Any) -> str | None:
-    """What checked() has against them, if it has anything."""
+    """The text of the ConfineError that checked() raises for these rules, if it raises one."""
     try:
         checked(given)
-    except Refusal as refusal:
-        return str(refusal)
+    except ConfineError as error:
+        return str(error)
     return None
 
 
 def _check_identity(rules: Rules) -> None:
     root = os.geteuid() == 0
     if not root and (rules["uid"] is not None or rules["gid"] is not None):
-        raise Refusal("only root can become another user: leave out uid and gid")
+        raise ConfineError("only root can become another user: leave out uid and gid")
     if rules["uid"] is not None and rules["gid"] is None:
-        raise Refusal("uid needs a gid, or it would keep the group of root")
+        raise ConfineError("uid needs a gid, or the process would keep the group of root")
     if root and not rules["uid"] and "nproc" in rules["limits"]:
-        raise Refusal("nproc does not bind root: give a uid and gid, or limit the control group")
+        raise ConfineError(
+            "nproc does not bind root: give a uid and gid, or limit the control group"
+        )
 
 
 def _check_kernel(rules: Rules) -> None:
-    abi = landlock_abi()
+    abi = landlock.abi()
     ports = rules["connect"] is not None or rules["bind"] is not None
     needs = (
-        (rules["profile"] == "landlock", LEAST_ABI, "6.2", "keep files from being changed"),
+        (rules["profile"] == "landlock", landlock.LEAST_ABI, "6.2", "protect files from changes"),
         (ports, 4, "6.7", "limit TCP ports (connect, bind)"),
         (rules["scope"], 6, "6.12", "keep signals in (scope)"),
     )
     for asked, least, version, what in needs:
         if asked and abi < least:
-            raise Refusal(
-                f"the kernel cannot {what}: that needs Landlock ABI {least} (Linux {version}), and "
-                f"here is {abi or 'no Landlock'}. Leave it out, or choose another profile"
+            raise ConfineError(
+                f"the kernel cannot {what}: this needs Landlock ABI {least} (Linux {version}), and "
+                f"the kernel has {f'ABI {abi}' if abi else 'no Landlock'}. Leave the rule out, or "
+                "choose another profile"
             )
-    if not seccomp.known(os.uname().machine):
-        raise Refusal(f"no filter for system calls on {os.uname().machine}: choose another profile")
+    machine = os.uname().machine
+    if not seccomp.known(machine):
+        raise ConfineError(f"no filter for system calls on {machine}: choose another profile")
 
 
 def _on_path(program: str) -> bool:
     return any(os.access(os.path.join(path, program), os.X_OK) for path in os.get_exec_path())
 
 
-def _inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-# --- Landlock ------------------------------------------------------------------------------------
-
-
-@cache
-def landlock_abi() -> int:
-    """The version of Landlock that the running kernel has; 0: none, or it is switched off."""
-    if sys.platform != "linux":
-        return 0
-    size, version = ctypes.c_size_t(0), 1
-    found = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, size, version)
-    return max(0, int(found))
-
-
-def _done(what: str, result: int) -> int:
-    if result < 0:
-        raise Refusal(f"{what}: {os.strerror(ctypes.get_errno())}")
-    return result
-
-
-class _Ruleset:
-    """Rules of Landlock, until they are put into force. `files`: whether they are about files."""
-
-    def __init__(self, files: bool, net: int, scopes: int, left: int = 0) -> None:
-        """`left`: rights to files that everybody keeps."""
-        rights = max(count for abi, count in _SINCE if abi <= landlock_abi())
-        self._handled = ((1 << rights) - 1) & ~left if files else 0
-        self._fd = -1
-        if self._handled or net or scopes:
-            attributes = struct.pack("QQQ", self._handled, net, scopes)
-            size = ctypes.c_size_t(len(attributes))
-            made = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), attributes, size, 0)
-            self._fd = _done("no rules of Landlock", made)
-
-    def allow_path(self, path: str, rights: int, same: Mapping[str, Any] = {}) -> None:
-        """Allow it for what is there, and for what is below. Not being there is no error."""
-        try:
-            fd = _opened(path, same)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError:
-            if rights & _WRITE:
-                raise
-            return  # whoever may not reach it now will not be able to read it
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            rights &= _OF_FILES
-        self._add(1, struct.pack("=Qi", rights & self._handled, fd), path)
-        os.close(fd)
-
-    def allow_port(self, port: int, right: int) -> None:
-        self._add(2, struct.pack("QQ", right, port), f"port {port}")
-
-    def _add(self, kind: int, rule: bytes, what: str) -> None:
-        added = _LIBC.syscall(ctypes.c_long(_ADD_RULE), self._fd, kind, rule, 0)
-        _done(f"no rule for {what}", added)
-
-    def enforce(self) -> None:
-        if self._fd >= 0:
-            done = _LIBC.syscall(ctypes.c_long(_RESTRICT_SELF), self._fd, 0)
-            _done("Landlock", done)
-            os.close(self._fd)
-
-
-def _opened(path: str, same: Mapping[str, Any]) -> int:
-    """A descriptor of what is there. Raises Refusal if it is not what `same` knows, OSError."""
-    flags = os.O_PATH | os.O_CLOEXEC
-    plain = path.rstrip("/")
-    if plain not in same:
-        return os.open(path, flags)
-    fd = os.open(plain, flags | os.O_NOFOLLOW)
-    found, known = os.fstat(fd), same[plain]
-    moved = os.readlink(f"/proc/self/fd/{fd}") != plain
-    if moved or stat.S_ISLNK(found.st_mode) or (known and [found.st_dev, found.st_ino] != [*known]):
-        os.close(fd)
-        raise Refusal(
-            f"{plain} is not what it was when the server started: another folder or a link is in "
-            "its place. If you have replaced it, restart the server"
-        )
-    return fd
-
-
-def _make_folder(path: str, same: Mapping[str, Any]) -> None:
-    """A folder that ends in /, with those above it. Raises OSError where a link is in the way."""
-    if path.rstrip("/") not in same:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        return
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open("/", flags)
-    for name in path.strip("/").split("/"):
-        try:
-            below = os.open(name, flags, dir_fd=fd)
-        except FileNotFoundError:
-            os.mkdir(name, 0o700, dir_fd=fd)
-            below = os.open(name, flags, dir_fd=fd)
-        os.close(fd)
-        fd = below
-    os.close(fd)
-
-
-def _ruleset(rules: Rules) -> _Ruleset:
-    files = rules["profile"] == "landlock"
-    connect, bind = rules["connect"], rules["bind"]
-    net = (_CONNECT if connect is not None else 0) | (_BIND if bind is not None else 0)
-    left = _CONNECT_UNIX if rules["unix"] else 0
-    ruleset = _Ruleset(files, net, _SCOPES if rules["scope"] else 0, left)
-    for ports, right in ((connect, _CONNECT), (bind, _BIND)):
-        for port in ports or ():
-            ruleset.allow_port(port, right)
-    if files:
-        for path in DEVICES:
-            ruleset.allow_path(path, _USE)
-        for path in rules["write"]:
-            terminals = 0 if _inside(path, "/dev") else _IOCTL
-            ruleset.allow_path(path, ~(_MAKE_DEVICES | terminals), rules["same"])
-        for path in rules["show"]:
-            ruleset.allow_path(path, _LOOK, rules["same"])
-        hidden = [os.path.realpath(path) for path in rules["hide"]]
-        for path in ["/"] if rules["read"] is None else rules["read"]:
-            for part, rights in _beside(os.path.realpath(path), hidden):
-                ruleset.allow_path(part, rights)
-    return ruleset
-
-
-def _beside(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """What can be allowed of `path` so that the hidden is not: where nothing of it is hidden, the
-    whole; otherwise its parts. Names may be listed there, also those of what is hidden."""
-    if any(_inside(path, one) for one in hidden):
-        return
-    below = [one for one in hidden if _inside(one, path)]
-    if not below:
-        yield path, _LOOK
-        return
-    yield path, _LIST
-    leads = {one[len(path.rstrip("/")) + 1 :].partition("/")[0] for one in below}
-    try:
-        entries = list(os.scandir(path))
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_symlink():  # where it leads to has rules of its own
-            continue
-        if entry.name in leads:
-            yield from _beside(entry.path, below)
-        else:
-            yield entry.path, _LOOK
-
-
-# --- putting it into force -----------------------------------------------------------------------
+# --- enforcement ---------------------------------------------------------------------------------
 
 
 def wrap(rules: Rules, argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv` under these checked rules, from within this program: `argv`
-    itself, or what comes before it."""
+    """The command for execvp() that runs `argv` under these checked rules: `argv` itself, or `argv`
+    behind the command of the profile."""
     if rules["profile"] == "external":
         return [*rules["wrapper"], *argv]
     if rules["profile"] == "bwrap":
-        return [*_bubblewrap(rules), *argv]
+        return [*bwrap.command(rules), *argv]
     return list(argv)
-
-
-def _bubblewrap(rules: Rules) -> list[str]:
-    """It is the child of whoever started this program, and ends with that: the shim, which outlives
-    the server. Signals to the group are meant for the program, not for bwrap, which ignores them
-    (see main); so a second one of these must restore them inside."""
-    command = ["bwrap", "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    command += ["--die-with-parent", "--cap-drop", "ALL"]
-    command += ["--unshare-net"] if rules["connect"] == [] else []
-    for path in ["/"] if rules["read"] is None else rules["read"]:
-        command += ["--ro-bind-try", path, path]
-    # For root, bwrap leaves the kernel's settings as they are: it takes them for read-only.
-    command += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
-    for path in filter(os.path.isdir, _PRIVATE):
-        command += ["--tmpfs", path]
-    hidden = [os.path.realpath(path) for path in rules["hide"] if os.path.exists(path)]
-    folders = [path for path in hidden if os.path.isdir(path)]
-    for path in hidden:
-        command += ["--tmpfs", path] if path in folders else ["--ro-bind", "/dev/null", path]
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    for path in (*_SEEN, sys.base_prefix, sys.prefix, os.path.dirname(sys.executable), own):
-        command += ["--ro-bind-try", path, path]
-    for path in rules["show"]:
-        command += ["--ro-bind-try", path, path]
-    for path in rules["write"]:
-        command += ["--bind-try", path, path]
-    for path in folders:
-        command += ["--remount-ro", path]
-    again = [sys.executable, "-I", "-S", os.path.abspath(__file__), '{"profile":"none"}']
-    return [*command, "--", *again, "--"]
 
 
 def _limit(limits: Mapping[str, int]) -> None:
@@ -430,69 +221,52 @@ def _change_user(uid: int | None, gid: int | None) -> None:
         os.setresuid(uid, uid, uid)
 
 
-def _drop_capabilities(kept: Sequence[int]) -> None:
-    """For good: without new privileges, even root gets no more than it has."""
-    mask = sum(1 << number for number in set(kept))
-    low, high = mask & 0xFFFFFFFF, mask >> 32
-    header = struct.pack("Ii", 0x20080522, 0)
-    _done("capabilities", _LIBC.capset(header, struct.pack("6I", low, low, 0, high, high, 0)))
-
-
-def prctl(option: int, value: int, pointer: Any = 0) -> None:
-    """prctl(2). Raises Refusal."""
-    zero = ctypes.c_ulong(0)
-    _done(f"prctl {option}", _LIBC.prctl(option, ctypes.c_ulong(value), pointer, zero, zero))
-
-
 def enforce(rules: Rules) -> None:
-    """All of the checked rules that a process can follow itself. PR_SET_DUMPABLE is not among
-    them: execve sets it anew, and without it the server could not tell its processes by their
-    environment."""
+    """Enforce all checked rules that a process can follow itself. Raises ConfineError, OSError.
+    PR_SET_DUMPABLE is not among them: execve() resets it, and without it the server could not
+    find its processes by their environment."""
     _limit(rules["limits"])
     _change_user(rules["uid"], rules["gid"])
     for path in rules["write"]:
         if path.endswith("/"):
-            _make_folder(path, rules["same"])
-    if rules["profile"] == "bwrap":  # which looks the paths up again, an instant later
+            landlock.make_folder(path, rules["same"])
+    if rules["profile"] == "bwrap":  # bwrap resolves the paths again, an instant later
         for path in (*rules["write"], *rules["show"]):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                os.close(_opened(path, rules["same"]))
-    kernel = rules["profile"] in ("landlock", "bwrap")
-    ruleset = _ruleset(rules) if kernel else None
-    if ruleset:
-        prctl(_SET_NO_NEW_PRIVS, 1, ctypes.c_ulong(0))
-        if rules["profile"] == "landlock":  # bwrap needs them, where it has them, and drops them
-            _drop_capabilities(rules["capabilities"])
+                os.close(landlock.open_path(path, rules["same"]))
+    if rules["profile"] in ("landlock", "bwrap"):
+        ruleset = landlock.ruleset(rules)
+        kernel.forbid_new_privileges()
+        if rules["profile"] == "landlock":  # bwrap needs its capabilities and drops them itself
+            kernel.drop_capabilities(rules["capabilities"])
         ruleset.enforce()
-        code = seccomp.program(rules["unix"] is not False)
-        lines = ctypes.create_string_buffer(code, len(code))
-        program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(lines))
-        prctl(_SET_SECCOMP, _FILTER, program)
+        kernel.filter_system_calls(seccomp.program(rules["unix"] is not False))
 
 
 def reset_signals(ignored: Sequence[int]) -> None:
-    """As they are by default, whatever this process was started with, but for these."""
+    """Give all signals their default actions and unblock them; ignore those in `ignored`."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def refused(become: Callable[[], object], program: str) -> str:
-    """Why `become`, which confines this process and makes it that program, has come back."""
+    """Call `become`, which confines this process and executes `program`. Returns, if it returns at
+    all, the reason why the program does not run."""
     try:
         become()
-    except Refusal as refusal:
-        return str(refusal)
+    except ConfineError as error:
+        return str(error)
     except OSError as error:
         name = error.filename or program
-        return f"{name}: {error.strerror} (is it where `read` or `write` of the rules allow it?)"
+        return f"{name}: {error.strerror} (check that `read` or `write` of the rules allow it)"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return f"{program} did not run"
 
 
 def _main(arguments: Sequence[str]) -> str:
-    """Become the program. Returns why not."""
+    """Become the program. Returns the reason if that fails."""
     if len(arguments) < 3 or arguments[1] != "--":
         return "usage: confine.py RULES -- PROGRAM [ARGUMENT …]"
     try:

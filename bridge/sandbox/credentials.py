@@ -42,7 +42,7 @@ CLIS = (
 STATES = ("${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge",)  # of this and other servers
 HIDDEN = (*KEYS, *CODE, *CLOUDS, *PEOPLE, *CLIS, *STATES)
 
-# A CLI that is told of a cloud is meant to have what is needed for it.
+# A CLI with the variables of a cloud may read the credentials for that cloud.
 _TOLD = {
     "AWS_": "~/.aws",
     "AZURE_": "~/.azure",
@@ -62,7 +62,7 @@ _INSTEAD = {
 
 
 def hidden(environment: Mapping[str, str], reads: Iterable[str]) -> tuple[str, ...]:
-    """What is hidden from a CLI that sees `environment`. `reads`: what it is meant to read."""
+    """The paths to hide from a CLI with this `environment`. `reads`: paths that it must read."""
     told = [
         path for name, path in _TOLD.items() if any(one.startswith(name) for one in environment)
     ]
@@ -76,7 +76,7 @@ def hidden(environment: Mapping[str, str], reads: Iterable[str]) -> tuple[str, .
 
 
 def instead(paths: Iterable[str], environment: Mapping[str, str], scratch: str) -> dict[str, str]:
-    """Variables for tools that fail where they cannot read what is hidden."""
+    """Variables for tools that fail if they cannot read hidden files."""
     found = {}
     for written in paths:
         if written in _INSTEAD and os.path.exists(resolve(written, environment)):

@@ -1,4 +1,4 @@
-"""What the sandbox refused to a CLI, recognised in the words with which it failed."""
+"""Denials of the sandbox, recognised in the error messages of a CLI."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def _could_write(path: str) -> bool:
-    """Whether the server itself could: else it is no matter of the sandbox."""
+    """Whether the server itself could: else the sandbox did not cause the failure."""
     while not os.path.lexists(path) and path != "/":
         path = os.path.dirname(path)
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)

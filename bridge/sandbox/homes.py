@@ -1,9 +1,9 @@
-"""The private folders that CLIs have inside a sandbox instead of the operator's (adapter.Home).
+"""The private folders of CLIs inside a sandbox (files.home.Home), instead of the operator's.
 
-Landlock only adds rights: in a folder that an agent may write, no file can be kept from it. So an
-agent writes in none of the operator's folders. It has a folder of its own, of which it can write
-only some parts, and in which everything else is a link to what the operator has. The top of that
-folder is the server's: nothing that an agent does can put a file of settings there.
+Landlock only adds rights: an agent that may write a folder may write every file in it. So an agent
+writes in none of the operator's folders. It has a folder of its own. It can write only some parts
+of it; all other entries are links to the operator's files. The top of that folder belongs to the
+server, so an agent cannot put a settings file there.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class PrivateHome:
             self._enter(home.index, cwd)
 
     def _enter(self, index: Index, cwd: str) -> None:
-        """The content until now is the server's own copy: what the agent can write, it may have
-        changed."""
+        """The old content comes from the server's own copy: the agent may have changed the file
+        that it can write."""
         folder = Path(self.folder)
         own = folder / f".{index.name}"
         found = (one for one in (own, Path(self.source, index.name)) if one.is_file())
@@ -132,8 +132,8 @@ def _mirror(
     owner: Owner,
     links: Mapping[str, str] = NOTHING,
 ) -> None:
-    """Links in `target` to all that is in `source`, but for the paths of `state`, which are the
-    agent's. No agent can write in `target`: what is there is what the server put there."""
+    """Links in `target` to all entries of `source`, except the paths of `state`, which belong to
+    the agent. No agent can write in `target`: only the server makes entries there."""
     _make_folder(target, owner, passage=True)
     theirs = {}
     with contextlib.suppress(OSError):  # there is none, or none that this user may read
@@ -195,7 +195,7 @@ def _write(
 
 
 def _copy(source: Path, target: Path, parts: Sequence[str], owner: Owner) -> None:
-    """Copy a regular file. What is missing in `source` becomes an empty one. Raises OSError."""
+    """Copy a regular file. A missing one becomes an empty file. Raises OSError."""
     *folders, name = parts
     with _opened(target, folders, make=True, owner=owner) as into:
         new = os.open(name, NEW_FILE, 0o600, dir_fd=into)

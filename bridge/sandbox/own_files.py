@@ -1,8 +1,8 @@
 """Files that only the server and its operator may change: settings, secrets, state, the audit log.
 
-An agent that could replace one of them would configure the server, or read what it keeps. None of
-them may lie where an agent may write. Each folder counts in which a name of the path is looked up,
-symbolic links included: whoever can write into one of them decides where the path leads.
+An agent that could replace one of them would configure the server or read its data. None of them
+may lie where an agent may write. Each folder in which a name of the path is looked up counts,
+symbolic links included: write access to one of them decides the target of the path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reachable(path: str, writable: Iterable[str]) -> str | None:
 
 
 def _places(path: str) -> Iterator[str]:
-    """The real folders in which a name of `path` is looked up, and what it leads to."""
+    """The real folders in which a name of `path` is looked up, and its target."""
     left, at, links = os.path.abspath(os.path.expanduser(path)).split("/")[::-1], "/", 0
     while left:
         name = left.pop()

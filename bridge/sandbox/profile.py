@@ -1,5 +1,5 @@
-"""What an agent's CLI may reach, and how much of the machine it may take: the rules for
-bridge/sandbox/confine.py, which is put in front of it."""
+"""The sandbox profile of an agent: the rules for bridge/sandbox/confine.py, which comes before the
+CLI in its command, and its resource limits."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from bridge.files.folders import (
     remove,
 )
 from bridge.files.home import Home
-from bridge.sandbox import confine
+from bridge.sandbox import confine, landlock
 from bridge.sandbox.credentials import HIDDEN, instead
 from bridge.sandbox.homes import PrivateHome, private_homes, resolve
+from bridge.sandbox.landlock import is_inside
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(confine.__file__)))
 CHECK_WITHIN = 20.0  # seconds
 SCOPES_SINCE, SOCKETS_SINCE = 6, 9  # ABI of Landlock
 # Where semaphores are, which sem_open(3) and so every pool of processes in Python needs.
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
-# Tools that fail where they cannot write their caches. Whoever may write into those of the user
-# chooses what the user's own builds are made of, so that agents have their own.
+# Tools that fail if they cannot write their caches. Write access to the caches of the user would
+# change the user's own builds, so agents have caches of their own.
 CACHES = {
     "npm_config_cache": "npm",
     "PIP_CACHE_DIR": "pip",
@@ -52,8 +53,8 @@ CACHES = {
     "GOMODCACHE": "go-mod",
     "GRADLE_USER_HOME": "gradle",
 }
-AHEAD = "session-"  # what folders of sessions are called that were started for nobody yet
-# Without it, root writes only what is root's; where it may write is Landlock's matter.
+AHEAD = "session-"  # begins the names of folders of prewarmed sessions
+# Without it, root writes only root's files. Landlock limits the paths.
 _DAC_OVERRIDE = 1
 # In the sandbox: whether the CLI can be started, and whether it can work.
 _TRY = """
@@ -64,7 +65,7 @@ test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom a CLI runs as."""
+    """The user of the CLI processes."""
 
     name: str
     uid: int
@@ -78,10 +79,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The boundary of one agent's CLIs, on top of which they may write in their workspace and in a
+    """The boundary of one agent's CLIs. In addition, they may write in their workspace and in a
     folder below `scratch`, which is their TMPDIR, and read the folder of their attachments.
 
-    `writes`, `hidden`, `shown` (what is not hidden after all): further paths; `~` and
+    `writes`, `hidden`, `shown` (exceptions from `hidden`): further paths; `~` and
     `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
     `ports`: the remote TCP ports that it may connect to; None for all. `wrapper`: the command of
     "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
@@ -112,7 +113,7 @@ class Sandbox:
         return ", ".join(words)
 
     def command(self, cwd: str, folder: str | None = None) -> tuple[str, ...]:
-        """What comes before the CLI's own command."""
+        """The command in front of the CLI's own command."""
         return (*PROGRAM, json.dumps(self.rules(cwd, folder)), "--")
 
     def prepare(self, cwd: str, conversation: str | None = None) -> None:
@@ -128,9 +129,9 @@ class Sandbox:
             raise LaunchError(problem, str(error.strerror)) from error
 
     def temporary_folder(self, whose: str = "", session: str | None = None) -> str:
-        """The folder for temporary files and caches of the CLIs that work for one principal, whose
-        id is `whose`; made if it is missing. `session`: the id of one that was started ahead and
-        works for nobody yet; it shares its folder with no other. Raises OSError."""
+        """The folder for temporary files and caches of the CLIs of one principal; `whose` is its
+        id. It is made if it is missing. `session`: the id of a prewarmed session, which has no
+        principal yet; it shares its folder with no other session. Raises OSError."""
         digest = hashlib.sha256(whose.encode()).hexdigest()[:32]
         name = f"{AHEAD}{session}" if session else digest
         group = self.user.gid if self.user else None
@@ -142,8 +143,8 @@ class Sandbox:
         return os.path.join(self.scratch, name)
 
     def variables(self, temporary: str | None = None) -> dict[str, str]:
-        """The CLI's environment, with that folder for temporary files. What it has of its own stays
-        as it is."""
+        """The CLI's environment, with that folder for temporary files. Variables that the CLI has
+        already stay unchanged."""
         own = Path(temporary or self.temporary_folder())
         caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
         homes = dict(found for one in self.homes for found in one.variables.items())
@@ -153,7 +154,7 @@ class Sandbox:
 
     @property
     def walls(self) -> bool:
-        """Whether it keeps the CLI out of anything, by rules of ours."""
+        """Whether rules of the bridge limit the CLI."""
         return self.profile in ("landlock", "bwrap")
 
     def rules(
@@ -167,8 +168,8 @@ class Sandbox:
             return rules | {"wrapper": list(self.wrapper)}
         if not self.walls:
             return rules
-        landlock = self.profile == "landlock"
-        shared = [SHARED_MEMORY] if landlock else []  # bubblewrap makes one of its own
+        by_landlock = self.profile == "landlock"
+        shared = [SHARED_MEMORY] if by_landlock else []  # bubblewrap makes one of its own
         own = temporary or self.temporary_folder()
         rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
         rules["write"] += [path for home in self.homes for path in home.writes]
@@ -178,12 +179,12 @@ class Sandbox:
             fresh = {one: _identity(one) for one in (own, *rules["show"], *homes)}
             rules["same"] = {cwd: None, **fresh, **self.known}
         open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
-        above = [] if any(_inside(self.scratch, one) for one in open_) else [self.scratch]
+        above = [] if any(is_inside(self.scratch, one) for one in open_) else [self.scratch]
         hidden = [*map(self.path, self.hidden), *above]  # what others have there
         rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
-        if landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
+        if by_landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
-        rules["scope"] = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        rules["scope"] = not by_landlock or landlock.abi() >= SCOPES_SINCE
         rules["unix"] = True if self.sockets else None if self._knows_sockets else False
         if self.ports is not None:
             rules["connect"] = list(self.ports)
@@ -192,25 +193,25 @@ class Sandbox:
     @property
     def _knows_sockets(self) -> bool:
         """Whether the boundary itself tells UNIX sockets by their path."""
-        return self.profile == "landlock" and confine.landlock_abi() >= SOCKETS_SINCE
+        return self.profile == "landlock" and landlock.abi() >= SOCKETS_SINCE
 
     @property
     def left_open(self) -> tuple[str, ...]:
-        """What the boundary leaves open on this machine, by name, for whoever runs the server."""
+        """The gaps of the boundary on this machine, by name, for the operator."""
         if not self.walls:
             return ()
-        landlock = self.profile == "landlock"
-        scoped = not landlock or confine.landlock_abi() >= SCOPES_SINCE
+        by_landlock = self.profile == "landlock"
+        scoped = not by_landlock or landlock.abi() >= SCOPES_SINCE
         names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
         names += ["UDP"]
         names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []
         names += [] if scoped else ["signals to this user's processes (Linux 6.12)"]
-        names += [f"{SHARED_MEMORY}, shared by all agents"] if landlock else []
+        names += [f"{SHARED_MEMORY}, shared by all agents"] if by_landlock else []
         return tuple(names)
 
     def settled(self, workspaces: Iterable[str]) -> Sandbox:
-        """With its paths resolved for good, for an agent that may work below these real
-        `workspaces`. What an agent puts in the place of one of them later ends in a refusal."""
+        """A copy with resolved paths, for an agent that may work below these real `workspaces`. If
+        an agent replaces one of them later, its sessions are refused."""
         writes = tuple(map(self._real, self.writes))
         known = {one.rstrip("/"): _identity(one) for one in (*writes, *workspaces)}
         return replace(self, writes=writes, known=known)
@@ -222,16 +223,16 @@ class Sandbox:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What it may write besides its workspace and its own folders."""
+        """The writable paths besides the workspace and the agent's own folders."""
         return tuple(map(self.path, self.writes))
 
     def path(self, written: str) -> str:
-        """Where a path is that was written with `~` or a variable of the CLI's."""
+        """A path that is written with `~` or a variable of the CLI, resolved."""
         return resolve(written, self.environment)
 
     def check(self, binary: str, workspace: str) -> None:
-        """Raises ConfigurationError where there is no such boundary on this machine, or no work
-        could be done in it."""
+        """Raises ConfigurationError if this machine does not support the boundary, or if the CLI
+        could not work in it."""
         trial = ["/bin/sh", "-c", _TRY, "sh", binary, workspace if self.user else ""]
         command = [*self.command(workspace), *trial]
         try:
@@ -241,20 +242,16 @@ class Sandbox:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile}: {error}") from None
         if done.returncode:
-            problem = refusal(done.returncode, done.stderr) or done.stderr.strip()
+            problem = launch_refusal(done.returncode, done.stderr) or done.stderr.strip()
             problem = problem or f"exit status {done.returncode}"
-            raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile} cannot be had: {problem}")
+            raise ConfigurationError(f"BRIDGE_SANDBOX={self.profile} is not available: {problem}")
 
     def close(self) -> None:
-        """Remove what was only temporary, once the CLIs are gone."""
+        """Remove temporary folders after the end of the CLIs."""
         if self.temporary:
             for path in (self.scratch, *(os.path.dirname(one.folder) for one in self.homes)):
                 with closing(open_folder(os.path.dirname(path))) as parent:
                     remove(os.path.basename(path), parent)
-
-
-def _inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _identity(path: str) -> list[int] | None:
@@ -268,16 +265,16 @@ def _identity(path: str) -> list[int] | None:
 _WORDS = {"nofile": "open files", "fsize": "bytes a file", "nproc": "processes"}
 
 
-def refusal(code: int | None, stderr: str) -> str | None:
-    """Why a CLI has not run, if that is what it means that its process ended so."""
+def launch_refusal(code: int | None, stderr: str) -> str | None:
+    """The reason why the sandbox did not start a CLI; None for any other exit."""
     if code != confine.REFUSED or not stderr.startswith(confine.NOT_STARTED):
         return None
     return stderr.removeprefix(confine.NOT_STARTED).strip()
 
 
 def best() -> str:
-    """The profile that `auto` is on this machine."""
-    scope = confine.landlock_abi() >= SCOPES_SINCE
+    """The profile of `auto` on this machine."""
+    scope = landlock.abi() >= SCOPES_SINCE
     return "none" if confine.problem({"profile": "landlock", "scope": scope}) else "landlock"
 
 
@@ -328,7 +325,7 @@ def make_homes(
 
 
 def let_through(folder: Path, user: User) -> None:
-    """Let the user reach what is his inside, and see nothing else of it."""
+    """Let the user reach its own entries by name, without a list of the others."""
     with closing(open_folder(folder.resolve())) as fd:
         keep_own(fd, user.gid, PASSAGE)
 
@@ -336,12 +333,12 @@ def let_through(folder: Path, user: User) -> None:
 def find_user(wanted: str) -> User:
     """BRIDGE_SANDBOX_USER. Raises ConfigurationError."""
     if os.geteuid() != 0:
-        text = "only a server that is root can run CLIs as somebody else"
+        text = "only a server that runs as root can run CLIs as another user"
         raise ConfigurationError(f"BRIDGE_SANDBOX_USER={wanted}: {text}; unset it.")
     try:
         found = pwd.getpwuid(int(wanted)) if wanted.isdigit() else pwd.getpwnam(wanted)
     except (KeyError, OverflowError):
-        raise ConfigurationError(f"BRIDGE_SANDBOX_USER: there is no user {wanted}.") from None
+        raise ConfigurationError(f"BRIDGE_SANDBOX_USER: unknown user {wanted}.") from None
     if found.pw_uid == 0:
         raise ConfigurationError(f"BRIDGE_SANDBOX_USER={wanted} is root; take another user.")
     return User(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
@@ -352,6 +349,6 @@ def ports(words: Iterable[str]) -> tuple[int, ...] | None:
     found = []
     for word in words:
         if not word.isdigit() or int(word) > 65535:
-            raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {word!r} is no port.")
+            raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {word!r} is not a port (0 to 65535).")
         found.append(int(word))
     return tuple(found) or None

@@ -1,9 +1,9 @@
 """The filter for system calls of confined programs (bridge/sandbox/confine.py), for seccomp(2).
 
-What is refused: system calls that no coding tool needs, typing into terminals, kinds of sockets
-that Landlock's rules for ports do not cover, TCP connections that are made while data is sent,
-processes that begin in another control group, modes with a set-user-id or set-group-id bit, and,
-unless they are allowed, UNIX sockets that could be connected to a service of the machine.
+It refuses system calls that no coding tool needs, typing into terminals, kinds of sockets that
+Landlock's rules for ports do not cover, TCP connections that are made while data is sent, processes
+that begin in another control group, modes with a set-user-id or set-group-id bit, and, unless they
+are allowed, UNIX sockets that could be connected to a service of the machine.
 
 Nothing but the standard library: the programs that use it run without anything else.
 """
@@ -26,13 +26,13 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _SET_ID = 0o6000
 _CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE: only then open() has a mode
 
-_FAST_OPEN = 0x20000000  # MSG_FASTOPEN: a connection that no rule for connect() sees
+_FAST_OPEN = 0x20000000  # MSG_FASTOPEN: a connection outside of the rules for connect()
 
-# Per machine: AUDIT_ARCH, socket(), socketpair(), ioctl(), open(), openat(), and by number those
-# that have a mode, with the place of that argument: chmod, fchmod, fchmodat, fchmodat2, creat,
-# mknod, mknodat, mkdir, mkdirat; the same for the flags of sendto, sendmsg, sendmmsg. The last are
-# what no coding tool needs: keyrings, BPF, perf,
-# userfaultfd, io_uring (whose sockets no filter sees), files by handle, modules, another kernel.
+# Per machine: AUDIT_ARCH, socket(), socketpair(), ioctl(), open(), openat(), and by number the
+# calls with a mode, with the place of that argument: chmod, fchmod, fchmodat, fchmodat2, creat,
+# mknod, mknodat, mkdir, mkdirat; the same for the flags of sendto, sendmsg, sendmmsg. No coding
+# tool needs the last ones: keyrings, BPF, perf, userfaultfd, io_uring (a filter does not see its
+# sockets), files by handle, modules, another kernel.
 _MACHINES: dict[
     str,
     tuple[int, int, int, int, int | None, int, dict[int, int], dict[int, int], tuple[int, ...]],
@@ -60,12 +60,12 @@ def known(machine: str) -> bool:
 @cache
 def program(unix: bool = True) -> bytes:
     """The filter for this machine, as an array of struct sock_filter. `unix`: UNIX sockets may be
-    made; without it only connected pairs of them can be had."""
+    made; without it, only connected pairs of them."""
     arch, socket, pair, ioctl, open_, openat, modes, sends, denied = _MACHINES[os.uname().machine]
     code = [
         *(_load(4), *_unless(_EQUAL, arch, _ENOSYS)),  # 32-bit programs
         *(_load(0), *_if(_ABOVE, 0x40000000, _ENOSYS)),  # the x32 kind of x86_64
-        # Its mode is behind a pointer, which no filter can read: programs use openat() instead.
+        # Its mode is behind a pointer, which a filter cannot read: programs use openat() instead.
         *_if(_EQUAL, _OPENAT2, _ENOSYS),
         # So are its flags, of which CLONE_INTO_CGROUP leads out of the agent's control group: the
         # kernel asks only for the file's mode then, not Landlock. Programs use clone() instead.
@@ -88,7 +88,7 @@ def program(unix: bool = True) -> bytes:
     return b"".join(struct.pack("HBBI", *line) for line in code)
 
 
-# --- what is looked at in some calls -------------------------------------------------------------
+# --- arguments of system calls -------------------------------------------------------------------
 
 
 def _mode(place: int) -> list[Line]:

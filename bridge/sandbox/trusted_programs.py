@@ -1,8 +1,8 @@
 """Programs and libraries that run outside an agent's sandbox: no agent may write there.
 
-Whoever can change the bridge's code, its interpreter's libraries or the CLI's program decides what
-the next start runs. Landlock cannot take a folder out of one that may be written, so that a server
-whose workspace has one of these does not start.
+A change of the bridge's code, its interpreter's libraries or the CLI's program would run at the
+next start. Landlock cannot exclude a folder from a writable one, so a server does not start if its
+workspace contains one of these.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _HERE = Path(__file__).resolve().parent.parent
 
 
 def default_workspace() -> str:
-    """The current directory; or its folder `workspace`, if it is the checkout that this program
-    runs from, whose code agents must not change."""
+    """The current directory; or its folder `workspace`, if the directory is the checkout of this
+    program: agents must not change its code."""
     current = Path.cwd()
     return str(current / "workspace" if _HERE.parent == current.resolve() else current)
 
@@ -33,9 +33,9 @@ def check(
     libraries: str = "",
     helpers: Sequence[str] = (),
 ) -> None:
-    """Raise ConfigurationError if an agent could change what runs outside of its sandbox.
+    """Raise ConfigurationError if an agent could change a program that runs outside of its sandbox.
 
-    `writable`: real paths that it may write, each with the setting that says so. `binary`,
+    `writable`: real paths that it may write, each with its setting. `binary`,
     `environment`: the CLI's. `libraries`: LD_LIBRARY_PATH of the server. `helpers`: programs that
     the server finds on its own PATH.
     """
@@ -49,16 +49,16 @@ def check(
             if _below(path, folder) or (whole and _below(folder, path)):
                 raise ConfigurationError(
                     f"{setting} lets agents write in {folder}, and {what} is there: {path}. An "
-                    "agent could change what runs outside of its sandbox. Choose another "
+                    "agent could change a program outside of its sandbox. Choose another "
                     "directory for the agent (AGENT_REPO_PATH), or install that elsewhere."
                 )
 
 
 def check_links(named: Mapping[str, str], writable: Iterable[str]) -> None:
-    """Raise ConfigurationError if a path that agents may write is what an agent may have made it.
+    """Raise ConfigurationError if an agent may have changed the target of a writable path.
 
-    `named`: paths as the operator wrote them, each with its setting. A symbolic link that lies in
-    one of the `writable` folders leads, at the next start, wherever an agent wants.
+    `named`: paths as the operator wrote them, each with its setting. An agent can change a symbolic
+    link in one of the `writable` folders, and so the target at the next start.
     """
     for path, setting in named.items():
         real = os.path.realpath(path)
@@ -92,7 +92,7 @@ def _passed(path: str) -> Iterator[str]:
 
 
 Place = tuple[str, str, bool]
-"""What is there, a real path, and whether a writable folder inside of it matters as well."""
+"""A description, a real path, and whether a writable folder inside of it matters as well."""
 
 
 def _of_the_bridge(libraries: str) -> Iterator[Place]:

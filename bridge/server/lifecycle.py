@@ -19,7 +19,7 @@ from aiohttp import web
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError
-from bridge.process.agent_process import keep_private, kill_descendants, reap_orphans
+from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.process.spawn import libraries
 from bridge.push.configs import SqliteQueue
 from bridge.push.notifier import Push

@@ -51,7 +51,7 @@ def with_binary() -> Iterable[type[Adapter]]:
     every = (*map(load, _files()), *_further())
 
     def rank(adapter: type[Adapter]) -> tuple[bool, bool]:
-        return adapter.name not in PREFERRED, "questions" in adapter.lacks
+        return adapter.name not in PREFERRED, "questions" in adapter.limitations
 
     for adapter in sorted(every, key=rank):
         if adapter.binary and adapter.binary not in COMMON_NAMES:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bridge.errors import ConfigurationError
 from bridge.process import procfs
-from bridge.process.agent_process import kill_marked
+from bridge.process.process_tree import kill_marked
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import OperatorToken

@@ -16,19 +16,13 @@ from typing import Any
 
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.adapter.input import AdapterInput
-from bridge.process.agent_process import (
-    TERM_GRACE,
-    AgentProcess,
-    Hooks,
-    LineSplitter,
-    LongLine,
-    kill_marked,
-    to_the_end,
-)
+from bridge.process.agent_process import TERM_GRACE, AgentProcess, Hooks, to_the_end
+from bridge.process.line_splitter import LineSplitter, LongLine
+from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool, Uncertain
 from bridge.sandbox import denied
-from bridge.sandbox.profile import refusal
+from bridge.sandbox.profile import launch_refusal
 from bridge.session.redaction import NO_SECRETS, Redactor, Secrets
 from bridge.task.events import (
     ENDINGS,
@@ -132,7 +126,7 @@ class Session:
         )
         self._rules = None
         self._process = await AgentProcess.spawn(
-            start, self._hooks(), self._limits.line, self.spool
+            start, self._hooks(), line_limit=self._limits.line, spool=self.spool
         )
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
@@ -151,7 +145,7 @@ class Session:
             kill_marked(self.marker, ())
             raise
         self._process = AgentProcess.attach(
-            spool, self.marker, self._hooks(), self._limits.line, position
+            spool, self.marker, self._hooks(), line_limit=self._limits.line, position=position
         )
         with open(self.spool / "out", "rb") as out:
             splitter = LineSplitter(self._limits.line)
@@ -318,7 +312,7 @@ class Session:
             self._muted.cancel()
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
-        problem = refusal(code, stderr) if self._walls else None
+        problem = launch_refusal(code, stderr) if self._walls else None
         if problem:
             log.warning("the agent could not be started: %s", problem)
             text = "The agent could not be started. The server's log says why."

@@ -1,8 +1,9 @@
-"""Who asked for what, what agents asked, who answered, and what was run: a line of JSON for each,
-appended to a file that only the server's user can read. Nothing in it is ever changed.
+"""The audit log: requests of principals, questions of agents, their answers and executed tools.
+Each is a line of JSON, appended to a file that only the server's user can read. No line ever
+changes.
 
-The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`; the others are
-those of `what`, as docs/security.md lists them. Prompts are there as their SHA-256.
+The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`.
+docs/security.md lists the members of each `what`. A prompt is logged as its SHA-256.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ log = logging.getLogger(__name__)
 
 
 class Audit:
-    """`path`: None for no audit log. `clean` is what every line goes through first. Raises
-    ConfigurationError if the file cannot be written; what goes wrong later is in the server's
-    log, and in `problem`."""
+    """`path`: None for no audit log. `clean` redacts each line. Raises ConfigurationError if the
+    file cannot be written; a later error is in the server's log and in `problem`."""
 
     def __init__(self, path: Path | None = None, clean: Callable[[str], str] = str) -> None:
         self._problem: str | None = None
         self._clean = clean
         self._file: int | None = None
-        self._cut_short = False  # its last line is not whole: the next one begins anew
+        self._cut_short = False  # the last line is incomplete: the next one begins with a newline
         if path:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             try:
@@ -45,7 +45,7 @@ class Audit:
                 raise ConfigurationError(text) from None
 
     def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
-        """`principal`: who did it; the agent's own deeds are its task's owner's."""
+        """`principal`: the actor; for actions of the agent, the owner of its task."""
         if self._file is None:
             return
         whose = {"task": task.id, "context": task.context_id, "principal": principal}
@@ -70,7 +70,7 @@ class Audit:
         return self._file is not None
 
     def events(self, task: Task, events: Iterable[Event]) -> None:
-        """What has happened in a task."""
+        """Log the events of a task."""
         for event in events:
             match event:
                 case ToolCall():
@@ -87,7 +87,7 @@ class Audit:
 
     @property
     def problem(self) -> str | None:
-        """Why what happens is not written down now."""
+        """The reason why the log cannot be written now, or None."""
         if self._file is not None and os.fstat(self._file).st_nlink == 0:
             return "the audit log was deleted; restart the server to begin a new one"
         return self._problem

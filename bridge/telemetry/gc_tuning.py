@@ -1,5 +1,5 @@
-"""The heap of this process. The C library keeps what was freed, in case it is wanted again; after a
-large task that is many times what the server needs."""
+"""Settings of the garbage collector and the heap. The C library keeps freed memory for reuse; after
+a large task it keeps many times the memory that the server needs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import threading
 from collections.abc import Callable
 
 SELDOM = (700, 2, 1000)  # see gc.set_threshold(); by default (700, 10, 10)
-SOON = 0.01  # seconds, in which who has just heard of an end lets go of what has ended
+SOON = 0.01  # seconds until the readers of an ended task have released it
 PAUSE = 2.0  # seconds: it takes a few milliseconds, in which no other thread gets memory
 _trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
 
 
 def collect_seldom() -> None:
-    """Look for garbage among what is new, and hardly ever among all that lives: of 500 streaming
-    tasks that took 0.2 s, every few seconds, in which nobody was served. Nothing was found: what
-    ends lets go of what it had, and waits for no collector."""
+    """Collect new objects as usual, and all objects rarely. With 500 streaming tasks, a full
+    collection stopped the server for 0.2 s every few seconds. Most objects need no collector, since
+    few hold reference cycles."""
     gc.collect()
-    gc.freeze()  # what is there now stays
+    gc.freeze()  # the present objects stay
     gc.set_threshold(*SELDOM)
 
 
@@ -29,8 +29,8 @@ class Heap:
         self._again: asyncio.TimerHandle | None = None
 
     def trim(self) -> None:
-        """Much was freed, or will be in a moment: have it given back to the system, and what is
-        freed within PAUSE once that is over."""
+        """Return freed memory to the system soon, and once more after PAUSE seconds. Call it when
+        much memory is or will be freed."""
         if _trim and self._again is None:
             loop = asyncio.get_running_loop()
             loop.call_later(SOON, _give_back)

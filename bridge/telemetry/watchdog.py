@@ -34,7 +34,7 @@ class Watchdog:
 
     @property
     def problem(self) -> str | None:
-        """What was noticed lately."""
+        """The recent problems."""
         if time.monotonic() - self._noticed > REMEMBERED:
             return None
         return f"the event loop stood still for {self._longest:.1f} s"

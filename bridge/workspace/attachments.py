@@ -1,12 +1,13 @@
-"""What comes with a message: how large it may be, and where files go that a CLI cannot be given.
+"""The parts of a message: their limits, and the folders for files that a CLI does not take as
+parts.
 
-A part that the CLI takes in its own protocol stays as it is. Any other file is put into a new
-folder of the task, and a `file://` part takes its place: the prompt names the path. A client's own
-`file://` part stays where it lies, which must be inside the workspace.
+A part that the CLI takes in its own protocol stays unchanged. Any other file is written to a new
+folder of the task, and a `file://` part takes its place: the prompt names the path. The file of a
+client's own `file://` part stays in its place, which must be inside the workspace.
 
 The CLI reads these folders, and its sandbox keeps it from writing there. The server does not rely
-on that: it walks from the base folder down by descriptors, follows no link, and writes only to
-files that it has just created (bridge/files/folders.py).
+on that: it opens each folder below the base folder by a descriptor, follows no link, and writes
+only to files that it has just created (bridge/files/folders.py).
 """
 
 from __future__ import annotations
@@ -54,15 +55,16 @@ class PartLimits:
 
 
 class Attachments:
-    """The parts that one agent's clients send. `input_modes` are the media types that its CLI
-    takes as parts, `takes_urls` says that it fetches remote files itself. `folder`: where files
-    are put; None for a temporary one, which close() removes. `group`: who may read them, where
-    the CLI runs as another user; they belong to this process's user all the same."""
+    """The parts that one agent's clients send. `input_modes` are the media types that its CLI takes
+    as parts; with `takes_urls` it fetches remote files itself. `folder`: the folder for files; None
+    for a temporary one, which close() removes. `group`: the group of a CLI that runs as another
+    user; it may read the files, which belong to the user of this process."""
 
     def __init__(
         self,
         workspaces: Workspaces,
         input_modes: Sequence[str],
+        *,
         takes_urls: bool,
         folder: Path | None = None,
         limits: PartLimits = PartLimits(),
@@ -80,10 +82,10 @@ class Attachments:
     # --- when a message comes ------------------------------------------------------------------
 
     def check(self, message: Message, within: Sequence[str] | None = None) -> Message:
-        """The message with the paths of its files resolved, which must lie `within`, too. Raises
-        InvalidParams where there are too many parts, one is too large or a file is not in the
-        workspace, ContentTypeNotSupported for what no agent behind this server can be given. Data
-        of a type that the CLI does not read is no reason to refuse the rest: see read()."""
+        """The message with the resolved paths of its files, which must lie `within`, too. Raises
+        InvalidParams if there are too many parts, a part is too large or a file is not in the
+        workspace, and ContentTypeNotSupported for parts that no agent of this server takes. Data of
+        a type that the CLI does not read is dropped later: see read()."""
         if len(message.parts) > self._limits.parts:
             text = f"has {len(message.parts)} parts; BRIDGE_MAX_PARTS is {self._limits.parts}"
             raise InvalidParams(f"The message {text}.", [("message.parts", text)])
@@ -151,8 +153,8 @@ class Attachments:
         return replace(message, parts=parts), left
 
     async def save(self, context_id: str, task_id: str, message: Message) -> Message:
-        """The message as its CLI can be given it, files put down where that is needed. Raises
-        LaunchError if they cannot be."""
+        """The message in the form that the CLI takes; other files are written to the task's folder.
+        Raises LaunchError if that fails."""
         numbers = self._foreign(message)
         if not numbers:
             return message
@@ -170,7 +172,7 @@ class Attachments:
         """Put the numbered parts into a new folder, and in `parts` what stands for them there."""
         base, path, context_name, task_name = where
         with closing(own_folder(context_name, base, self._group)) as context:
-            remove(task_name, context)  # what was begun before a restart
+            remove(task_name, context)  # left from before a restart
             os.mkdir(task_name, 0o700, dir_fd=context)
             with closing(open_folder(task_name, context)) as task:
                 keep_own(task, self._group)
@@ -220,7 +222,7 @@ class Attachments:
                 os.rmdir(name, dir_fd=base)
 
     def close(self) -> None:
-        """Remove what was only temporary."""
+        """Remove the temporary folder."""
         if self._base is not None:
             os.close(self._base)
             self._base = None

@@ -78,7 +78,7 @@ class Workspaces:
 
 
 def obstacle(path: str) -> str | None:
-    """Why nobody can work in the directory, in the system's words."""
+    """The error message of the system if the directory is not usable."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         os.stat(os.path.join(path, "."))  # it may be listed and yet not be entered

@@ -1,4 +1,4 @@
-"""What a repository brings along that a program would run just because it was started there."""
+"""Configuration files of a repository that a program executes because it was started there."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from pathlib import Path
 from typing import Literal
 
 # git runs it for a mere `git status`, as several CLIs do when they start. Nothing is lost without
-# it but time. Hooks and filters are left alone: who commits here may rely on them.
+# it but time. Hooks and filters stay: commits may rely on them.
 _GIT = {"core.fsmonitor": "false", "safe.bareRepository": "explicit"}
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whether a CLI may use what a repository brings along. `files`: patterns of all that it would
-    run; `unshut`: of what it uses even where it is told not to."""
+    """Whether a CLI may load the configuration of a repository. `files`: patterns of the files that
+    it would execute; `always_loaded`: of those that it has no switch for."""
 
     policy: Literal["deny", "ask", "allow"] = "allow"
     files: tuple[str, ...] = ()
-    unshut: tuple[str, ...] = ()
+    always_loaded: tuple[str, ...] = ()
 
     def doubts(self, cwd: str) -> list[str]:
-        """What somebody has to be asked about before a CLI starts in `cwd`."""
+        """The files that need a decision of a client before a CLI starts in `cwd`."""
         return found(cwd, self.files) if self.policy == "ask" else []
 
     def obstacles(self, cwd: str) -> list[str]:
         """Why a CLI cannot start in `cwd` that must not use any of it."""
-        return [] if self.policy == "allow" else found(cwd, self.unshut)
+        return [] if self.policy == "allow" else found(cwd, self.always_loaded)
 
 
 TRUSTING = Trust()
 
 
 def found(cwd: str, patterns: Iterable[str]) -> list[str]:
-    """What there is of `patterns` (as of pathlib's glob) in `cwd`, and in the folders above it up
+    """The files that match `patterns` (of pathlib's glob) in `cwd`, and in the folders above it up
     to the root of its git repository: paths from `cwd`, in order."""
     wanted = tuple(patterns)
     paths = {path for folder in _folders(Path(cwd)) for path in _matches(folder, wanted)}
@@ -43,8 +43,8 @@ def found(cwd: str, patterns: Iterable[str]) -> list[str]:
 
 
 def state(cwd: str, patterns: Iterable[str]) -> object:
-    """What is another thing when what there is of `patterns` has changed, or `cwd` is another
-    directory. Raises OSError if it is none."""
+    """A fingerprint of the directory `cwd` and of the files in it that match `patterns`. Raises
+    OSError if `cwd` is not a directory."""
     files = [os.path.join(cwd, path) for path in found(cwd, patterns)]
     stats = {path: os.lstat(path) for path in files}
     known = {path: (one.st_mtime_ns, one.st_size, one.st_ino) for path, one in stats.items()}
@@ -53,8 +53,8 @@ def state(cwd: str, patterns: Iterable[str]) -> object:
 
 
 def guards(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that keep git from running what a repository's own configuration names, besides
-    those that `environment` has for git already."""
+    """Variables that keep git from running programs of a repository's own configuration, besides
+    the variables for git in `environment`."""
     count = environment.get("GIT_CONFIG_COUNT", "")
     first = int(count) if count.isdecimal() else 0
     variables = {"GIT_CONFIG_COUNT": str(first + len(_GIT))}

@@ -30,7 +30,7 @@ def adapters(for_programs: bool) -> int:
 
 def _row(name: str) -> dict[str, Any]:
     try:
-        adapter = registry.load(name).suited(AgentConfig(""))  # the default settings
+        adapter = registry.load(name).variant_for(AgentConfig(""))  # the default settings
     except (
         ConfigurationError,
         ImportError,
@@ -43,7 +43,7 @@ def _row(name: str) -> dict[str, Any]:
         "program": adapter.binary or None,
         "abilities": {column: ability(adapter, column) for column in COLUMNS},
         "modes": list(adapter.modes),
-        "lacks": dict(adapter.lacks),
+        "lacks": dict(adapter.limitations),
     }
 
 
@@ -53,11 +53,11 @@ def ability(adapter: type[Adapter], name: str) -> str:
     if name == "steer":
         return "yes" if adapter.steers else "no"
     kinds = {kind.partition("/")[0] for kind in adapter.input_modes}
-    if name in adapter.lacks or (name == "images" and not {"*", "image"} & kinds):
+    if name in adapter.limitations or (name == "images" and not {"*", "image"} & kinds):
         return "no"
     if not adapter.binary:
         return "agent"
-    return "yes" if adapter.proved else "unproved"
+    return "yes" if adapter.verified else "unproved"
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -20,9 +20,10 @@ from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.cli.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.process.agent_process import AgentProcess, Hooks, LongLine
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start, libraries
-from bridge.sandbox.profile import Sandbox, refusal
+from bridge.sandbox.profile import Sandbox, launch_refusal
 from bridge.server.agents.configured import REPLAY, ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.settings.load import Loaded
@@ -66,7 +67,7 @@ async def examine(
     report the abilities and the variables of the agent."""
     found = one.path
     about = AgentReport(one.id, one.adapter.name, one.adapter.title, one.served, ())
-    about = replace(about, install=one.adapter.upkeep.install)
+    about = replace(about, install=one.adapter.cli_info.install)
     if found is None and one.adapter.name != REPLAY:
         return replace(about, checks=[_missing(one)])
     try:
@@ -97,7 +98,7 @@ def _particulars(agent: ConfiguredAgent) -> Iterator[Check]:
     can = {name: ability(agent.adapter, name) for name in COLUMNS}
     words = [name if answer == "yes" else f"{name} ({answer})" for name, answer in can.items()]
     yield note("abilities", ", ".join(words), **can)
-    for name, why in agent.adapter.lacks.items():
+    for name, why in agent.adapter.limitations.items():
         yield note("abilities", f"no {name}: {why}")
     own = sorted(name for name in agent.config.env if not _is_common(name))
     yield note("variables", f"its own: {', '.join(own) or 'none'}", names=own)
@@ -120,7 +121,7 @@ def _missing(one: Candidate) -> Check:
         return failed(SETTINGS, text, "AGENT_BINARY=/path/to/the/program")
     text = f"{one.wanted} was not found, or is not executable"
     step = f"set {setting} to its path"
-    return failed("program", text, " — or ".join(filter(None, (adapter.upkeep.install, step))))
+    return failed("program", text, " — or ".join(filter(None, (adapter.cli_info.install, step))))
 
 
 def _wrong(text: str) -> Check:
@@ -151,7 +152,7 @@ class _Examination:
         self._rules = sandbox.rules(agent.settings.agent.workspaces.default) if sandbox else None
         self._environment = sandbox.variables() if sandbox else agent.config.env
         self._within = within
-        self._upkeep = agent.adapter.upkeep
+        self._cli_info = agent.adapter.cli_info
         self._cwd = agent.settings.agent.workspaces.default
         self._secrets = dict(_secrets(agent.config.env))
         self._logged_in: bool | None = None  # None: unknown
@@ -175,7 +176,7 @@ class _Examination:
         except LaunchError as error:
             text, step = (
                 self.shown(str(error)),
-                self._upkeep.install or "repair or replace the program",
+                self._cli_info.install or "repair or replace the program",
             )
             checks.append(failed("program", text, step))
         except Exception as error:  # an adapter of another package can raise anything
@@ -210,7 +211,7 @@ class _Examination:
         finally:
             await process.stop(grace=1.0)
         err = process.stderr.decode(errors="replace")
-        problem = refusal(code, err) if self._rules else None
+        problem = launch_refusal(code, err) if self._rules else None
         if problem:
             raise LaunchError(problem)
         return _Ran(code, "\n".join(lines), err)
@@ -234,7 +235,7 @@ class _Examination:
 
     async def _flags(self) -> list[Check]:
         """Look for the flags that the bridge uses in the help of the CLI."""
-        flags, words = self._upkeep.flags, self._upkeep.help
+        flags, words = self._cli_info.flags, self._cli_info.help
         if not flags and words == ("--help",):
             return []
         ran = await self._run(words, self._within.help)
@@ -243,7 +244,7 @@ class _Examination:
             text = f"it printed no help within {self._within.help:g} s"
             return [failed("flags", text, f"run it yourself: {command}")]
         missing = [flag for flag in flags if not _names(ran.text, flag)]
-        update = f"update it: {self._upkeep.install}"
+        update = f"update it: {self._cli_info.install}"
         if missing:
             text = f"this version does not know {', '.join(missing)}"
             return [failed("flags", text, update, missing=missing)]
@@ -260,7 +261,7 @@ class _Examination:
         ]
 
     async def _login(self) -> list[Check]:
-        status = self._upkeep.status
+        status = self._cli_info.status
         if not status:
             return []
         ran = await self._run(status, self._within.login)
@@ -270,7 +271,7 @@ class _Examination:
             return [failed("login", text, f"run it yourself: {command}")]
         self._logged_in = ran.code == 0
         if not self._logged_in:
-            return [failed("login", "not logged in", self._upkeep.login, loggedIn=False)]
+            return [failed("login", "not logged in", self._cli_info.login, loggedIn=False)]
         return [ok("login", "logged in", loggedIn=True)]
 
 

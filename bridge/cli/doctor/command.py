@@ -30,7 +30,7 @@ from bridge.cli.doctor.report import (
 )
 from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
-from bridge.process.agent_process import kill_descendants, reap_orphans
+from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.server import registry
 from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path, load_adapter
 from bridge.server.lifecycle import configure_logging
@@ -222,12 +222,12 @@ def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:
 
 def _rank(adapter: type[Adapter] | str) -> bool:
     """Adapters that can ask the client precede other adapters of the same program."""
-    return isinstance(adapter, str) or "questions" in adapter.lacks
+    return isinstance(adapter, str) or "questions" in adapter.limitations
 
 
 def _not_run(adapter: type[Adapter], path: str | None, like: str) -> AgentReport:
     """The report of a CLI that is skipped although it is installed."""
-    name, install = adapter.name, adapter.upkeep.install
+    name, install = adapter.name, adapter.cli_info.install
     report = AgentReport(name, name, adapter.title, False, (), program=path, install=install)
     command = f"coding-agent-bridge doctor --agent {name}"
     if like != name:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bridge.cli.doctor.report import Check, failed, note, ok, unneeded
 from bridge.process import cgroup
-from bridge.sandbox.confine import landlock_abi
+from bridge.sandbox import landlock
 from bridge.sandbox.profile import best
 from bridge.server.lifecycle import bind
 from bridge.server.settings.root import Settings
@@ -38,7 +38,7 @@ def machine() -> Iterator[Check]:
     auto = best()
     without = "" if auto == "landlock" else ": agents can do all that this user can do"
     yield note("sandbox", f"BRIDGE_SANDBOX=auto is {auto} here{without}", auto=auto)
-    abi = landlock_abi()
+    abi = landlock.abi()
     yield _facility("landlock", abi > 0, about=f"ABI {abi}", abi=abi)
     path = shutil.which("bwrap")
     yield _facility("bwrap", path is not None, about=str(path))

@@ -72,7 +72,7 @@ class Talk:
         self._logged_in = logged_in
         self._environment = environment
         self._rules = rules
-        self._upkeep = agent.adapter.upkeep
+        self._cli_info = agent.adapter.cli_info
         self._cwd = agent.settings.agent.workspaces.default
         self._command = ""  # for a person to run
 
@@ -140,7 +140,7 @@ class Talk:
                 checks.append(note("handshake", text))
             case _:
                 checks.append(self._late(self._within.handshake, listener))
-        if self._upkeep.login and not (self._upkeep.status or checks[0].failed or live):
+        if self._cli_info.login and not (self._cli_info.status or checks[0].failed or live):
             checks.append(note("login", "not checked (needs a prompt); run with --live"))
         return checks
 
@@ -183,12 +183,12 @@ class Talk:
     def _step(self, why: Failed) -> str:
         """The remedy for a failure."""
         match why.reason:
-            case "auth" if self._upkeep.login:
-                return self._upkeep.login
+            case "auth" if self._cli_info.login:
+                return self._cli_info.login
             case "configuration":
                 return "unset AGENT_MODEL, or set it to a model that the CLI offers"
-            case "protocol" | "adapter-error" if self._upkeep.install:
-                return f"update it: {self._upkeep.install}"
+            case "protocol" | "adapter-error" if self._cli_info.install:
+                return f"update it: {self._cli_info.install}"
         return f"run it yourself: {self._command}"
 
     def _late(self, within: float, listener: _Listener) -> Check:

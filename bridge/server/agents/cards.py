@@ -88,7 +88,7 @@ def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
         "models": list(settings.agent.models),
         "modes": list(agent.adapter.modes),
         "asksForPermission": not settings.agent.force,
-        "lacks": dict(agent.adapter.lacks),
+        "lacks": dict(agent.adapter.limitations),
         "limits": {
             "turnMs": settings.agent.timeout_ms,
             "silenceMs": settings.agent.idle_exit_ms,
@@ -100,7 +100,7 @@ def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
 
 def _description(agent: ConfiguredAgent) -> str:
     """The default description. Clients put it into the prompt of a model that delegates tasks."""
-    asks = not agent.settings.agent.force and "questions" not in agent.adapter.lacks
+    asks = not agent.settings.agent.force and "questions" not in agent.adapter.limitations
     return (
         f"{agent.adapter.title}, a coding agent that reads, writes and runs code in a repository. "
         "Send a whole task in one message; the agent keeps its conversation for the next one."

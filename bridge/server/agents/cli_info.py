@@ -8,9 +8,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from bridge.errors import LaunchError
-from bridge.process.agent_process import AgentProcess, Hooks, LongLine
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start
-from bridge.sandbox.profile import Sandbox, refusal
+from bridge.sandbox.profile import Sandbox, launch_refusal
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.task.text import one_line
 
@@ -49,12 +50,12 @@ async def check_logins(
 
 
 def _login(agent: ConfiguredAgent) -> str:
-    return agent.adapter.upkeep.login or f"coding-agent-bridge doctor --agent {agent.id}"
+    return agent.adapter.cli_info.login or f"coding-agent-bridge doctor --agent {agent.id}"
 
 
 async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool:
     """True also if the status is unknown."""
-    status = agent.adapter.upkeep.status
+    status = agent.adapter.cli_info.status
     if not status:
         return True
     try:
@@ -63,7 +64,7 @@ async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool
     except (LaunchError, TimeoutError):
         return True
     stderr = process.stderr.decode(errors="replace")
-    return code == 0 or (sandbox is not None and refusal(code, stderr) is not None)
+    return code == 0 or (sandbox is not None and launch_refusal(code, stderr) is not None)
 
 
 async def _start(

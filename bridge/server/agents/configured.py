@@ -92,7 +92,7 @@ def _check_profiles(settings: Settings, agents: Sequence[ConfiguredAgent]) -> No
         if agent is None:
             hint = nearest(profile.agent or "", by_id)
             raise ConfigurationError(f"[profiles.{name}] unknown agent {profile.agent}.{hint}")
-        why = agent.adapter.lacks.get("models")
+        why = agent.adapter.limitations.get("models")
         if profile.model and why:
             problem = f"{agent.adapter.name} does not support the choice of a model ({why})."
             raise ConfigurationError(f"[profiles.{name}] {problem}")
@@ -119,10 +119,10 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
         lines=_lines(settings),
         project_config=agent.project_config == "allow",
     )
-    adapter = adapter.suited(config)
-    objection = adapter.objection(config) or _models_objection(adapter, settings)
-    if objection:
-        raise ConfigurationError(objection)
+    adapter = adapter.variant_for(config)
+    problem = adapter.unsupported_reason(config) or _models_objection(adapter, settings)
+    if problem:
+        raise ConfigurationError(problem)
     if settings.limits.warm_sessions and not adapter.can_prewarm:
         why = f"{adapter.title} starts a new process for each turn"
         notes = (*notes, f"BRIDGE_WARM_SESSIONS has no effect: {why}")
@@ -147,7 +147,7 @@ def _find_binary(settings: Settings, adapter: type[Adapter]) -> str:
         )
     binary = shutil.which(os.path.expanduser(wanted))
     if binary is None:
-        install = adapter.upkeep.install
+        install = adapter.cli_info.install
         command = f" ({install})" if install else ""
         raise ConfigurationError(
             f"{wanted} was not found, or is not executable. Install {adapter.title}{command}, or "
@@ -175,7 +175,7 @@ def _guarded(environment: dict[str, str], settings: Settings) -> dict[str, str]:
 def _models_objection(adapter: type[Adapter], settings: Settings) -> str | None:
     """Why the agent cannot run with AGENT_MODEL or AGENT_MODELS. Without this error, it would run
     another model than the operator chose."""
-    why = adapter.lacks.get("models")
+    why = adapter.limitations.get("models")
     given = {"AGENT_MODEL": settings.agent.model, "AGENT_MODELS": settings.agent.models}
     names = [name for name, value in given.items() if value]
     if why is None or not names:
@@ -211,9 +211,9 @@ def _replay(
     agent_id: str, settings: Settings, *, notes: tuple[str, ...], loaded: Loaded
 ) -> ConfiguredAgent:
     adapter = registry.load(REPLAY)
-    objection = _models_objection(adapter, settings)
-    if objection:
-        raise ConfigurationError("; ".join((*notes[:1], objection)))
+    problem = _models_objection(adapter, settings)
+    if problem:
+        raise ConfigurationError("; ".join((*notes[:1], problem)))
     path = os.path.abspath(settings.agent.replay_file or recording.EXAMPLE)
     dialect = registry.load(recording.dialect(path))
     arguments = (*PLAYER[1:], path, str(settings.agent.replay_speed))

@@ -37,7 +37,7 @@ def make_sandbox(agent: ConfiguredAgent, state: State = NO_STATE) -> Sandbox | N
         profile=profile,
         environment=env,
         scratch=make_scratch(folder, agent.id, user),
-        writes=(*adapter.writes, *wanted.write),
+        writes=(*adapter.writable_paths, *wanted.write),
         hidden=(*_hidden(adapter, env, wanted.read), *_own(agent), *_kept(state)),
         shown=wanted.read,
         homes=make_homes(homes, env, folder, agent.id, user),
@@ -138,7 +138,7 @@ def _check_wanted(
     if allowed is not None and profile not in ("landlock", "bwrap"):
         text = f"requires BRIDGE_SANDBOX=landlock or bwrap; the sandbox profile is {profile}"
         raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS {text}.")
-    if allowed is not None and adapter.any_port:
+    if allowed is not None and adapter.uses_any_port:
         text = f"{adapter.title} uses any local TCP port for its own connections"
         raise ConfigurationError(f"BRIDGE_SANDBOX_PORTS: {text}. Unset it for this agent.")
     if settings.agent.force and profile == "none" and settings.sandbox.profile == "auto":

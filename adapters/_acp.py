@@ -1,0 +1,193 @@
+"""The adapter of the Agent Client Protocol, version 1, on stdin and stdout: one process and one ACP
+session per session of the bridge. acp.py has the measured facts that decide the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+from urllib.parse import quote, unquote, urlsplit
+
+import orjson
+
+from bridge.adapter import (
+    INTERRUPTED,
+    AgentConfig,
+    ExitStatus,
+    Launch,
+    Prompt,
+    SessionStart,
+    as_text,
+)
+from bridge.adapter.fields import as_string, output_status
+from bridge.adapter.jsonrpc import Peer, Response, RpcError
+from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
+from bridge.task.message import Part, RawPart, UrlPart, media_type
+
+from ._acp_agent import AcpAgent
+from ._acp_handshake import AUTH_REQUIRED, Handshake, reason_of
+from ._acp_questions import AcpQuestions
+from ._acp_turn import UPDATES, Turn
+from ._plain import plain
+
+Json = Mapping[str, Any]
+Said = Iterable[AgentEvent]
+
+END = "(End of the message.)"  # a last block without `@`, see AcpAgent.reads_along
+
+
+class Acp(AcpAgent):
+    """AGENT_BINARY and AGENT_ARGS name the program; subclasses have their own."""
+
+    name: ClassVar[str] = "acp"
+
+    def __init__(self, config: AgentConfig, start: SessionStart) -> None:
+        super().__init__(config, start)
+        self._peer: Peer[AgentEvent] = Peer(self.send)
+        self._peer.notifications["session/update"] = self._update
+        self._questions = AcpQuestions(self._peer, self, turn=lambda: self._turn)
+        self._handshake = Handshake(self, self._peer, ready=self._ready, failed=self._end)
+        self._greeting = False  # the handshake runs before the first prompt
+        self._cost: float | None = None if start.resume else 0.0  # USD, of the session so far
+        self._turn: Turn | None = None
+
+    # --- calls of the session --------------------------------------------------------------------
+
+    def launch(self) -> Launch:
+        argv = [self.config.binary, *self.config.args]
+        if self.model and self.model_flag:
+            argv.append(f"{self.model_flag}={self.model}")
+        variables = self.unless_set(self.variables) | self.closing()
+        return Launch((*argv, *self.arguments), variables)
+
+    @property
+    def handshaking(self) -> bool:
+        return not self._handshake.done
+
+    def greet(self) -> bool:
+        self._greeting = True
+        self._handshake.begin()
+        return True
+
+    def prompt(self, prompt: Prompt) -> None:
+        """Sent at once, or after the handshake, which the first prompt begins."""
+        self._turn = Turn(prompt)
+        self._greeting = False
+        if self._handshake.done:
+            self._send_prompt(self._turn)
+        else:
+            self._handshake.begin()
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        self._questions.answer(question, answer)
+
+    def interrupt(self) -> bool:
+        """The agent must then end the turn as `cancelled` (ACP v1, Prompt Turn: Cancellation)."""
+        turn = self._turn
+        if turn is None or not turn.sent:
+            self._turn = None  # a prompt that waits for the handshake is dropped
+            return False
+        turn.interrupted = True
+        self._peer.notify("session/cancel", {"sessionId": self._handshake.session_id})
+        self._questions.cancel()
+        return True
+
+    def receive_line(self, line: bytes) -> Said:
+        turn = self._turn
+        said = self._peer.receive(line)
+        if said is None:
+            return (output_status(line),) if line.strip() else ()
+        if turn and turn.sent and not turn.heard and said:
+            turn.heard = True
+            return [self._handshake.started(), *said]
+        return said
+
+    def receive_exit(self, status: ExitStatus) -> Said:
+        self._peer.close()
+        self._questions.drop()
+        said = list(super().receive_exit(status))
+        if self._handshake.loading and status.code > 0:
+            return [
+                self.conversation_lost(one.text) if isinstance(one, Failed) else one for one in said
+            ]
+        return said
+
+    # --- the turn --------------------------------------------------------------------------------
+
+    def _ready(self) -> Said:
+        if self._turn:
+            self._send_prompt(self._turn)
+        return [self._handshake.started()] if self._greeting else ()
+
+    def _send_prompt(self, turn: Turn) -> None:
+        turn.sent = True
+        blocks = [self._block(part) for part in turn.prompt.parts]
+        if self.reads_along and b"@" in orjson.dumps(blocks[-1]):
+            blocks.append({"type": "text", "text": END})
+        params = {"sessionId": self._handshake.session_id, "prompt": blocks}
+        self._peer.request("session/prompt", params, partial(self._prompted, turn))
+
+    def _block(self, part: Part) -> Json:
+        """The part as a ContentBlock (ACP v1, Content)."""
+        kind, can = media_type(part), self._handshake.can
+        image = isinstance(part, RawPart) and kind.startswith("image/")
+        if isinstance(part, RawPart) and image and can("promptCapabilities", "image"):
+            return {"type": "image", "mimeType": kind, "data": part.base64}
+        if image:
+            text = f"[A file of type {kind} was removed here: {self.title} does not take it.]"
+            return {"type": "text", "text": text}
+        embedded = can("promptCapabilities", "embeddedContext")
+        if isinstance(part, RawPart) and embedded and not self.reads_along:
+            uri = f"attachment:///{quote(part.filename or 'file')}"
+            text = part.content().decode(errors="replace")
+            return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": text}}
+        file = isinstance(part, UrlPart) and part.url.startswith("file:")
+        if isinstance(part, UrlPart) and file and not self.ignores_links:
+            path = unquote(urlsplit(part.url).path)
+            name = part.filename or path.rpartition("/")[2] or path
+            link = {"type": "resource_link", "uri": part.url, "name": name}
+            return {**link, "mimeType": part.media_type} if part.media_type else link
+        return {"type": "text", "text": plain(as_text(part))}
+
+    def _prompted(self, turn: Turn, response: Response) -> Said:
+        if response.error:
+            return self._end(self._failure(turn, response.error))
+        turn.count_tokens(response.members)
+        return self._end(turn.outcome(self, response.members.get("stopReason")))
+
+    def _failure(self, turn: Turn, error: RpcError) -> Failed:
+        if turn.interrupted:
+            return INTERRUPTED
+        if error.code in (AUTH_REQUIRED, 401, 403):  # gemini's codes are those of HTTP
+            return self._handshake.not_logged_in(error)
+        return Failed(reason_of(error), "agent-error", {"code": error.code})
+
+    def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
+        """The turn ends, or the handshake before it."""
+        turn, self._turn = self._turn, None
+        self._questions.cancel()
+        if turn:
+            used = turn.usage(self._cost)
+            self._cost = self._cost if turn.cost is None else turn.cost
+            if used:
+                yield used
+        if turn or self._greeting:
+            yield event
+
+    def _update(self, params: Json) -> Said:
+        """ACP v1, Prompt Turn. An update before the prompt was sent belongs to the history."""
+        update, turn = params["update"], self._turn
+        foreign = params.get("sessionId") not in (None, self._handshake.session_id)
+        if foreign or turn is None or not turn.sent:
+            return ()
+        kind = str(update.get("sessionUpdate"))
+        if kind == "current_mode_update":
+            return self._mode_update(update)
+        handler = UPDATES.get(kind)
+        return handler(turn, update) if handler else ()
+
+    def _mode_update(self, update: Json) -> Iterator[AgentEvent]:
+        mode = as_string(update["currentModeId"])
+        if mode != self._handshake.facts.get("mode"):
+            self._handshake.facts["mode"] = mode
+            yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})

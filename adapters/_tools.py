@@ -1,0 +1,83 @@
+"""Members of lines that several CLIs share: counts, plans, choices and the output of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard
+
+from bridge.adapter.fields import as_dict
+from bridge.task.events import Option, Plan, PlanEntry, PlanStatus, Question
+
+Json = Mapping[str, Any]
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_STATUS: Mapping[str, PlanStatus] = {
+    "in_progress": "in_progress",
+    "inprogress": "in_progress",
+    "completed": "completed",
+}
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def count(value: Any) -> int | None:
+    return value if is_count(value) else None
+
+
+def counts(values: Any) -> dict[str, int]:
+    """The members of an object that are counts."""
+    return {name: one for name, one in as_dict(values).items() if is_count(one)}
+
+
+def tokens(used: dict[str, int]) -> tuple[int | None, int | None, int | None]:
+    """Take the input, output and total tokens out of `used`."""
+    sent, said, total = (used.pop(f"{name}Tokens", None) for name in ("input", "output", "total"))
+    return sent, said, total
+
+
+def plan(entries: Iterable[Any]) -> Plan:
+    """The plan of a to-do list. CLIs differ in the names of members and in the case of words."""
+    return Plan(tuple(_plan_entry(as_dict(entry)) for entry in entries))
+
+
+def _plan_entry(entry: Json) -> PlanEntry:
+    text = next((entry[name] for name in ("content", "step", "text") if entry.get(name)), "")
+    status = "completed" if entry.get("completed") is True else str(entry.get("status") or "")
+    word = status.lower().removeprefix("todo_status_")
+    return PlanEntry(str(text), _STATUS.get(word, "pending"))
+
+
+def choice(
+    question_id: str,
+    text: Any,
+    options: Iterable[tuple[str, str]],
+    *,
+    subject: Json | None = None,
+    free_text: bool = False,
+    multiple: bool = False,
+) -> Question:
+    """A question with these options, each an id and a name; without any, a question for a text."""
+    known = tuple(Option(option_id, name) for option_id, name in options)
+    return Question(
+        question_id,
+        "choice" if known else "text",
+        str(text or ""),
+        known,
+        subject,
+        free_text=free_text or not known,
+        multiple=multiple,
+    )
+
+
+def joined(content: Iterable[Any]) -> str:
+    """The texts of content blocks; the type of a block without a text."""
+    blocks = (one for one in content if isinstance(one, dict))
+    return "\n".join(str(one.get("text", f"[{one.get('type')}]")) for one in blocks)
+
+
+def unified(diff: Any) -> str:
+    """A diff without the header of git."""
+    text = diff if isinstance(diff, str) else ""
+    start = text.find("--- ")
+    return text[start:] if start >= 0 else ""

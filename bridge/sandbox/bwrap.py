@@ -1,0 +1,50 @@
+"""The command of the profile "bwrap": namespaces, by bubblewrap.
+
+Nothing but the standard library: the programs that use this module run without anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_CONFINE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "confine.py")
+
+# Folders with sockets of services and files of other users: empty inside.
+_PRIVATE = ("/tmp", "/var/tmp", "/run")  # noqa: S108
+_SEEN = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")  # for /etc/resolv.conf
+
+
+def command(rules: Mapping[str, Any]) -> list[str]:
+    """The command in front of the program under the checked rules of sandbox/confine.py.
+
+    bwrap is the child of the process that started confine.py, and ends with it. A signal to the
+    process group is meant for the program: confine.py ignores such signals before it becomes bwrap.
+    So the command starts confine.py a second time, inside, to restore the default actions. The
+    package is bound so that this confine.py finds the modules beside it.
+    """
+    words = ["bwrap", "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    words += ["--die-with-parent", "--cap-drop", "ALL"]
+    words += ["--unshare-net"] if rules["connect"] == [] else []
+    for path in ["/"] if rules["read"] is None else rules["read"]:
+        words += ["--ro-bind-try", path, path]
+    # For root, bwrap leaves the kernel's settings writable: it takes them for read-only.
+    words += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    for path in filter(os.path.isdir, _PRIVATE):
+        words += ["--tmpfs", path]
+    hidden = [os.path.realpath(path) for path in rules["hide"] if os.path.exists(path)]
+    folders = [path for path in hidden if os.path.isdir(path)]
+    for path in hidden:
+        words += ["--tmpfs", path] if path in folders else ["--ro-bind", "/dev/null", path]
+    for path in (*_SEEN, sys.base_prefix, sys.prefix, os.path.dirname(sys.executable), _PACKAGE):
+        words += ["--ro-bind-try", path, path]
+    for path in rules["show"]:
+        words += ["--ro-bind-try", path, path]
+    for path in rules["write"]:
+        words += ["--bind-try", path, path]
+    for path in folders:
+        words += ["--remount-ro", path]
+    return [*words, "--", sys.executable, "-I", "-S", _CONFINE, '{"profile":"none"}', "--"]
