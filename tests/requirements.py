@@ -501,7 +501,11 @@ LISTING = (
         "MUST",
         "Tasks are listed by the time of their status, the newest first; ids decide between "
         "equals.",
-        _in("list", "test_the_newest_status_comes_first_and_ids_decide_between_equals"),
+        _in(
+            "store_contract",
+            "test_pages_follow_the_newest_status_and_stay_stable",
+            "test_equal_times_are_listed_by_id_in_any_pages",
+        ),
     ),
     Requirement(
         "list-members",
@@ -513,7 +517,7 @@ LISTING = (
         _in(
             "list",
             "test_a_list_has_all_its_members_even_if_it_is_empty",
-            "test_the_last_page_has_no_token_even_if_it_is_full",
+            "test_the_last_page_has_no_token_and_the_first_one_needs_none",
         ),
     ),
     Requirement(
@@ -524,9 +528,12 @@ LISTING = (
         "The pages of successive tokens are the complete list, without repetitions and gaps.",
         (
             *_in(
+                "store_contract",
+                "test_equal_times_are_listed_by_id_in_any_pages",
+                "test_no_task_is_listed_twice_while_all_of_them_change",
+            ),
+            *_in(
                 "list",
-                "test_pages_are_the_list_in_pieces",
-                "test_no_task_is_shown_twice_while_all_of_them_change",
                 "test_pages_go_through_all_tasks_while_new_ones_come",
             ),
             *_in("equivalence", "test_pages_are_the_same"),
@@ -538,7 +545,7 @@ LISTING = (
         "§3.1.4",
         "MUST",
         "The total counts the filtered tasks of all pages.",
-        _in("list", "test_the_total_counts_all_pages_of_what_matches"),
+        _in("store_contract", "test_filters_add_up"),
     ),
     Requirement(
         "list-size",
@@ -565,10 +572,9 @@ LISTING = (
         "A context, a state and the time of the last status are filters, alone and "
         "together; an unknown state is invalid.",
         (
+            *_in("store_contract", "test_filters_add_up"),
             *_in(
                 "list",
-                "test_a_context_and_a_state_are_filters_that_add_up",
-                "test_a_status_as_old_as_the_filter_is_found",
                 "test_tasks_are_found_by_the_state_that_they_are_in",
                 "test_the_time_that_a_task_shows_finds_it_again",
             ),

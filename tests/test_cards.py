@@ -339,7 +339,7 @@ async def test_the_extended_card_is_the_card_with_the_details_of_what_runs(
         "models": ["opus", "sonnet"],
         "modes": [],
         "asksForPermission": True,
-        "lacks": {"interrupt": "the program is told of a cancel and ended all the same"},
+        "lacks": {"interrupt": "the program gets a cancel line and is then ended"},
         "limits": {
             "turnMs": 1234,
             "silenceMs": 0,

@@ -716,7 +716,7 @@ def test_adapters_are_listed_with_what_they_can(machine: Machine) -> None:
     assert rows["claude-code"][1:9] == ["claude", *["yes"] * 7]
     assert rows["replay"][1:9] == ["-", "agent", "agent", *["no"] * 4, "agent"]
     assert "agent: depends on the program" in done.stdout
-    assert "  replay: no models: a recording says what it says" in done.stdout
+    assert "  replay: no models: a recording has fixed answers" in done.stdout
 
 
 def test_adapters_are_listed_for_programs(machine: Machine) -> None:

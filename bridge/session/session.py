@@ -89,6 +89,7 @@ class Session:
         self.spool = spool
         self.marker = marker
         self._redactor = Redactor(secrets)
+        self._redacts = bool(secrets)
         self._environment = environment
         self._rules = rules  # until it is started: each session has its own
         self._walls = _walls(rules) if rules else None
@@ -331,7 +332,9 @@ class Session:
         held, self._held = self._held, []
         self._delivered = self._heard
         waited = [*held, *events]
-        events = self._redactor.clean(merge_text(waited) if len(waited) > 1 else waited)
+        events = merge_text(waited) if len(waited) > 1 else waited
+        if self._redacts:
+            events = self._redactor.clean(events)
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._broken = True  # the process was to resume what is not there any more
