@@ -1,7 +1,7 @@
 """Cursor CLI: over ACP, which has questions; with AGENT_FORCE in its print mode, which has none.
 
 It was not run. The facts are from its documentation and from published recordings (versions 2026.02
-to 2026.10). Tests run tests/cursor_agent.py instead.
+to 2026.10). Tests run tests/support/cursor_agent.py instead.
 
 * With `--stream-partial-output` a piece of text has a `timestamp_ms` and no `model_call_id`. The
   whole text follows the pieces: before a tool, and at the end.

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
+CHECKOUT = Path(__file__).parent.parent
 # The Node.js that scripts/install pins comes before the machine's, which may be too old.
-NODE = Path(__file__).parent.parent / ".venvs/node/bin"
+NODE = CHECKOUT / ".venvs/node/bin"
 if NODE.is_dir():
     os.environ["PATH"] = f"{NODE}{os.pathsep}{os.environ['PATH']}"

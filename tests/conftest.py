@@ -16,12 +16,13 @@ import aiohttp
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from tests import matrix, programs
+from tests import CHECKOUT
+from tests.support import matrix, programs
 
 CI = os.environ.get("CI") == "true"
 
 # What hypothesis keeps of its own goes where pytest keeps its own, not into the checkout.
-set_hypothesis_home_dir(Path(__file__).parent.parent / ".pytest_cache" / "hypothesis")
+set_hypothesis_home_dir(CHECKOUT / ".pytest_cache" / "hypothesis")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parent.parent
+from tests import CHECKOUT
 
 ROOMS = {
     # room: the rooms that it may import, from the top floor to the bottom

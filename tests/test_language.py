@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parent.parent
+from tests import CHECKOUT
+
 DOCUMENTS = [
     *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
     *sorted((CHECKOUT / "docs").glob("*.md")),

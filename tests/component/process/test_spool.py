@@ -1,0 +1,482 @@
+"""A child that outlives the server: whoever attaches to it reads on to the byte, and writes on to
+the byte, whether it lives or not. Here the reader ends; in tests/system/test_restart.py, the
+server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.process import spool as spooling
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
+from bridge.process.process_tree import reap_orphans
+from bridge.process.spawn import Start
+from bridge.process.spool import Spool, Uncertain, exit_code, prepare
+from tests import CHECKOUT
+from tests.support import children as started
+from tests.support.liveness import Liveness, listening
+
+WITHIN = 15.0
+LIMIT = 2**20
+SAID = b"one\ntwo three\n\n\xff\xfe\r\nlast, without a newline"
+SENT = struct.Struct("QQ")  # how far it may get, how far it got
+
+
+class Reader:
+    """Whoever is attached to a child, and all that it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes | LongLine] = []
+        self.batches = 0
+        self.exits: list[int] = []
+        self.ends = 0
+        self._told = asyncio.Event()
+
+    @property
+    def hooks(self) -> Hooks:
+        return Hooks(self._on_lines, self._on_exit, self._on_end)
+
+    def _on_lines(self, lines: list[bytes | LongLine]) -> None:
+        self.lines += lines
+        self.batches += 1
+        self._told.set()
+
+    def _on_exit(self, code: int) -> None:
+        self.exits.append(code)
+        self._told.set()
+
+    def _on_end(self) -> None:
+        self.ends += 1
+        self._told.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WITHIN):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+
+class Children:
+    """Starts children in folders of their own, and attaches to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last: dict[Path, AgentProcess] = {}  # that is attached; the others have detached
+        self._markers: dict[Path, str] = {}
+
+    async def start(self, *argv: str) -> tuple[Path, AgentProcess, Reader]:
+        folder, reader = self._folder / uuid.uuid4().hex, Reader()
+        start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
+        self._markers[folder] = start.marker
+        process = await AgentProcess.spawn(start, reader.hooks, line_limit=LIMIT, spool=folder)
+        self._last[folder] = process
+        return folder, process, reader
+
+    async def shell(self, script: str) -> tuple[Path, AgentProcess, Reader]:
+        return await self.start("/bin/sh", "-c", script)
+
+    def left(self, out: bytes = b"", status: str | None = None) -> Path:
+        """What a child has left behind that has ended."""
+        folder = self._folder / uuid.uuid4().hex
+        with prepare(folder):
+            pass
+        (folder / "out").write_bytes(out)
+        if status is not None:
+            (folder / "exit").write_text(status)
+        self._markers[folder] = uuid.uuid4().hex
+        return folder
+
+    def attach(self, folder: Path, position: int = 0) -> tuple[AgentProcess, Reader]:
+        reader, channel = Reader(), Spool(folder, position)
+        marker = self._markers[folder]
+        process = AgentProcess.attach(
+            channel, marker, reader.hooks, line_limit=LIMIT, position=position
+        )
+        self._last[folder] = process
+        return process, reader
+
+    def forget(self, folder: Path) -> None:
+        """It has ended, whatever is said of it."""
+        del self._last[folder]
+
+    async def stop(self) -> None:
+        for process in self._last.values():
+            async with asyncio.timeout(WITHIN):
+                await process.stop(grace=0.5)
+
+
+@pytest.fixture
+async def children(tmp_path: Path) -> AsyncIterator[Children]:
+    """Afterwards nothing is left of any child."""
+    reap_orphans()  # of servers that other tests ended by force
+    made = Children(tmp_path)
+    yield made
+    await made.stop()
+    left = started.children()
+    for process in left:
+        process.kill()
+        process.wait(WITHIN)
+    assert left == []
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[Liveness]:
+    async with listening() as live:
+        yield live
+
+
+async def ended(process: AgentProcess) -> int:
+    async with asyncio.timeout(WITHIN):
+        return await process.wait()
+
+
+def split(data: bytes) -> list[bytes]:
+    """What lines are, said a second time."""
+    *lines, rest = data.split(b"\n")
+    return [*lines, rest] if rest else lines
+
+
+# --- what was said, from any place on ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece", [1, 3, 2**18])
+async def test_a_dead_childs_output_goes_on_at_every_byte(
+    children: Children, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(spooling, "READ_BYTES", piece)
+    folder = children.left(SAID, "3\n")
+    for position in range(len(SAID) + 1):
+        process, reader = children.attach(folder, position)
+        assert await ended(process) == 3
+        assert reader.lines == split(SAID[position:])
+        assert (reader.exits, process.position, process.running) == ([3], len(SAID), False)
+
+
+async def test_the_position_is_the_end_of_the_last_whole_line(
+    children: Children, live: Liveness
+) -> None:
+    """A line of which only a part has come must be heard as a whole by the next reader."""
+    folder, process, reader = await children.shell(
+        "echo one; printf ha; read x; printf 'lf\\nrest'; read x; exit 5"
+    )
+    await reader.until(lambda: reader.lines and process.position == 4)
+    assert (reader.lines, process.position) == ([b"one"], 4)
+    process.detach()
+    second, heard = children.attach(folder, process.position)
+    second.write(b"\n")
+    await heard.until(lambda: heard.lines)
+    assert (heard.lines, second.position) == ([b"half"], 9)
+    second.write(b"\n")
+    assert await ended(second) == 5
+    assert (heard.lines, heard.exits) == ([b"half", b"rest"], [5])
+    assert (reader.lines, reader.exits) == ([b"one"], [])
+
+
+async def test_who_attaches_while_a_child_talks_misses_nothing_and_hears_nothing_twice(
+    children: Children,
+) -> None:
+    script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done"
+    folder, process, reader = await children.shell(script)
+    heard: list[bytes | LongLine] = []
+    for wanted in (1, 100, 1000):
+        await reader.until(lambda: len(heard) + len(reader.lines) >= wanted)  # noqa: B023
+        process.detach()
+        heard += reader.lines
+        process, reader = children.attach(folder, process.position)
+    assert await ended(process) == 0
+    assert heard + reader.lines == [b"line %d" % number for number in range(3000)]
+
+
+async def test_a_long_backlog_is_told_in_pieces_with_room_for_others_between(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooling, "READ_BYTES", 100)
+    folder = children.left(b"123456789\n" * 1000, "0")
+    _, reader = children.attach(folder)
+    turns = 0
+    async with asyncio.timeout(WITHIN):
+        while not reader.exits:
+            turns += 1
+            await asyncio.sleep(0)
+    assert reader.lines == [b"123456789"] * 1000
+    assert reader.batches == 100
+    assert turns >= 50  # that others had while it was read
+
+
+async def test_a_long_line_is_cut_for_who_attaches_too(children: Children) -> None:
+    folder = children.left(b"x" * (LIMIT + 5) + b"\nshort\n", "0")
+    process, reader = children.attach(folder)
+    await ended(process)
+    assert reader.lines == [LongLine(b"x" * LIMIT, LIMIT + 5), b"short"]
+
+
+# --- how it ended ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 127", 127),
+        ("kill -TERM $$", -signal.SIGTERM),
+        ("kill -KILL $$", -signal.SIGKILL),
+        pytest.param(
+            "exit 255",
+            255,
+        ),
+    ],
+)
+async def test_it_is_written_down_how_a_child_ended(
+    children: Children, end: str, code: int
+) -> None:
+    folder, process, _ = await children.shell(f"echo last words; {end}")
+    assert await ended(process) == code
+    again, reader = children.attach(folder)
+    assert await ended(again) == code == exit_code(folder)
+    assert reader.lines == [b"last words"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "exit 7",
+        pytest.param(
+            "kill -KILL $$",
+        ),
+    ],
+)
+async def test_the_last_words_are_the_childs_own(children: Children, end: str) -> None:
+    folder, process, _ = await children.shell(f"echo why >&2; {end}")
+    await ended(process)
+    again, _ = children.attach(folder)
+    await ended(again)
+    assert bytes(process.stderr) == bytes(again.stderr) == b"why\n"
+
+
+@pytest.mark.parametrize("status", [None, "", "\n", "x", "1.5"])
+async def test_without_a_written_end_it_was_killed(children: Children, status: str | None) -> None:
+    process, reader = children.attach(children.left(b"so far\n", status))
+    assert await ended(process) == -signal.SIGKILL
+    assert reader.lines == [b"so far"]
+
+
+async def test_who_is_attached_can_end_a_child(children: Children) -> None:
+    folder, process, reader = await children.shell("echo here; read x")
+    await reader.until(lambda: reader.lines)
+    process.detach()
+    attached, heard = children.attach(folder, process.position)
+    async with asyncio.timeout(WITHIN):
+        assert await attached.stop() == "terminated"
+    assert (heard.exits, reader.exits) == ([-signal.SIGTERM], [])
+
+
+async def test_a_child_that_has_closed_its_output_is_told_of(children: Children) -> None:
+    _, process, reader = await children.shell("echo last; exec >&-; read x; exit 4")
+    async with asyncio.timeout(WITHIN):
+        await reader.until(lambda: reader.ends)
+    assert (reader.lines, reader.exits, process.running) == ([b"last"], [], True)
+    process.write(b"\n")
+    assert await ended(process) == 4
+    assert (reader.lines, reader.ends) == ([b"last"], 1)
+
+
+async def test_a_child_that_opens_its_output_once_more_has_not_closed_it(
+    children: Children,
+) -> None:
+    """A script that says `echo x >/dev/stdout`, or `tee -a /dev/stdout`."""
+    script = "echo a; echo b >>/dev/stdout; echo c >/dev/stdout; read x; echo d"
+    _, process, reader = await children.shell(script)
+    await reader.until(lambda: len(reader.lines) == 3)
+    assert reader.ends == 0
+    process.write(b"\n")
+    await ended(process)
+    assert reader.lines == [b"a", b"b", b"c", b"d"]
+
+
+async def test_an_output_that_was_closed_while_nobody_was_attached_is_told_of(
+    children: Children, live: Liveness
+) -> None:
+    """Else the turn waits for its time limit, an hour by default."""
+    program = (
+        f"import sys; sys.argv[1:] = ['', {live.path!r}]\nfrom tests.support.misbehaving import *\n"
+    )
+    program += "sys.stdin.readline(); os.close(1); report('closed'); forever()"
+    argv = (sys.executable, "-c", program)
+    folder, process, _ = await children.start("/usr/bin/env", f"PYTHONPATH={CHECKOUT}", *argv)
+    process.write(b"\n")
+    process.detach()
+    await live.pid("closed")
+    attached, reader = children.attach(folder)
+    async with asyncio.timeout(WITHIN):
+        await reader.until(lambda: reader.ends)
+    assert attached.running
+
+
+# --- what it is sent ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stdin_of(folder: Path) -> Iterator[int]:
+    """The child's end of its stdin; it has it open for both, as a shell may."""
+    fd = os.open(folder / "in", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def arrived(fd: int) -> bytes:
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while more := os.read(fd, 2**20):
+            data += more
+    return data
+
+
+async def test_stdin_goes_on_at_every_byte(children: Children) -> None:
+    data = b'{"type":"prompt"}\n'
+    for done in range(len(data) + 1):
+        folder = children.left()
+        with stdin_of(folder) as stdin:
+            first = Spool(folder)
+            first.write(data[:done])
+            first.close()
+            assert arrived(stdin) == data[:done]
+            second = Spool(folder)
+            second.owe(data)
+            second.write(b"more\n")
+            second.close()
+            assert arrived(stdin) == data[done:] + b"more\n"
+            assert SENT.unpack((folder / "sent").read_bytes()) == (len(data) + 5,) * 2
+
+
+@pytest.mark.parametrize(("wanted", "sent"), [(1, 0), (10, 9), (2**40, 10)])
+async def test_a_write_that_may_have_happened_is_uncertain(
+    children: Children, wanted: int, sent: int
+) -> None:
+    folder = children.left()
+    (folder / "sent").write_bytes(SENT.pack(wanted, sent))
+    with stdin_of(folder) as stdin:
+        spool = Spool(folder)
+        with pytest.raises(Uncertain):
+            spool.owe(b"x" * 20)
+        spool.close()
+        assert arrived(stdin) == b""
+
+
+async def test_a_dead_child_is_owed_nothing(children: Children) -> None:
+    folder = children.left()
+    (folder / "sent").write_bytes(SENT.pack(10, 5))
+    spool = Spool(folder)
+    spool.owe(b"x" * 20)
+    spool.write(b"x")
+    spool.close()
+
+
+async def test_what_a_full_pipe_did_not_take_is_sent_by_the_next(children: Children) -> None:
+    folder = children.left()
+    data = os.urandom(3_000_000)
+    with stdin_of(folder) as stdin:
+        first = Spool(folder)
+        first.write(data)
+        first.close()
+        got = arrived(stdin)
+        assert 0 < len(got) < len(data)
+        second = Spool(folder)
+        second.owe(data)
+        async with asyncio.timeout(WITHIN):
+            while len(got) < len(data):
+                got += arrived(stdin)
+                await asyncio.sleep(0)
+        second.close()
+    assert got == data
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from bridge.process.spool import Spool
+
+async def main():
+    Spool(Path(sys.argv[1])).write(bytes(range(256)) * 20_000)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("after", [1, 200_000, 1_500_000])
+async def test_a_writer_that_is_killed_is_gone_on_with_exactly_or_not_at_all(
+    children: Children, after: int
+) -> None:
+    data, folder = bytes(range(256)) * 20_000, children.left()
+    argv = (sys.executable, "-c", WRITER, str(folder))
+    writer = subprocess.Popen(argv, cwd=CHECKOUT)  # noqa: ASYNC220
+    with stdin_of(folder) as stdin:
+        got = b""
+        async with asyncio.timeout(WITHIN):
+            while len(got) < after:
+                with contextlib.suppress(BlockingIOError):
+                    got += os.read(stdin, 50_000)
+                await asyncio.sleep(0)
+        writer.kill()
+        writer.wait(WITHIN)
+        second = Spool(folder)
+        with contextlib.suppress(Uncertain):
+            second.owe(data)
+            async with asyncio.timeout(WITHIN):
+                while len(got) < len(data):
+                    got += arrived(stdin)
+                    await asyncio.sleep(0)
+            assert got == data
+        second.close()
+
+
+# --- being left alone --------------------------------------------------------------------------
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_who_detaches_hears_nothing_more_and_keeps_nothing_open(children: Children) -> None:
+    folder, process, reader = await children.shell("echo a; read x; echo b; read x")
+    await reader.until(lambda: reader.lines)
+    process.detach()
+    attached, heard = children.attach(folder, process.position)
+    before = open_descriptors()
+    for _ in range(10):
+        attached.detach()
+        attached, heard = children.attach(folder, attached.position)
+    assert open_descriptors() <= before + 10  # each keeps watching for the end
+    attached.write(b"\n")
+    await heard.until(lambda: heard.lines)
+    process.write(b"x\n")
+    assert (reader.lines, heard.lines) == ([b"a"], [b"b"])
+    async with asyncio.timeout(WITHIN):
+        await attached.stop()
+    assert (reader.exits, heard.exits) == ([], [-signal.SIGTERM])
+    assert process.exit_code is None
+
+
+async def test_all_that_a_child_says_is_its_owners_alone(children: Children) -> None:
+    folder, process, reader = await children.shell("echo here; read x")
+    await reader.until(lambda: reader.lines)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert set(modes.values()) == {0o600}, modes
+    assert {"in", "pipe", "out", "err", "exit", "sent"} == set(modes)
+    await process.stop(grace=1)
+    assert (folder / "exit").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,781 @@
+"""Contexts and the places for their sessions: order, reuse, eviction, cancel. The manager is
+driven directly; the CLI is the real child tests/support/agent.py behind the `jsonl` adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bridge.a2a.codec import SendParams
+from bridge.adapter import AgentConfig
+from bridge.auth.principal import OPERATOR, Quota
+from bridge.auth.quotas import Quotas
+from bridge.errors import (
+    InvalidParams,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unavailable,
+    UnsupportedOperation,
+)
+from bridge.process.process_tree import reap_orphans
+from bridge.runtime.agent import Agent
+from bridge.runtime.tasks import Policy, TaskManager
+from bridge.server import registry
+from bridge.session.factory import SessionFactory
+from bridge.session.pool import SessionPool, Use
+from bridge.session.session import Limits
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import ContextKey, Retention
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.render import status_message, task_metadata
+from bridge.task.state import StatusUpdate, TaskState
+from bridge.workspace.attachments import Attachments
+from bridge.workspace.paths import Workspaces
+from tests.support.agent import PROGRAM
+from tests.support.children import children
+from tests.support.liveness import Liveness, listening
+
+WITHIN = 15.0
+TOOL = '{"type": "tool_call", "id": "1", "name": "Read", "input": {}}'
+
+
+class Bridge:
+    """A manager with few words for what tests do with it."""
+
+    def __init__(self, workspace: Path, binary: str = sys.executable, **settings: Any) -> None:
+        adapter = registry.load("jsonl")
+        config = AgentConfig(binary, ("-I", "-S", PROGRAM))
+        grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
+        limits = Limits(turn=turn, term_grace=grace)
+        roots = settings.pop("roots", ())
+        workspaces = Workspaces(str(workspace), roots)
+        takes_urls = adapter.takes_urls
+        attachments = Attachments(workspaces, adapter.input_modes, takes_urls=takes_urls)
+        idle = settings.pop("idle", 600.0)
+        sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
+        agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
+        policy = Policy(retention=Retention(tasks=settings.pop("keep", 1000)))
+        tasks = self.tasks = TaskHandles("", MemoryStore())
+        quota = replace(Quota.none(), running=settings.pop("running", 0))
+        quotas = Quotas({OPERATOR.id: quota})
+        self.pool = SessionPool(settings.pop("sessions", 4), quotas)
+        assert not settings
+        self.manager = TaskManager(agent, adapter, workspaces, tasks, self.pool, policy=policy)
+
+    async def send(
+        self,
+        text: str,
+        context: str | None = None,
+        task: str | None = None,
+        metadata: Any = None,
+        request_metadata: Any = None,
+    ) -> TaskHandle:
+        parts = (TextPart(text),)
+        message = Message("m-1", Role.USER, parts, task, context, metadata=metadata)
+        params = SendParams(message, blocking=True, metadata=request_metadata)
+        record = (await self.manager.send(params)).record
+        record.shown = True
+        return record
+
+    async def run(self, text: str, context: str | None = None, **more: Any) -> TaskHandle:
+        return await ended(await self.send(text, context, **more))
+
+    async def rested(self) -> None:
+        """Until no context works, or waits for a place."""
+        async with asyncio.timeout(WITHIN):
+            while Use.WORKING in self.pool._holders.values() or self.pool._queues:
+                await self.pool.changed()
+
+
+async def ended(record: TaskHandle) -> TaskHandle:
+    """`record`, as soon as its task has ended."""
+    async with asyncio.timeout(WITHIN):
+        while not record.log.closed:
+            await record.log.changed()
+    return record
+
+
+async def in_state(record: TaskHandle, state: TaskState) -> TaskHandle:
+    async with asyncio.timeout(WITHIN):
+        while record.task.state is not state:
+            assert not record.log.closed, record.task
+            await record.log.changed()
+    return record
+
+
+def answer(record: TaskHandle) -> str:
+    artifact = record.task.artifacts.get("assistant-response")
+    parts = artifact.parts if artifact else ()
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def message(record: TaskHandle) -> str:
+    told = status_message(record.task, record.task.status)
+    return told.text if told else ""
+
+
+def statuses(record: TaskHandle) -> list[TaskState]:
+    entries = record.log._entries
+    return [e.update.state for e in entries if isinstance(e.update, StatusUpdate)]
+
+
+def endings(record: TaskHandle) -> list[TaskState]:
+    return [state for state in statuses(record) if state.terminal]
+
+
+def processes() -> list[psutil.Process]:
+    return children()
+
+
+Make = Callable[..., Bridge]
+
+
+@pytest.fixture
+async def make(workspace: Path) -> AsyncIterator[Make]:
+    """Makes bridges; afterwards they are closed, and no process is left."""
+    reap_orphans()  # of servers that other tests ended by force
+    made: list[Bridge] = []
+
+    def make(**settings: Any) -> Bridge:
+        made.append(Bridge(workspace, **settings))
+        return made[-1]
+
+    yield make
+    for bridge in made:
+        async with asyncio.timeout(WITHIN):
+            await bridge.manager.close(drain=0)
+    assert processes() == []
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[Liveness]:
+    async with listening() as live:
+        yield live
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+async def test_tasks_of_a_context_run_one_after_the_other_in_order(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make()
+    first = await bridge.send(f"wait {live.path} first\ntext 1", "c")
+    second = await bridge.send(f"wait {live.path} second\nturn", "c")
+    third = await bridge.send("turn", "c")
+    await live.pid("first")
+    assert second.task.state is third.task.state is TaskState.SUBMITTED
+    assert not live.has("second")
+    await live.release("first")
+    await live.pid("second")
+    assert first.task.state is TaskState.COMPLETED
+    assert third.task.state is TaskState.SUBMITTED
+    await live.release("second")
+    await ended(third)
+    assert [answer(record) for record in (first, second, third)] == ["1", "2", "3"]
+
+
+async def test_contexts_run_side_by_side_up_to_the_limit(make: Make, live: Liveness) -> None:
+    bridge = make(sessions=2)
+    tasks = [await bridge.send(f"wait {live.path} {name}", name) for name in "abcd"]
+    await live.pid("a")
+    await live.pid("b")
+    assert len(processes()) == 2
+    assert not live.has("c") and tasks[2].task.state is TaskState.SUBMITTED
+    await live.release("b")
+    await live.pid("c")
+    assert len(processes()) == 2
+    assert not live.has("d") and tasks[3].task.state is TaskState.SUBMITTED
+    await live.release("a")
+    await live.pid("d")
+    for name in "cd":
+        await live.release(name)
+    assert [(await ended(task)).task.state for task in tasks] == [TaskState.COMPLETED] * 4
+
+
+async def test_one_process_serves_all_turns_of_a_context(make: Make) -> None:
+    bridge = make()
+    said = [answer(await bridge.run("pid\ntext /\nturn", "c")) for _ in range(3)]
+    pid = said[0].partition("/")[0]
+    assert said == [f"{pid}/{n}" for n in (1, 2, 3)]
+    assert [str(process.pid) for process in processes()] == [pid]
+
+
+async def test_a_session_that_ended_between_turns_is_replaced(make: Make) -> None:
+    bridge = make()
+    first = answer(await bridge.run("pid", "c"))
+    process = psutil.Process(int(first))
+    pidfd = os.pidfd_open(process.pid)
+    died = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pidfd, died.set)
+    process.kill()
+    async with asyncio.timeout(WITHIN):
+        await died.wait()
+    asyncio.get_running_loop().remove_reader(pidfd)
+    os.close(pidfd)
+    await asyncio.sleep(0)  # the session hears of it in the same round
+    second = await bridge.run("pid", "c")
+    assert second.task.state is TaskState.COMPLETED
+    assert answer(second) != first
+
+
+async def test_a_task_that_fails_leaves_the_context_usable(make: Make) -> None:
+    bridge = make()
+    first = await bridge.run("pid\nexit 4", "c")
+    assert (first.task.state, "exit status 4" in message(first)) == (TaskState.FAILED, True)
+    second = await bridge.run("pid", "c")
+    assert second.task.state is TaskState.COMPLETED and answer(second) != answer(first)
+
+
+async def test_a_task_that_fails_leaves_no_process(make: Make, live: Liveness) -> None:
+    bridge = make()
+    record = await bridge.send(f"spawn {live.path} helper\nwait {live.path} agent\nexit 4")
+    await live.pid("helper")
+    await live.release("agent")
+    assert (await ended(record)).task.state is TaskState.FAILED
+    await live.gone("helper")
+
+
+async def test_an_agent_that_cannot_be_started_fails_the_task_with_the_reason(make: Make) -> None:
+    bridge = make(binary="/nowhere/agent", sessions=1)
+    for _ in range(2):
+        record = await bridge.run("pid", "c")
+        assert record.task.state is TaskState.FAILED
+        text = "The agent could not be started: "
+        assert message(record) == f"{text}No such file or directory. The server's log says more."
+    assert (await bridge.run("pid", "d")).task.state is TaskState.FAILED
+
+
+async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_else(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    bridge = make()
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.task.text.capped", broken)
+        record = await bridge.run(f"text a\nline {TOOL}\ntext c", "c")
+    assert record.task.state is TaskState.FAILED
+    assert "log" in message(record) and endings(record) == [TaskState.FAILED]
+    assert (await bridge.run("text d", "c")).task.state is TaskState.COMPLETED
+
+
+# --- places ------------------------------------------------------------------------------------
+
+
+async def test_an_idle_session_is_given_up_after_its_time(make: Make, live: Liveness) -> None:
+    bridge = make(idle=0.1)
+    await bridge.run(f"here {live.path} agent\nspawn {live.path} helper", "c")
+    await live.gone("agent", "helper")
+    assert (await bridge.run("turn", "c")).task.state is TaskState.COMPLETED
+
+
+async def test_a_session_is_not_given_up_while_it_works(make: Make, live: Liveness) -> None:
+    bridge = make(idle=0.1)
+    await bridge.run("text a", "c")
+    record = await bridge.send(f"wait {live.path} agent\nturn", "c")
+    await live.pid("agent")
+    await asyncio.wait([asyncio.create_task(live.gone("agent"))], timeout=0.4)
+    assert live.alive("agent")
+    await live.release("agent")
+    assert answer(await ended(record)) == "2"
+
+
+async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(make: Make) -> None:
+    bridge = make(sessions=1)
+    await bridge.run("turn", "a")
+    await bridge.rested()
+    other = await bridge.send(
+        "turn", "b"
+    )  # whose turn it is first, and which needs the place of "a"
+    again = await bridge.send("turn", "a")  # which has something to do before it could be given up
+    assert [answer(await ended(one)) for one in (other, again)] == ["1", "2"]
+
+
+SCRIPTS = ("turn", "turn", "ask q Which?\nturn", "exit 3", "fail no")
+
+
+async def ends(bridge: Bridge, context: str, record: TaskHandle, chance: random.Random) -> None:
+    """Answered, canceled or left alone."""
+    if chance.random() < 0.2:
+        for _ in range(chance.randrange(200)):
+            await asyncio.sleep(0)
+        if not record.task.state.terminal:
+            await cancel(bridge, record)
+    while not record.log.closed:
+        if record.task.question:
+            await bridge.send("yes", context, task=record.task.id)
+        await record.log.changed()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_conversations_that_share_a_few_places_all_go_on(make: Make, seed: int) -> None:
+    chance = random.Random(seed)
+    bridge = make(sessions=chance.randint(1, 3))
+    async with asyncio.timeout(3 * WITHIN):
+        for _ in range(10):
+            some = chance.sample("abcde", chance.randint(1, 5))
+            begun = [(one, await bridge.send(chance.choice(SCRIPTS), one)) for one in some]
+            await asyncio.gather(*(ends(bridge, *pair, chance) for pair in begun))
+            await bridge.rested()
+    assert len(processes()) <= 3
+
+
+async def test_a_warm_session_gives_up_its_place_the_longest_idle_one_first(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make(sessions=2)
+    for name in "ab":
+        await bridge.run(f"here {live.path} {name}", name)
+    await bridge.run("turn", "a")  # now b is idle for longer
+    await bridge.run(f"here {live.path} c", "c")
+    await live.gone("b")
+    assert live.alive("a") and len(processes()) == 2
+    assert answer(await bridge.run("turn", "a")) == "3"
+
+
+async def test_a_warm_session_gives_up_its_place_to_many(make: Make) -> None:
+    bridge = make(sessions=1)
+    records = [await bridge.send("cwd", f"c-{n}") for n in range(10)]
+    for record in records:
+        assert (await ended(record)).task.state is TaskState.COMPLETED
+    assert len(processes()) <= 1
+
+
+async def test_a_message_to_a_context_whose_session_is_being_given_up_is_served(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make(sessions=1, grace=0.3)
+    await bridge.run(f"deaf\nhere {live.path} a", "a")
+    other = await bridge.send("turn", "b")
+    for _ in range(5):  # until the session of `a` is being stopped, which takes its time
+        await asyncio.sleep(0)
+    assert live.alive("a")
+    again = await bridge.send("turn", "a")
+    assert answer(await ended(other)) == "1"
+    assert answer(await ended(again)) == "1"
+
+
+# --- cancel ------------------------------------------------------------------------------------
+
+
+async def cancel(bridge: Bridge, record: TaskHandle) -> None:
+    assert await bridge.manager.cancel(record.task.id) is record
+    assert record.task.state is TaskState.CANCELED and record.log.closed
+    assert endings(record) == [TaskState.CANCELED]
+    with pytest.raises(TaskNotCancelable):
+        await bridge.manager.cancel(record.task.id)
+
+
+async def test_a_working_task_is_canceled_with_all_its_processes(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make()
+    script = f"text a\nspawn {live.path} helper\nwait {live.path} agent\ntext b"
+    record = await bridge.send(script, "c")
+    after = await bridge.send("turn", "c")
+    await live.pid("agent")
+    await live.pid("helper")
+    await cancel(bridge, record)
+    await live.gone("agent", "helper")
+    assert answer(record) == "a"
+    assert answer(await ended(after)) == "1"
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_a_task_that_is_being_started_is_canceled_and_its_process_with_it(
+    make: Make, turns: int
+) -> None:
+    """Canceled a turn of the loop later each time: before, while and after it is spawned."""
+    bridge = make()
+    record = await bridge.send("ask q-1 Which?", "c")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await cancel(bridge, record)
+    worker = bridge.manager._contexts["c"]._worker
+    async with asyncio.timeout(WITHIN):
+        if worker:
+            await asyncio.wait([worker])
+    assert processes() == []
+    assert answer(await bridge.run("turn", "c")) == "1"
+
+
+async def test_a_task_in_the_queue_of_its_context_is_canceled_alone(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make()
+    first = await bridge.send(f"wait {live.path} agent\nturn", "c")
+    second = await bridge.send("turn", "c")
+    third = await bridge.send("turn", "c")
+    await live.pid("agent")
+    await cancel(bridge, second)
+    assert live.alive("agent")
+    await live.release("agent")
+    assert [answer(await ended(record)) for record in (first, third)] == ["1", "2"]
+    assert answer(second) == ""
+
+
+async def test_a_task_that_waits_for_a_place_is_canceled_and_takes_none(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make(sessions=1)
+    first = await bridge.send(f"here {live.path} warm\nwait {live.path} agent\nturn", "a")
+    await live.pid("agent")
+    waiting = await bridge.send("turn", "b")
+    await asyncio.sleep(0)
+    await cancel(bridge, waiting)
+    worker = bridge.manager._contexts["b"]._worker
+    async with asyncio.timeout(WITHIN):
+        assert worker
+        await asyncio.wait([worker])
+    next_of_a = await bridge.send("turn", "a")
+    await live.release("agent")
+    assert [answer(await ended(record)) for record in (first, next_of_a)] == ["1", "2"]
+    assert live.alive("warm")
+    assert answer(await bridge.run("turn", "a")) == "3"
+
+
+async def test_after_a_cancel_in_the_queue_for_a_place_the_next_task_of_it_runs(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make(sessions=1)
+    first = await bridge.send(f"wait {live.path} agent", "a")
+    await live.pid("agent")
+    waiting = await bridge.send("text x", "b")
+    after = await bridge.send("turn", "b")
+    await asyncio.sleep(0)
+    await cancel(bridge, waiting)
+    await live.release("agent")
+    await ended(first)
+    assert answer(await ended(after)) == "1"
+
+
+async def test_a_task_that_asks_is_canceled(make: Make, live: Liveness) -> None:
+    bridge = make()
+    record = await bridge.send(f"here {live.path} agent\nask q-1 Which?", "c")
+    after = await bridge.send("turn", "c")
+    await in_state(record, TaskState.INPUT_REQUIRED)
+    await cancel(bridge, record)
+    await live.gone("agent")
+    assert answer(await ended(after)) == "1"
+    with pytest.raises(UnsupportedOperation):
+        await bridge.send("late", "c", record.task.id)
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, turns: int) -> None:
+    """From the submission on, cancel one turn of the loop later each time, and then as soon as
+    the log has each of its entries."""
+    bridge = make()
+    await bridge.run("turn", "c")
+    record = await bridge.send("text a\ntext b", "c")
+    for _ in range(turns):
+        async with asyncio.timeout(WITHIN):
+            if not record.log.closed and turns > 5:
+                await record.log.changed()
+            else:
+                await asyncio.sleep(0)
+    if record.task.state.terminal:
+        with pytest.raises(TaskNotCancelable):
+            await bridge.manager.cancel(record.task.id)
+    else:
+        await cancel(bridge, record)
+    last = statuses(record)[-1]
+    after = await bridge.run("turn", "c")
+    assert after.task.state is TaskState.COMPLETED
+    assert endings(record) == [last] and statuses(record)[-1] is last
+
+
+# --- questions ---------------------------------------------------------------------------------
+
+
+async def test_an_answer_goes_to_its_question_and_the_turn_goes_on(make: Make) -> None:
+    bridge = make()
+    record = await bridge.send("permit q-1 May I?\nask q-2 How?", "c")
+    await in_state(record, TaskState.INPUT_REQUIRED)
+    await bridge.send("Go on", task=record.task.id)
+    assert record.task.state is TaskState.WORKING
+    await in_state(record, TaskState.INPUT_REQUIRED)
+    await bridge.send("like this", task=record.task.id)
+    await ended(record)
+    assert (
+        answer(record) == 'answered ["q-1", "Go on", "yes"]\n\nanswered ["q-2", "like this", null]'
+    )
+
+
+async def test_a_client_may_take_longer_to_answer_than_a_turn_may_last(make: Make) -> None:
+    bridge = make(turn=0.3)
+    record = await bridge.send("ask q-1 How?\nask q-2 How?", "c")
+    for _ in range(2):
+        await in_state(record, TaskState.INPUT_REQUIRED)
+        closed = asyncio.create_task(ended(record))
+        assert await asyncio.wait([closed], timeout=0.4) == (set(), {closed})
+        closed.cancel()
+        await bridge.send("so", task=record.task.id)
+    assert (await ended(record)).task.state is TaskState.COMPLETED
+
+
+async def test_an_answer_that_is_not_understood_is_asked_for_again(make: Make) -> None:
+    bridge = make()
+    record = await bridge.send("ask q-1 How?", "c")
+    await in_state(record, TaskState.INPUT_REQUIRED)
+    before = record.log.last
+    await bridge.send("   ", task=record.task.id)
+    assert record.task.state is TaskState.INPUT_REQUIRED and record.log.last > before
+    await bridge.send("so", task=record.task.id)
+    await ended(record)
+    assert answer(record) == 'answered ["q-1", "so", null]'
+
+
+async def test_a_message_to_a_task_of_another_context_is_refused(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make()
+    record = await bridge.send(f"wait {live.path} agent", "c")
+    await live.pid("agent")
+    with pytest.raises(InvalidParams, match="contextId"):
+        await bridge.send("hello", "another", record.task.id)
+    with pytest.raises(TaskNotFound):
+        await bridge.send("hello", task="unknown")
+    await live.release("agent")
+    await ended(record)
+    with pytest.raises(UnsupportedOperation, match="completed"):
+        await bridge.send("hello", task=record.task.id)
+
+
+# --- directories and ids -----------------------------------------------------------------------
+
+
+def folders(workspace: Path) -> Path:
+    """Beside and inside the workspace."""
+    (workspace / "inner" / "deep").mkdir(parents=True)
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    (workspace / "escape").symlink_to(outside)
+    (workspace / "inside").symlink_to(workspace / "inner")
+    (workspace / "file").write_text("")
+    (workspace.parent / "workspace-evil").mkdir()
+    return outside
+
+
+async def test_an_agent_works_where_the_client_says_inside_the_roots(
+    make: Make, workspace: Path
+) -> None:
+    outside = folders(workspace)
+    bridge = make()
+    assert answer(await bridge.run("cwd")) == str(workspace)
+    inner = str(workspace / "inner")
+    for cwd in ("inner", inner, "inside", "./inner/../inner", f"{inner}/deep/.."):
+        assert answer(await bridge.run("cwd", metadata={"cwd": cwd})) == inner
+        assert answer(await bridge.run("cwd", metadata={"bridge": {"cwd": cwd}})) == inner
+        assert answer(await bridge.run("cwd", request_metadata={"bridge": {"cwd": cwd}})) == inner
+    rooted = make(roots=(str(outside),))
+    assert answer(await rooted.run("cwd", metadata={"cwd": str(outside)})) == str(outside)
+    assert answer(await rooted.run("cwd")) == str(workspace)
+
+
+@pytest.mark.parametrize(
+    "cwd",
+    [
+        *("/", "..", "../outside", "escape", "escape/..", "/etc", "{parent}/workspace-evil"),
+        *("file", "nowhere", "inner/nowhere", "a\0b", "x" * 5000, "~", 5, ["inner"], {"a": 1}),
+    ],
+)
+async def test_no_other_directory_is_accepted(make: Make, workspace: Path, cwd: Any) -> None:
+    folders(workspace)
+    bridge = make()
+    if isinstance(cwd, str):
+        cwd = cwd.replace("{parent}", str(workspace.parent))
+    for metadata in ({"cwd": cwd}, {"bridge": {"cwd": cwd}}):
+        with pytest.raises(InvalidParams):
+            await bridge.send("cwd", metadata=metadata)
+    assert bridge.manager.figures() == {"tasks": 0, "contexts": 0}
+
+
+async def test_a_context_stays_in_its_directory(make: Make, workspace: Path) -> None:
+    folders(workspace)
+    bridge = make()
+    inner = str(workspace / "inner")
+    assert answer(await bridge.run("cwd", "c", metadata={"cwd": "inner"})) == inner
+    assert answer(await bridge.run("cwd", "c")) == inner
+    assert answer(await bridge.run("cwd", "c", metadata={"cwd": "inside"})) == inner
+    with pytest.raises(InvalidParams, match="another directory"):
+        await bridge.send("cwd", "c", metadata={"cwd": "."})
+
+
+async def test_a_directory_that_was_swapped_for_a_link_is_not_gone_to(
+    make: Make, workspace: Path
+) -> None:
+    """An agent that works above it can do that while the conversation rests, or waits."""
+    (workspace / "inner").mkdir()
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    bridge = make(idle=0.0)
+    assert answer(await bridge.run("cwd", "c", metadata={"cwd": "inner"}))
+    (workspace / "inner").rmdir()
+    (workspace / "inner").symlink_to(outside)
+    record = await bridge.run("exit 3", "c")  # a session that is still warm is where it was
+    record = await bridge.run("cwd", "c")
+    assert record.task.state is TaskState.FAILED
+    assert task_metadata(record.task) == {"bridge": {"reason": "launch"}}
+    assert "not the directory any more" in message(record)
+    assert str(outside) not in message(record)
+
+
+@pytest.mark.parametrize("context", ["a", "A-z_0.9:x", "x" * 128])
+async def test_a_context_id_of_the_client_is_kept(make: Make, context: str) -> None:
+    record = await make().run("prompt", context)
+    assert record.task.context_id == context
+    assert f'"contextId": "{context}"' in answer(record)
+
+
+@pytest.mark.parametrize("context", ["x" * 129, "a b", "a/b", "../a", "a\n", "é", "a\0", "٣"])
+async def test_other_context_ids_are_refused(make: Make, context: str) -> None:
+    with pytest.raises(InvalidParams, match="contextId"):
+        await make().send("text a", context)
+
+
+async def test_without_a_context_id_each_task_has_its_own(make: Make) -> None:
+    bridge = make()
+    records = [await bridge.run("turn") for _ in range(2)]
+    assert records[0].task.context_id != records[1].task.context_id
+    assert [answer(record) for record in records] == ["1", "1"]
+
+
+# --- what is remembered ------------------------------------------------------------------------
+
+
+async def test_the_newest_finished_tasks_are_remembered_and_no_others(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make(keep=2)
+    working = await bridge.send(f"wait {live.path} agent", "w")
+    await live.pid("agent")
+    finished = [await bridge.run("turn", "c") for _ in range(4)]
+    async with asyncio.timeout(WITHIN):
+        while await bridge.manager.find(finished[1].task.id):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    for forgotten in finished[:2]:
+        with pytest.raises(TaskNotFound):
+            await bridge.manager.get(forgotten.task.id)
+    for kept in (*finished[2:], working):
+        assert await bridge.manager.get(kept.task.id) is kept
+    await live.release("agent")
+    await ended(working)
+
+
+@pytest.mark.parametrize("script", ["turn", "reply hello"])
+async def test_cold_contexts_are_forgotten_when_there_are_too_many(make: Make, script: str) -> None:
+    bridge = make(keep=3, sessions=1)
+    for number in range(10):
+        record = await bridge.send(script, f"c-{number}")
+        record.shown = False
+        await ended(record)
+    assert bridge.manager.figures()["contexts"] <= 5
+    assert (await bridge.run("turn", "c-0")).task.state is TaskState.COMPLETED
+
+
+# --- the end -----------------------------------------------------------------------------------
+
+
+async def test_a_shut_down_lets_working_tasks_end_within_the_drain(
+    make: Make, live: Liveness
+) -> None:
+    bridge = make()
+    record = await bridge.send(f"wait {live.path} agent\ntext a", "c")
+    await live.pid("agent")
+    closing = asyncio.create_task(bridge.manager.close(drain=WITHIN))
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await bridge.send("text b")
+    await live.release("agent")
+    await ended(record)
+    await closing
+    assert record.task.state is TaskState.COMPLETED
+    assert processes() == []
+
+
+async def test_a_shut_down_ends_every_task_and_every_process(make: Make, live: Liveness) -> None:
+    bridge = make(sessions=2, grace=0.2)
+    script = f"deaf\nspawn {live.path} helper-%s\nwait {live.path} %s"
+    working = [await bridge.send(script % (name, name), name) for name in "ab"]
+    queued = [await bridge.send("turn", name) for name in "aabbcd"]
+    asking = make(sessions=1)
+    question = await asking.send("ask q-1 Which?")
+    await in_state(question, TaskState.INPUT_REQUIRED)
+    for name in ("a", "b", "helper-a", "helper-b"):
+        await live.pid(name)
+    async with asyncio.timeout(WITHIN):
+        await asyncio.gather(bridge.manager.close(drain=0.1), asking.manager.close(drain=0.1))
+    for record in (*working, *queued, question):
+        assert endings(record) == [TaskState.FAILED]
+        assert record.task.state is TaskState.FAILED and "shut down" in message(record)
+    assert processes() == []
+    await live.gone("a", "b", "helper-a", "helper-b")
+
+
+async def test_kill_leaves_no_process(make: Make, live: Liveness) -> None:
+    bridge = make()
+    record = await bridge.send(f"deaf\nspawn {live.path} helper\nwait {live.path} agent")
+    await live.pid("agent")
+    await live.pid("helper")
+    bridge.manager.kill()
+    await live.gone("agent", "helper")
+    assert (await ended(record)).task.state is TaskState.FAILED
+
+
+# --- when another server takes the context -------------------------------------------------------
+
+
+@pytest.mark.parametrize("rest", ["text c", "wait {} more", "exit 3"])
+async def test_a_lost_context_stops_its_session_and_ends_the_logs(
+    make: Make, live: Liveness, rest: str
+) -> None:
+    """Whether its turn has ended by then, or goes on."""
+    bridge = make(sessions=1)
+    script = f"text a\nwait {live.path} agent\ntext b\n{rest.format(live.path)}"
+    record = await bridge.send(script, "c")
+    queued = await bridge.send("turn", "c")
+    await live.pid("agent")
+    assert record.fence and record.fence == queued.fence
+    await bridge.tasks.store.release(record.fence)  # as a claim of another server has it
+    await live.release("agent")
+    for one in (record, queued):
+        assert (await ended(one)).lost
+    assert TaskState.COMPLETED not in statuses(record)
+    head = await bridge.tasks.store.head(record.task.id)
+    assert head and (head.state, head.last) == (TaskState.WORKING, record.log.last)
+    await bridge.rested()
+    async with asyncio.timeout(WITHIN):
+        while processes():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert bridge.manager.figures() == {"tasks": 0, "contexts": 0}
+    assert answer(await bridge.run("turn", "c")) == "1"  # a claim of its own
+
+
+async def test_a_context_of_another_server_takes_no_message(make: Make) -> None:
+    bridge = make()
+    fence = await bridge.tasks.store.claim(ContextKey("", OPERATOR.id, "c"), "other", WITHIN)
+    assert fence
+    with pytest.raises(Unavailable):
+        await bridge.send("turn", "c")
+    await bridge.tasks.store.release(fence)
+    assert answer(await bridge.run("turn", "c")) == "1"
+
+
+async def test_a_refused_message_keeps_no_claim(make: Make) -> None:
+    bridge = make()
+    with pytest.raises(InvalidParams):
+        await bridge.send("turn", "c", metadata={"bridge": {"cwd": 5}})
+    assert await bridge.tasks.store.claim(ContextKey("", OPERATOR.id, "c"), "other", WITHIN)

@@ -1,0 +1,332 @@
+"""The tasks of an agent in memory and on disk: when updates become visible, and the tasks that a
+later server finds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bridge.a2a import CODECS
+from bridge.adapter import SessionStart
+from bridge.adapter.input import AdapterInput
+from bridge.errors import DataLoss
+from bridge.runtime.lease import StoredSession
+from bridge.runtime.recorder import Recorder
+from bridge.store.database import open_database
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.journal import Journal
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import (
+    ContextKey,
+    ContextSaved,
+    Fence,
+    KnownMessage,
+    MessageAccepted,
+    MessageKey,
+    OpenSession,
+    OutputRead,
+    SessionOpened,
+    TaskQuery,
+    TaskRemoved,
+)
+from bridge.store.serialization import dump, load
+from bridge.store.sqlite import MIGRATIONS, SqliteStore
+from bridge.task.events import Answer, Done, Event, Failed, Question, Text
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import Task
+from bridge.telemetry.audit import NO_AUDIT
+from tests.unit.task.test_state import some_event
+
+WITHIN = 15.0
+NOW = datetime.now(UTC)
+
+
+@asynccontextmanager
+async def journal(path: Path) -> AsyncIterator[Journal]:
+    """For statements that no store makes."""
+    opened = Journal(path / "state" / "tasks.db", MIGRATIONS)
+    await opened.open()
+    try:
+        yield opened
+    finally:
+        async with asyncio.timeout(WITHIN):
+            await opened.close()
+
+
+@asynccontextmanager
+async def sqlite(path: Path) -> AsyncIterator[SqliteStore]:
+    opened = SqliteStore(path / "state" / "tasks.db")
+    await opened.open()
+    try:
+        yield opened
+    finally:
+        async with asyncio.timeout(WITHIN):
+            await opened.close()
+
+
+@asynccontextmanager
+async def store(path: Path, agent: str = "a") -> AsyncIterator[TaskHandles]:
+    """The tasks of an agent, with a store on disk."""
+    async with sqlite(path) as opened:
+        yield TaskHandles(agent, opened)
+
+
+def message(text: str = "go", name: str = "m") -> Message:
+    return Message(name, Role.USER, (TextPart(text),))
+
+
+def recorder(of: TaskHandles, lost: Callable[[TaskHandle], None] = lambda record: None) -> Recorder:
+    def nothing(*told: object) -> None: ...
+
+    return Recorder(of, NO_AUDIT, on_status=nothing, on_end=nothing, on_lost=lost)
+
+
+def begin(to: TaskHandles, name: str, context: str = "c", created: datetime = NOW) -> TaskHandle:
+    task = Task(name, context, created)
+    prompt = Message("m", Role.USER, (TextPart(name),), name, context)
+    task.history.append(prompt)
+    record = TaskHandle(task)
+    recorder(to).begin(record, prompt)
+    return record
+
+
+def happen(
+    to: TaskHandles, record: TaskHandle, *events: Event, read: OutputRead | None = None
+) -> None:
+    recorder(to).record(record, events, read=read)
+
+
+async def seen(record: TaskHandle) -> list[object]:
+    whole = await record.whole()
+    task = [orjson.dumps(codec.encode_task(whole, None)) for codec in CODECS]
+    log = record.log
+    return [*task, log.last, log.visible, log.closed, record.begun, record.batches, record.size]
+
+
+async def everything(of: TaskHandles) -> list[TaskHandle]:
+    """All tasks of the agent, by their ids."""
+    await of.restore()
+    page = await of.store.list(TaskQuery(agents=(of.agent,)))
+    found = [await of.find(head.task_id) for head in page.heads]
+    return sorted(filter(None, found), key=lambda one: one.task.id)
+
+
+async def ids(path: Path, agent: str = "a") -> list[str]:
+    async with store(path, agent) as found:
+        return [record.task.id for record in await everything(found)]
+
+
+# --- what is given back ------------------------------------------------------------------------
+
+
+async def test_tasks_are_given_back_as_they_were(tmp_path: Path) -> None:
+    chance, before = random.Random(5), {}
+    async with store(tmp_path) as first:
+        records = [begin(first, f"t{number:02}", f"c{number % 3}") for number in range(20)]
+        for number in range(400):
+            record = chance.choice(records)
+            if not record.task.state.terminal:
+                happen(first, record, some_event(chance, record.task, number))
+    for record in records:
+        record.task.reply = None  # a task that is given back is shown as one
+        before[record.task.id] = await seen(record)
+    async with store(tmp_path) as second:
+        unfinished = [r.task.id for r in records if not r.task.state.terminal]
+        restored = await second.restore()
+        assert [record.task.id for record, _ in restored] == unfinished
+        assert [prompt.text for _, prompt in restored] == unfinished
+        assert [record.task.id for record in second.unfinished()] == unfinished
+    async with store(tmp_path) as second:
+        found = await everything(second)
+        assert {record.task.id: await seen(record) for record in found} == before
+        assert all(record.shown for record in found)
+
+
+async def test_updates_are_seen_when_they_are_durable(tmp_path: Path) -> None:
+    async with store(tmp_path) as first:
+        record = begin(first, "t")
+        assert (record.log.visible, record.log.last) == (-1, 0)
+        happen(first, record, Text("a"), Done())
+        assert (record.log.visible, record.log.closed) == (-1, False)
+        async with asyncio.timeout(WITHIN):
+            await record.log.reached(0)
+            await record.log.reached(record.log.last)
+        assert record.log.closed
+
+
+async def test_in_memory_all_is_seen_at_once() -> None:
+    memory = TaskHandles("a", MemoryStore())
+    record = begin(memory, "t")
+    assert record.log.visible == 0
+    happen(memory, record, Text("a"), Done())
+    assert record.log.closed
+
+
+async def test_new_tasks_come_after_those_of_the_last_run(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        async with store(tmp_path) as found:
+            begin(found, name)
+    async with store(tmp_path) as found:
+        assert [record.task.id for record, _ in await found.restore()] == ["b", "a", "c"]
+
+
+async def test_agents_have_tasks_of_their_own(tmp_path: Path) -> None:
+    async with sqlite(tmp_path) as opened:
+        for number, agent in enumerate("ab"):
+            begin(TaskHandles(agent, opened), f"t{number}")
+    for number, agent in enumerate("ab"):
+        async with store(tmp_path, agent) as found:
+            assert [record.task.id for record in await everything(found)] == [f"t{number}"]
+            assert await found.find(f"t{1 - number}") is None
+
+
+async def test_a_context_of_a_principal_keeps_its_owner(tmp_path: Path) -> None:
+    owners = ("local", "bob", "https://issuer/x")
+    async with sqlite(tmp_path) as opened:
+        for owner in owners:
+            opened.append([ContextSaved(ContextKey("a", owner, "c"), b"{}")], fence=None)
+    async with sqlite(tmp_path) as opened:
+        assert {one.context.owner for one in await opened.contexts("a")} == set(owners)
+
+
+async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> None:
+    question = Question("q", "text", "?")
+    answer = Answer("q", "yes", message=message("yes"))
+    given = [
+        AdapterInput("prompt", 0, message("go")),
+        AdapterInput("answer", 120, question=question, answer=answer),
+        AdapterInput("steer", 120, message("this, too")),
+    ]
+    async with store(tmp_path) as first:
+        opened = SessionOpened("id", ContextKey("a", "local", "c"), b"{}")
+        first.store.append([opened], fence=None)
+        record, calls = begin(first, "t"), list[str]()
+        for one in given:
+            then = partial(calls.append, one.kind)
+            recorder(first).record_input(record, one, session_id="id", then=then)
+            assert record.begun
+        happen(first, record, Text("a"), read=OutputRead("id", 333))
+        recorder(first).after_commit(lambda: calls.append("after"))
+        assert calls == []
+    assert calls == ["prompt", "answer", "steer", "after"]
+    async with store(tmp_path) as second:
+        (session,) = await second.store.sessions("a")
+        assert (session.id, session.position) == ("id", 333)
+        assert [load(AdapterInput, one) for one in session.given] == given
+        (record,) = await everything(second)
+        assert record.begun
+
+
+async def test_a_rejected_append_loses_the_task_and_gives_no_input(tmp_path: Path) -> None:
+    async with store(tmp_path) as tasks:
+        record, lost, given = begin(tasks, "t"), list[TaskHandle](), list[str]()
+        one = recorder(tasks, lost.append)
+        one.record(record, [Text("a")])
+        record.fence = Fence(ContextKey("a", "local", "c"), 1)  # of no claim
+        one.record(record, [Text("b")])
+        prompt = AdapterInput("prompt", 0, message())
+        one.record_input(record, prompt, session_id=None, then=lambda: given.append("x"))
+        await asyncio.wait_for(tasks.store.flush(), WITHIN)
+        assert (lost, given, record.lost) == ([record], [], True)
+        assert record.log.closed
+        one.record(record, [Text("c")])  # a lost task takes no events
+        head = await tasks.store.head("t")
+        assert head and (head.batches, head.last) == (1, record.log.last)
+
+
+async def test_a_task_whose_session_ends_with_the_server_has_begun(tmp_path: Path) -> None:
+    async with store(tmp_path) as first:
+        given = AdapterInput("prompt", 0, message())
+        recorder(first).record_input(begin(first, "t"), given, session_id=None, then=lambda: None)
+        begin(first, "u")
+    async with store(tmp_path) as second:
+        assert [record.begun for record in await everything(second)] == [True, False]
+        assert await second.store.sessions("a") == []
+
+
+async def test_messages_that_an_earlier_version_has_taken_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "tasks.db"
+    database = open_database(path, MIGRATIONS[:2])
+    database.execute("INSERT INTO task VALUES (7, 't', 'a', 'c', 0, 0, ?, 0, 'local')", (b"{}",))
+    database.execute("INSERT INTO taken VALUES ('a', 'one', ?, 7)", (b"1" * 32,))
+    database.close()
+    async with sqlite(tmp_path) as found:
+        known = await found.message(MessageKey("a", "local", "one", b"1" * 32))
+        assert known == KnownMessage("t")
+    with contextlib.closing(open_database(path, MIGRATIONS)) as migrated:
+        migrated.execute("PRAGMA foreign_keys = ON")
+        migrated.execute("DELETE FROM task")
+        assert migrated.execute("SELECT * FROM taken").fetchall() == []
+
+
+async def test_what_cannot_be_read_is_one_task_and_not_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with store(tmp_path) as first:
+        for name in ("t", "u"):
+            happen(first, begin(first, name), Text("a"))
+    async with journal(tmp_path) as opened:
+        odd = b'[["OfALaterVersion",{}]]'
+        opened.write(("INSERT INTO event VALUES (1, 2, 0, ?, 9)", (odd,)))
+    async with store(tmp_path) as second:
+        found = await everything(second)
+        assert [record.task.id for record in found] == ["t", "u"]
+        assert [record.log.last for record in found] == [2, 2]
+        happen(second, found[0], Failed("x"))  # its next batch is written
+    async with store(tmp_path) as third:
+        assert [record.task.id for record, _ in await third.restore()] == ["u"]
+    assert "a task cannot be read" in caplog.text
+
+
+async def test_a_task_with_a_damaged_prompt_stays_and_the_others_are_restored(
+    tmp_path: Path,
+) -> None:
+    async with store(tmp_path) as first:
+        for name in ("t", "u"):
+            begin(first, name)
+    async with journal(tmp_path) as opened:
+        opened.write(("UPDATE task SET prompt = '{}' WHERE id = 't'", ()))
+    async with store(tmp_path) as second:
+        assert [record.task.id for record, _ in await second.restore()] == ["u"]
+        record = await second.find("t")
+        assert record
+        with pytest.raises(DataLoss):
+            await record.whole()
+
+
+@pytest.mark.parametrize("damaged", ["start", "given"])
+def test_a_damaged_session_is_none(damaged: str) -> None:
+    start, given = dump(SessionStart("/", "s")), dump(AdapterInput("prompt", 0, message()))
+    key = ContextKey("a", "local", "c")
+    whole = OpenSession("s", key, start, 7, [given])
+    read = StoredSession.read(whole)
+    assert read and (read.start.cwd, read.position, len(read.given)) == ("/", 7, 1)
+    broken = replace(whole, start=b"{}") if damaged == "start" else replace(whole, given=[b"{}"])
+    assert StoredSession.read(broken) is None
+
+
+async def test_a_removed_task_leaves_nothing(tmp_path: Path) -> None:
+    async with store(tmp_path) as first:
+        for name in ("t", "u"):
+            record = begin(first, name)
+            key = MessageKey("a", "local", name, b"d")
+            first.store.append([MessageAccepted(key, name)], fence=None)
+            happen(first, record, Text("a"), Done())
+        for name in ("t", "unknown"):
+            first.store.append([TaskRemoved(name)], fence=None)
+            first.remove(name)
+        assert await first.find("t") is None
+    async with journal(tmp_path) as opened:
+        for table in ("task", "event", "taken"):
+            assert await opened.read(f"SELECT count(*) FROM {table}") == [(1,)]
+    assert await ids(tmp_path) == ["u"]

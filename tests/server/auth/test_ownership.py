@@ -1,0 +1,339 @@
+"""Who may see what: every operation, by everybody, on tasks in every condition, over every binding
+and version. The table is made, not written: a new operation fails here until it is entered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import ClientResponse
+
+from bridge.a2a.codec import Operation
+from bridge.auth.principal import Token, digest
+from tests.support.bridge_process import bridge, scripted
+from tests.support.client import Client, Json, RpcError, artifact_text, context_id, state, task_id
+from tests.support.served import Server, serving
+
+TOKENS = {name: f"token-of-{name}-{'x' * 20}" for name in ("owner", "other", "boss", "reader")}
+SCOPES: dict[str, tuple[str, ...]] = {
+    "owner": ("run", "read", "cancel", "approve"),
+    "other": ("run", "read", "cancel", "approve"),
+    "boss": ("admin",),
+    "reader": ("read",),
+}
+WHO = ("owner", "other", "boss", "anonymous")
+CONDITIONS = {"live": "ask q Who?\nwait", "waiting": "ask q Who?", "finished": "text done"}
+BINDINGS = ("0.3", "1.0", "rest")
+ABSENT = "00000000-0000-4000-8000-000000000000"
+
+
+@asynccontextmanager
+async def server(folder: Path, **settings: Any) -> AsyncIterator[Server]:
+    tokens = {
+        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name])  # type: ignore[arg-type]
+        for name in TOKENS
+    }
+    async with serving(folder, tokens=tokens, **settings) as one:
+        yield one
+
+
+def headers(who: str) -> dict[str, str]:
+    return {} if who == "anonymous" else {"Authorization": f"Bearer {TOKENS[who]}"}
+
+
+class As(Client):
+    """A client with somebody's credentials."""
+
+    def __init__(self, server: Server, who: str, version: str = "1.0") -> None:
+        super().__init__(server.http, server.url, version)
+        self.who = who
+
+    async def post(self, body: Any, **more: str) -> ClientResponse:
+        return await super().post(body, **headers(self.who), **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An operation that names a task, in one binding."""
+
+    operation: Operation
+    binding: str
+
+    async def send(self, server: Server, who: str, task: str, context: str) -> tuple[int, bytes]:
+        """The status and the body, with the ids that were asked for blotted out."""
+        if self.binding == "rest":
+            method, path, body = _rest(self.operation, task, context)
+            response = await server.http.request(
+                method,
+                f"{server.url}{path}",
+                json=body,
+                headers={**headers(who), "A2A-Version": "1.0"},
+            )
+        else:
+            name, params = _rpc(self.operation, self.binding, task, context)
+            rpc = {"jsonrpc": "2.0", "id": 1, "method": name, "params": params}
+            response = await As(server, who, self.binding).post(rpc)
+        async with response:
+            if response.content_type == "text/event-stream":
+                return response.status, await response.content.readline()
+            data = await response.read()
+        for found, instead in ((task, "TASK"), (context, "CONTEXT")):
+            data = data.replace(found.encode(), instead.encode())
+        return response.status, data
+
+
+MESSAGE = {"messageId": "short", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+OLD_MESSAGE = {
+    "kind": "message",
+    "messageId": "short",
+    "role": "user",
+    "parts": [{"kind": "text", "text": "hello"}],
+}
+HOOK = "http://127.0.0.1:1/hook"
+METHODS: dict[Operation, tuple[str, str]] = {
+    Operation.SEND: ("message/send", "SendMessage"),
+    Operation.STREAM: ("message/stream", "SendStreamingMessage"),
+    Operation.GET: ("tasks/get", "GetTask"),
+    Operation.CANCEL: ("tasks/cancel", "CancelTask"),
+    Operation.SUBSCRIBE: ("tasks/resubscribe", "SubscribeToTask"),
+    Operation.PUSH_CREATE: (
+        "tasks/pushNotificationConfig/set",
+        "CreateTaskPushNotificationConfig",
+    ),
+    Operation.PUSH_GET: ("tasks/pushNotificationConfig/get", "GetTaskPushNotificationConfig"),
+    Operation.PUSH_LIST: ("tasks/pushNotificationConfig/list", "ListTaskPushNotificationConfigs"),
+    Operation.PUSH_DELETE: (
+        "tasks/pushNotificationConfig/delete",
+        "DeleteTaskPushNotificationConfig",
+    ),
+}
+NAMELESS = {Operation.LIST, Operation.EXTENDED_CARD}  # they name no task: tested below
+
+
+def _rpc(operation: Operation, version: str, task: str, context: str) -> tuple[str, Json]:
+    name = METHODS[operation][version == "1.0"]
+    old = version == "0.3"
+    match operation:
+        case Operation.SEND | Operation.STREAM:
+            return name, {"message": {**(OLD_MESSAGE if old else MESSAGE), "taskId": task}}
+        case Operation.PUSH_CREATE if old:
+            return name, {"taskId": task, "pushNotificationConfig": {"url": HOOK}}
+        case Operation.PUSH_CREATE:
+            return name, {"taskId": task, "url": HOOK}
+        case Operation.PUSH_GET | Operation.PUSH_DELETE if old:
+            return name, {"id": task, "pushNotificationConfigId": "c"}
+        case Operation.PUSH_GET | Operation.PUSH_DELETE:
+            return name, {"taskId": task, "id": "c"}
+        case Operation.PUSH_LIST if not old:
+            return name, {"taskId": task}
+    return name, {"id": task}
+
+
+def _rest(operation: Operation, task: str, context: str) -> tuple[str, str, Json | None]:
+    one = f"/a2a/rest/tasks/{task}"
+    push = f"{one}/pushNotificationConfigs"
+    match operation:
+        case Operation.SEND:
+            return "POST", "/a2a/rest/message:send", {"message": {**MESSAGE, "taskId": task}}
+        case Operation.STREAM:
+            return "POST", "/a2a/rest/message:stream", {"message": {**MESSAGE, "taskId": task}}
+        case Operation.CANCEL:
+            return "POST", f"{one}:cancel", {}
+        case Operation.SUBSCRIBE:
+            return "POST", f"{one}:subscribe", {}
+        case Operation.PUSH_CREATE:
+            return "POST", push, {"url": HOOK}
+        case Operation.PUSH_GET:
+            return "GET", f"{push}/c", None
+        case Operation.PUSH_LIST:
+            return "GET", push, None
+        case Operation.PUSH_DELETE:
+            return "DELETE", f"{push}/c", None
+    return "GET", one, None
+
+
+REQUESTS = [
+    Request(operation, binding)
+    for operation in Operation
+    if operation not in NAMELESS
+    for binding in BINDINGS
+]
+
+
+def test_every_operation_is_in_the_matrix() -> None:
+    assert {one.operation for one in REQUESTS} | NAMELESS == set(Operation)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize(
+    "request_", REQUESTS, ids=lambda one: f"{one.operation.name}-{one.binding}"
+)
+async def test_what_is_foreign_looks_like_what_is_not_there(
+    tmp_path: Path, request_: Request, condition: str
+) -> None:
+    async with server(tmp_path) as one:
+        mine = await As(one, "owner").send(CONDITIONS[condition])
+        task, context = task_id(mine), context_id(mine)
+        before = await As(one, "owner").get(task)
+        foreign = await request_.send(one, "other", task, context)
+        absent = await request_.send(one, "other", ABSENT, context)
+        assert foreign == absent
+        assert foreign[0] in (200, 404)  # JSON-RPC has its errors in the body
+        assert b"rror" in foreign[1]
+        nobody = await request_.send(one, "anonymous", task, context)
+        assert nobody == await request_.send(one, "anonymous", ABSENT, context)
+        assert nobody[0] == 401
+        assert await As(one, "owner").get(task) == before
+        # Not because nothing could be found: its owner, and who may see all, are answered.
+        known = await request_.send(one, "owner", ABSENT, context)
+        for who in ("owner", "boss"):
+            if request_.operation in (Operation.GET, Operation.PUSH_LIST):
+                assert await request_.send(one, who, task, context) != known
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(
+    ("who", "expected"),
+    [("owner", 200), ("boss", 200), ("reader", 403), ("anonymous", 401)],
+)
+async def test_who_may_cancel(tmp_path: Path, who: str, expected: int, binding: str) -> None:
+    async with server(tmp_path) as one:
+        task = await As(one, "owner").send("ask q Who?")
+        request = Request(Operation.CANCEL, binding)
+        status, _ = await request.send(one, who, task_id(task), context_id(task))
+        assert status == expected
+        after = await As(one, "owner").get(task_id(task))
+        assert (state(after) == "canceled") is (expected == 200)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("operation", [Operation.SEND, Operation.STREAM, Operation.PUSH_CREATE])
+async def test_who_may_only_read_does_nothing_else(
+    tmp_path: Path, operation: Operation, binding: str
+) -> None:
+    async with server(tmp_path) as one:
+        task = await As(one, "owner").send("ask q Who?")
+        request = Request(operation, binding)
+        status, _ = await request.send(one, "reader", task_id(task), context_id(task))
+        foreign = 404 if binding == "rest" else 200  # of another's task it is told nothing else
+        assert status == (403 if operation is Operation.PUSH_CREATE else foreign)
+        with pytest.raises(RpcError, match="'run' is missing"):
+            await As(one, "reader").send("text x")
+
+
+async def test_a_list_has_only_ones_own(tmp_path: Path) -> None:
+    async with server(tmp_path) as one:
+        mine = await As(one, "owner").send("text a")
+        theirs = await As(one, "other").send("text b")
+        for who, expected in (
+            ("owner", {task_id(mine)}),
+            ("other", {task_id(theirs)}),
+            ("boss", {task_id(mine), task_id(theirs)}),
+            ("reader", set()),
+        ):
+            listed = await As(one, who).call("ListTasks", {})
+            assert {task["id"] for task in listed["tasks"]} == expected
+            assert listed["totalSize"] == len(expected)
+
+
+async def test_a_context_of_the_same_name_is_another_one(tmp_path: Path) -> None:
+    async with server(tmp_path) as one:
+        mine = await As(one, "owner").send("turn", contextId="shared")
+        theirs = await As(one, "other").send("turn", contextId="shared")
+        again = await As(one, "owner").send("turn", contextId="shared")
+        turns = [task["artifacts"][0]["parts"][0]["text"] for task in (mine, theirs, again)]
+        assert turns == ["1", "1", "2"]
+        assert context_id(theirs) == "shared"
+
+
+async def test_a_message_that_somebody_else_has_sent_is_not_known(tmp_path: Path) -> None:
+    async with server(tmp_path) as one:
+        identity = "a-long-and-unique-message-id"
+        mine = await As(one, "owner").send("text a", messageId=identity)
+        theirs = await As(one, "other").send("text b", messageId=identity)
+        assert task_id(mine) != task_id(theirs)
+
+
+async def test_a_principal_works_only_where_it_may(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    inside = tmp_path / "b"
+    (tmp_path / "a/secret.txt").write_text("x")
+    limited = Token(hash=f"sha256:{digest('limited').hex()}", workspaces=(str(inside),))
+    async with serving(tmp_path, tokens={"limited": limited}) as one:
+
+        async def send(text: str, **members: Any) -> Json:
+            message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **members}
+            rpc = {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "SendMessage",
+                "params": {"message": message},
+            }
+            credentials = {"Authorization": "Bearer limited", "A2A-Version": "1.0"}
+            async with one.http.post(f"{one.url}/a2a", json=rpc, headers=credentials) as response:
+                answer: Json = await response.json()
+                return answer
+
+        task = (await send("cwd"))["result"]["task"]
+        assert task["artifacts"][0]["parts"][0]["text"] == str(inside)
+        for cwd in (str(tmp_path), "a", str(tmp_path / "a")):
+            refused = await send("cwd", metadata={"bridge": {"cwd": cwd}})
+            assert refused["error"]["code"] == -32602
+        file = [{"url": (tmp_path / "a/secret.txt").as_uri()}]
+        assert (await send("x", parts=file))["error"]["code"] == -32602
+
+
+async def test_the_directory_of_a_conversation_is_checked_at_each_turn(tmp_path: Path) -> None:
+    """A token that is limited between two turns, or limited and allowed to see what others have."""
+    workspace = tmp_path / "workspace"
+    (workspace / "a").mkdir(parents=True)
+    (workspace / "b").mkdir()
+    state = str(tmp_path / "state")
+
+    def tokens(*workspaces: str) -> str:
+        path = tmp_path / "config.toml"
+        lines = []
+        for name in ("alice", "boss"):
+            lines += [f"[tokens.{name}]", f'hash = "sha256:{digest(name).hex()}"']
+            lines += ['scopes = ["run", "read", "approve", "admin"]'] if name == "boss" else []
+            lines += [f"workspaces = {json.dumps(workspaces)}"] if workspaces else []
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    wide = {**scripted(workspace), "BRIDGE_STATE_DIR": state, "BRIDGE_ON_STOP": "keep"}
+    async with bridge(workspace, **wide, CONFIG_FILE=tokens()) as server:
+        async with aiohttp.ClientSession() as http:
+            alice = Bearer(http, server.url, "alice")
+            there = {"metadata": {"bridge": {"cwd": str(workspace / "a")}}}
+            first = await alice.send("cwd", **there)
+            waiting = await alice.send("ask q Who?", **there)
+    narrow = {**wide, "CONFIG_FILE": tokens(str(workspace / "b")), "BRIDGE_ON_STOP": "end"}
+    async with bridge(workspace, **narrow) as server, aiohttp.ClientSession() as http:
+        alice = Bearer(http, server.url, "alice")
+        assert (await alice.get(task_id(first)))["id"] == task_id(first)
+        boss = Bearer(http, server.url, "boss")
+        turns: list[tuple[Bearer, str, Json]] = [
+            (alice, "cwd", {"contextId": context_id(first)}),
+            (alice, "me", {"taskId": task_id(waiting)}),
+            (boss, "me", {"taskId": task_id(waiting)}),
+        ]
+        for who, text, more in turns:
+            with pytest.raises(RpcError, match="credentials do not allow the directory"):
+                await who.send(text, **more)
+        assert artifact_text(await alice.send("cwd")) == str(workspace / "b")
+
+
+class Bearer(Client):
+    def __init__(self, http: aiohttp.ClientSession, url: str, token: str) -> None:
+        super().__init__(http, url)
+        self._token = token
+
+    async def post(self, body: Any, **headers: str) -> aiohttp.ClientResponse:
+        return await super().post(body, Authorization=f"Bearer {self._token}", **headers)

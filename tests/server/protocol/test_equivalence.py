@@ -1,0 +1,492 @@
+"""The same questions over JSON-RPC 1.0 and HTTP+JSON have the same answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+import pytest_asyncio
+
+from tests.server.protocol.test_rest import BAD_REQUEST, ERROR_INFO, HOOK, Rest, message
+from tests.support.client import Json, RpcError
+from tests.support.served import Server, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+# By method: verb and path of the other binding. What the path does not name goes into the query
+# of a GET or DELETE, and into the body of a POST.
+ROUTES = {
+    "SendMessage": ("POST", "/message:send"),
+    "SendStreamingMessage": ("POST", "/message:stream"),
+    "GetTask": ("GET", "/tasks/{id}"),
+    "ListTasks": ("GET", "/tasks"),
+    "CancelTask": ("POST", "/tasks/{id}:cancel"),
+    "SubscribeToTask": ("GET", "/tasks/{id}:subscribe"),
+    "CreateTaskPushNotificationConfig": ("POST", "/tasks/{taskId}/pushNotificationConfigs"),
+    "GetTaskPushNotificationConfig": ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "ListTaskPushNotificationConfigs": ("GET", "/tasks/{taskId}/pushNotificationConfigs"),
+    "DeleteTaskPushNotificationConfig": ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),
+}
+
+
+class Door(ABC):
+    """One binding of the server, in the words of the operations."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @abstractmethod
+    async def ask(self, method: str, params: Json) -> Json:
+        """The result, or {"error": reason, "wrong": fields, "message": text}."""
+
+    @abstractmethod
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        """All items of a stream."""
+
+    async def send(self, text: str, **members: Any) -> Json:
+        sent = await self.ask("SendMessage", {"message": message(text, **members)})
+        task: Json = sent["task"]
+        return task
+
+
+class JsonRpcDoor(Door):
+    async def ask(self, method: str, params: Json) -> Json:
+        try:
+            return await self.server.client().call(method, params) or {}
+        except RpcError as failure:
+            return failed(failure.error["message"], failure.error["data"])
+
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        async with self.server.client()._items(method, params) as items:
+            return [item async for item in items]
+
+
+class RestDoor(Door):
+    async def ask(self, method: str, params: Json) -> Json:
+        verb, path, body = self._route(method, params)
+        answer = await Rest(self.server.http, self.server.url).ask(verb, path, body)
+        assert (answer.status == 200) is ("error" not in answer.body)
+        if "error" in answer.body:
+            return failed(answer.error["message"], answer.error["details"])
+        result: Json = answer.body
+        return result
+
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        items = Rest(self.server.http, self.server.url).items(*self._route(method, params))
+        return [item async for item in items]
+
+    def _route(self, method: str, params: Json) -> tuple[str, str, Json | None]:
+        verb, template = ROUTES[method]
+        in_path = re.findall(r"\{(\w+)\}", template)
+        path = template.format(**{name: quote(str(params[name]), safe="") for name in in_path})
+        rest = {name: value for name, value in params.items() if name not in in_path}
+        if verb == "POST":
+            return verb, path, rest
+        words = {k: v if isinstance(v, str) else json.dumps(v) for k, v in rest.items()}
+        return verb, path + (f"?{urlencode(words)}" if words else ""), None
+
+
+def failed(text: str, details: list[Json]) -> Json:
+    (info,) = [one for one in details if one["@type"] == ERROR_INFO]
+    wrong = [one["fieldViolations"] for one in details if one["@type"] == BAD_REQUEST]
+    return {"error": info["reason"], "facts": info["metadata"], "wrong": wrong, "message": text}
+
+
+def normalised(answer: Any) -> Any:
+    """`answer` with ids by the order in which they appear, and without times."""
+    seen: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        return seen.setdefault(match[0], f"id-{len(seen)}")
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: walk(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [walk(one) for one in value]
+        if isinstance(value, str):
+            return TIME.sub("TIME", UUID.sub(name, value))
+        return value
+
+    return walk(answer)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Door, Door]]:
+    """Both bindings of a server, which has more slots than the tests before leave sessions that
+    still end: a task that waits for a slot says so, through one of the doors and not the other."""
+    workspace = tmp_path_factory.mktemp("workspace")
+    async with serving(workspace, bridge_max_sessions=32) as server:
+        yield JsonRpcDoor(server), RestDoor(server)
+
+
+async def both(doors: tuple[Door, Door], scenario: Callable[[Door], Awaitable[Any]]) -> Any:
+    """What `scenario` sees, which is the same through both doors."""
+    first, second = [normalised(await scenario(door)) for door in doors]
+    assert first == second
+    return first
+
+
+# --- what works --------------------------------------------------------------------------------
+
+
+async def test_a_send_has_the_same_task(doors: tuple[Door, Door]) -> None:
+    task = await both(doors, lambda door: door.send("status busy\ntext hello\ndone well"))
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_direct_reply_is_the_same_message(doors: tuple[Door, Door]) -> None:
+    params = {"message": message("reply hi")}
+    assert "message" in await both(doors, lambda door: door.ask("SendMessage", params))
+    (item,) = await both(doors, lambda door: door.stream("SendStreamingMessage", params))
+    assert "message" in item
+
+
+@pytest.mark.parametrize("ending", ["done", "fail no", "reject no", "exit 3"])
+async def test_a_stream_has_the_same_items(doors: tuple[Door, Door], ending: str) -> None:
+    params = {"message": message(f"status busy\nthought hm\ntext a\n{ending}")}
+    items = await both(doors, lambda door: joined(door, params))
+    assert next(iter(items[0])) == "task"
+    assert items[-1]["statusUpdate"]["status"]["state"] in (
+        *("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"),
+    )
+
+
+async def joined(door: Door, params: Json) -> list[Json]:
+    """The items, but for the pieces in which the text happened to come."""
+    items = await door.stream("SendStreamingMessage", params)
+    return [item for item in items if "artifactUpdate" not in item]
+
+
+async def test_a_send_that_does_not_wait_has_the_same_task(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        params = {
+            "message": message("ask q What?"),
+            "configuration": {"returnImmediately": True, "historyLength": 0},
+        }
+        task = (await door.ask("SendMessage", params))["task"]
+        canceled = await door.ask("CancelTask", {"id": task["id"]})
+        return [task.keys() - {"metadata"}, canceled["status"]["state"]]
+
+    task, state = await both(doors, scenario)
+    assert task == {"id", "contextId", "status"}
+    assert state == "TASK_STATE_CANCELED"
+
+
+async def test_a_question_is_answered_in_the_same_way(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        asked = await door.send("permit q May I?\ntext done")
+        nonsense = [{"data": {"questionId": "q", "optionId": "perhaps"}}]
+        unclear = await door.send("", taskId=asked["id"], parts=nonsense)
+        return [asked, unclear, await door.send("yes", taskId=asked["id"])]
+
+    tasks = await both(doors, scenario)
+    assert [task["status"]["state"].removeprefix("TASK_STATE_") for task in tasks] == [
+        *("INPUT_REQUIRED", "INPUT_REQUIRED", "COMPLETED"),
+    ]
+
+
+async def test_a_subscription_has_the_same_items(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        task = await door.send("ask q What?")
+        async with door.server.client().subscribe(task["id"]) as other:
+            await anext(other)
+            await door.ask("CancelTask", {"id": task["id"]})
+            seen = [item async for item in other]
+        return [*seen, await door.ask("SubscribeToTask", {"id": task["id"]})]
+
+    *_, last, refused = await both(doors, scenario)
+    assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
+    assert refused["error"] == "UNSUPPORTED_OPERATION"
+
+
+async def test_a_canceled_task_looks_the_same(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        named = {"id": (await door.send("ask q What?"))["id"]}
+        return [await door.ask(method, named) for method in ("CancelTask", "GetTask", "CancelTask")]
+
+    canceled, got, again = await both(doors, scenario)
+    assert canceled == got
+    assert again["error"] == "TASK_NOT_CANCELABLE"
+
+
+@pytest.mark.parametrize("length", [None, 0, 1, 2, 100])
+async def test_history_is_cut_in_the_same_way(doors: tuple[Door, Door], length: Any) -> None:
+    async def scenario(door: Door) -> Json:
+        task = await door.send("status one\nstatus two\ndone")
+        asked = {} if length is None else {"historyLength": length}
+        return await door.ask("GetTask", {"id": task["id"], **asked})
+
+    task = await both(doors, scenario)
+    assert len(task.get("history", ())) == min(3 if length is None else length, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, 4),
+        ({"status": "TASK_STATE_COMPLETED"}, 2),
+        ({"status": "TASK_STATE_FAILED"}, 1),
+        ({"status": 6}, 1),
+        ({"status": "TASK_STATE_WORKING"}, 0),
+        ({"status": "TASK_STATE_UNSPECIFIED"}, 4),
+        ({"includeArtifacts": True}, 4),
+        ({"includeArtifacts": False, "historyLength": 0}, 4),
+        ({"historyLength": 1}, 4),
+        ({"pageSize": 100}, 4),
+        ({"pageToken": ""}, 4),
+        ({"statusTimestampAfter": "2026-01-01T00:00:00Z"}, 4),
+        ({"statusTimestampAfter": "2226-01-01T00:00:00.123456789+01:00"}, 0),
+        ({"unknown": "ignored"}, 4),
+    ],
+)
+async def test_a_list_has_the_same_tasks(doors: tuple[Door, Door], asked: Json, found: int) -> None:
+    async def scenario(door: Door) -> Json:
+        context = (await door.send("text one"))["contextId"]
+        for text in ("fail no", "text two", "ask q What?"):
+            last = await door.send(text, contextId=context)
+        listed = await door.ask("ListTasks", {"contextId": context, **asked})
+        await door.ask("CancelTask", {"id": last["id"]})
+        return listed
+
+    listed = await both(doors, scenario)
+    assert (len(listed["tasks"]), listed["totalSize"], listed["nextPageToken"]) == (
+        found,
+        found,
+        "",
+    )
+
+
+async def test_pages_are_the_same(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[list[Json]]:
+        context = (await door.send("text 0"))["contextId"]
+        for number in range(1, 5):
+            await door.send(f"text {number}", contextId=context)
+        pages: list[list[Json]] = []
+        asked = {"contextId": context, "pageSize": 2, "includeArtifacts": True, "pageToken": ""}
+        while asked["pageToken"] or not pages:
+            assert len(pages) < 5, "no page is the last one"
+            page = await door.ask("ListTasks", asked)
+            pages.append(page["tasks"])
+            asked["pageToken"] = page["nextPageToken"]
+        return pages
+
+    assert [len(page) for page in await both(doors, scenario)] == [2, 2, 1]
+
+
+async def test_push_configs_are_the_same(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        task = {"taskId": (await door.send("done"))["id"]}
+        secrets = {"token": "t", "authentication": {"scheme": "Bearer", "credentials": "secret"}}
+        made = [
+            await door.ask("CreateTaskPushNotificationConfig", {**task, **HOOK, **more})
+            for more in ({}, {"id": "mine", **secrets}, {"id": "mine"})
+        ]
+        named = {**task, "id": "mine"}
+        return [
+            *made,
+            await door.ask("GetTaskPushNotificationConfig", named),
+            await door.ask("ListTaskPushNotificationConfigs", task),
+            await door.ask("DeleteTaskPushNotificationConfig", named),
+            await door.ask("DeleteTaskPushNotificationConfig", named),
+            await door.ask("GetTaskPushNotificationConfig", named),
+            await door.ask("ListTaskPushNotificationConfigs", task),
+        ]
+
+    answers = await both(doors, scenario)
+    assert [answer.get("error", "") for answer in answers] == [*[""] * 7, "TASK_NOT_FOUND", ""]
+    assert "secret" not in json.dumps(answers)
+
+
+# --- what does not work ------------------------------------------------------------------------
+
+SEND = message("done")
+# Of the right type, and wrong all the same; the types are in test_bad_params.py.
+MESSAGE_FIELDS: Json = {
+    "role": ["ROLE_SYSTEM", ""],
+    "parts": [[None], [{}], [[]]],
+    "contextId": ["with space", "x" * 129],
+}
+PART_FIELDS: Json = {"raw": ["!", "A"]}
+CONFIGURATION_FIELDS: Json = {"taskPushNotificationConfig": [{"url": "ftp://x"}]}
+PUSH_FIELDS: Json = {
+    "url": ["no url", "ftp://example.org", "https://user@example.org/", "x" * 3000],
+    "id": ["with space", "x" * 129, "ü"],
+    "token": ["line\nfeed", "ü", "x" * 9000],
+    "authentication": [
+        {"scheme": "two words", "credentials": "x"},
+        {"scheme": "Bearer", "credentials": "line\r\nfeed"},
+    ],
+}
+LIST_FIELDS: Json = {
+    "status": ["TASK_STATE_DREAMING", "working"],
+    "statusTimestampAfter": ["2026-01-01T00:00:00"],
+}
+
+
+def wrong_in(base: Json, fields: Json) -> list[tuple[str, Json]]:
+    """`base` with one field wrong each time, and what that is called."""
+    return [
+        (f"{name}={str(value)[:30]}", {**base, name: value})
+        for name, values in fields.items()
+        for value in values
+    ]
+
+
+def wrong_sends() -> list[tuple[str, Json]]:
+    parts = [
+        (about, {**SEND, "parts": [wrong]})
+        for about, wrong in (
+            *wrong_in({}, PART_FIELDS),
+            ("two contents", {"text": "a", "raw": "AAAA"}),
+            ("two contents, one null", {"text": "a", "data": None}),
+        )
+    ]
+    messages = [*wrong_in(SEND, MESSAGE_FIELDS), *parts]
+    return [(about, {"message": wrong}) for about, wrong in messages] + [
+        (about, {"message": SEND, "configuration": wrong})
+        for about, wrong in wrong_in({}, CONFIGURATION_FIELDS)
+    ]
+
+
+def ids(cases: list[tuple[str, Json]]) -> list[str]:
+    return [about.encode("ascii", "backslashreplace").decode() for about, _ in cases]
+
+
+async def check_refused(doors: tuple[Door, Door], method: str, params: Json) -> Json:
+    answer: Json = await both(doors, lambda door: door.ask(method, params))
+    assert answer["error"] == "INVALID_PARAMS", answer
+    assert answer["wrong"], "no field is named"
+    return answer
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+@pytest.mark.parametrize("params", [p for _, p in wrong_sends()], ids=ids(wrong_sends()))
+async def test_a_wrong_send_is_refused_for_the_same_reason(
+    doors: tuple[Door, Door], method: str, params: Json
+) -> None:
+    await check_refused(doors, method, params)
+
+
+LISTS = wrong_in({}, LIST_FIELDS)
+
+
+@pytest.mark.parametrize("params", [p for _, p in LISTS], ids=ids(LISTS))
+async def test_a_wrong_list_is_refused_for_the_same_reason(
+    doors: tuple[Door, Door], params: Json
+) -> None:
+    answer = await check_refused(doors, "ListTasks", params)
+    assert answer["wrong"][0][0]["field"].split(".")[0] in params
+
+
+PUSHES = wrong_in(HOOK, PUSH_FIELDS)
+
+
+@pytest.mark.parametrize("params", [p for _, p in PUSHES], ids=ids(PUSHES))
+async def test_a_wrong_push_config_is_refused_for_the_same_reason(
+    doors: tuple[Door, Door], params: Json
+) -> None:
+    async def scenario(door: Door) -> Json:
+        created = {"taskId": (await door.send("done"))["id"], **params}
+        return await door.ask("CreateTaskPushNotificationConfig", created)
+
+    answer = await both(doors, scenario)
+    assert answer["error"] == "INVALID_PARAMS"
+    assert answer["wrong"]
+
+
+@pytest.mark.parametrize("length", [-1, 1.5, "x", True])
+async def test_a_wrong_history_length_is_refused_for_the_same_reason(
+    doors: tuple[Door, Door], length: Any
+) -> None:
+    await check_refused(doors, "GetTask", {"id": "none", "historyLength": length})
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("GetTask", {"id": "none"}),
+        ("GetTask", {"id": "x" * 3000}),
+        ("GetTask", {"id": "a:b/c d?e"}),
+        ("CancelTask", {"id": "none"}),
+        ("SubscribeToTask", {"id": "none"}),
+        ("SendMessage", {"message": message("done", taskId="none")}),
+        ("SendMessage", {"message": message("done", taskId="x" * 3000)}),
+        ("SendStreamingMessage", {"message": message("done", taskId="none")}),
+        ("CreateTaskPushNotificationConfig", {"taskId": "none", **HOOK}),
+        ("GetTaskPushNotificationConfig", {"taskId": "none", "id": "c"}),
+        ("ListTaskPushNotificationConfigs", {"taskId": "none"}),
+        ("DeleteTaskPushNotificationConfig", {"taskId": "none", "id": "c"}),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_an_unknown_task_is_not_found(
+    doors: tuple[Door, Door], method: str, params: Json
+) -> None:
+    answer = await both(doors, lambda door: door.ask(method, params))
+    assert answer["error"] == "TASK_NOT_FOUND"
+
+
+async def test_a_task_of_another_context_is_refused(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        task = await door.send("ask q What?")
+        answer = message("this", taskId=task["id"], contextId="another")
+        refused = await door.ask("SendMessage", {"message": answer})
+        return [refused, await door.ask("CancelTask", {"id": task["id"]})]
+
+    refused, _ = await both(doors, scenario)
+    assert refused["error"] == "INVALID_PARAMS"
+
+
+async def test_a_message_to_a_task_that_has_ended_is_refused(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> list[Json]:
+        task = await door.send("done")
+        params = {"message": message("more", taskId=task["id"])}
+        return [await door.ask(m, params) for m in ("SendMessage", "SendStreamingMessage")]
+
+    for refused in await both(doors, scenario):
+        assert refused["error"] == "UNSUPPORTED_OPERATION"
+
+
+async def test_members_that_nobody_knows_are_ignored(doors: tuple[Door, Door]) -> None:
+    async def scenario(door: Door) -> Json:
+        extra = {"tenant": "acme", "unknown": {"deep": [1, None]}}
+        part = {"text": "text hello", **extra}
+        params = {
+            "message": {**SEND, "parts": [part], **extra},
+            "configuration": {"historyLength": 0, **extra},
+            **extra,
+        }
+        return await door.ask("SendMessage", params)
+
+    assert (await both(doors, scenario))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_the_extended_card_is_unsupported_without_a_token(doors: tuple[Door, Door]) -> None:
+    answer = await both(doors, lambda door: door.ask("GetExtendedAgentCard", {}))
+    assert answer["error"] == "UNSUPPORTED_OPERATION"
+
+
+async def test_the_extended_card_is_the_same(workspace: Path) -> None:
+    async with serving(workspace, bridge_token="x" * 16) as server:
+        server.http.headers["Authorization"] = "Bearer " + "x" * 16
+        doors = JsonRpcDoor(server), RestDoor(server)
+        card = await both(doors, lambda door: door.ask("GetExtendedAgentCard", {}))
+    assert card["capabilities"]["extendedAgentCard"]
+
+
+@pytest.mark.parametrize("choice", [{"cwd": "none"}, {"cwd": "/"}, {"model": "x"}, {"mode": "x"}])
+async def test_a_choice_that_is_not_to_be_had_is_refused(
+    doors: tuple[Door, Door], choice: Json
+) -> None:
+    params = {"message": {**SEND, "metadata": {"bridge": choice}}}
+    await check_refused(doors, "SendMessage", params)

@@ -1,0 +1,111 @@
+"""The monitor: what goes on, for operators, without what clients and agents say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import ClientResponse
+
+from tests.support.agent import PROGRAM
+from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.client import Client
+
+
+def serving(
+    workspace: Path, token: str = "", **env: Any
+) -> AbstractAsyncContextManager[BridgeProcess]:
+    return bridge(
+        workspace,
+        AGENT_ADAPTER="jsonl",
+        AGENT_BINARY=sys.executable,
+        AGENT_ARGS=f"-I -S {PROGRAM}",
+        BRIDGE_TOKEN=token,
+        **env,
+    )
+
+
+async def changes(response: ClientResponse, count: int) -> list[dict[str, Any]]:
+    """The next `count` items of the feed."""
+    found: list[dict[str, Any]] = []
+    async with asyncio.timeout(20):
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                found.append(json.loads(line[6:]))
+                if len(found) == count:
+                    break
+    return found
+
+
+async def test_the_feed_tells_every_change_of_state(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    async with serving(workspace) as server:
+        client = Client(http, server.url)
+        async with http.get(f"{server.url}/monitor/events") as feed:
+            task = await client.send("ask one Which secret?")
+            await client.send("blue", taskId=task["id"])
+            told = await changes(feed, 3)
+        assert [one["state"] for one in told] == ["input-required", "working", "completed"]
+        assert {one["id"] for one in told} == {task["id"]}
+        assert told[0]["waitsFor"] == "text" and told[2]["waitsFor"] is None
+        assert "secret" not in json.dumps(told)
+
+
+async def test_a_reader_that_comes_back_is_told_what_it_missed(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    async with serving(workspace) as server:
+        await Client(http, server.url).send("text a")
+        headers = {"Last-Event-ID": "1"}
+        async with http.get(f"{server.url}/monitor/events", headers=headers) as feed:
+            assert [one["state"] for one in await changes(feed, 1)] == ["completed"]
+
+
+async def test_the_end_of_the_server_ends_the_feed(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    async with serving(workspace) as server:
+        async with http.get(f"{server.url}/monitor/events") as feed:
+            assert await server.stop() == 0
+            assert await changes(feed, 1) == []
+
+
+async def test_agents_and_tasks_are_listed(workspace: Path, http: aiohttp.ClientSession) -> None:
+    async with serving(workspace) as server:
+        client = Client(http, server.url)
+        done = await client.send("text a")
+        asked = await client.send("ask one Which?", contextId="c")
+        async with http.get(f"{server.url}/monitor/agents") as response:
+            (agent,) = (await response.json())["agents"]
+        assert agent["id"] == "jsonl"
+        assert agent["tasks"] == {"completed": 1, "input-required": 1}
+        expected = {
+            "": {done["id"], asked["id"]},
+            "?state=completed": {done["id"]},
+            "?contextId=c": {asked["id"]},
+            "?agent=jsonl&state=failed": set(),
+            "?agent=other": set(),
+        }
+        for query, ids in expected.items():
+            async with http.get(f"{server.url}/monitor/tasks{query}") as response:
+                assert {task["id"] for task in (await response.json())["tasks"]} == ids
+        async with http.get(f"{server.url}/monitor/tasks?state=odd") as response:
+            assert response.status == 400
+            assert "completed" in (await response.json())["error"]
+
+
+async def test_the_monitor_needs_the_token(workspace: Path, http: aiohttp.ClientSession) -> None:
+    token = "a-token-of-16-or-more"
+    async with serving(workspace, token) as server:
+        for path in ("agents", "tasks", "events"):
+            async with http.get(f"{server.url}/monitor/{path}") as response:
+                assert response.status == 401
+        headers = {"Authorization": f"Bearer {token}"}
+        async with http.get(f"{server.url}/monitor/agents", headers=headers) as response:
+            assert response.status == 200

@@ -1,0 +1,178 @@
+"""Whether a CLI may use what a repository brings along: denied, asked about, allowed. What real
+CLIs do with it is in tests/real/test_poisoned.py."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aiohttp
+import pytest
+
+from bridge.adapter import Launch
+from bridge.server import registry
+from tests.support.bridge_process import bridge, scripted
+from tests.support.client import Client, Json, artifact_text, facts, said, state
+from tests.support.served import Server, serving
+
+WITHIN = 15.0
+NAME = f"{__name__}:Careful"
+
+
+Jsonl: Any = registry.load("jsonl")
+
+
+class Careful(Jsonl):  # type: ignore[misc]
+    """An agent that is told in its environment whether it may use the repository's settings, and
+    uses `hook` in any case."""
+
+    project_files: ClassVar[tuple[str, ...]] = ("settings.json", "hook")
+    always_loaded: ClassVar[tuple[str, ...]] = ("hook",)
+
+    def launch(self) -> Launch:
+        launch: Launch = super().launch()
+        used = {"USES_PROJECT": str(self.config.project_config)}
+        return Launch(launch.argv, {**launch.env, **used}, launch.stdin)
+
+
+ADAPTER = Careful
+
+
+@pytest.fixture(params=["deny", "ask", "allow"])
+async def server(request: pytest.FixtureRequest, workspace: Path) -> AsyncIterator[Server]:
+    async with serving_careful(workspace, request.param) as server:
+        yield server
+
+
+def serving_careful(workspace: Path, policy: str, **settings: Any) -> Any:
+    return serving(workspace, agent_adapter=NAME, agent_project_config=policy, **settings)
+
+
+def uses(task: Json) -> bool:
+    return '"USES_PROJECT": "True"' in artifact_text(task)
+
+
+async def test_an_ordinary_repository_is_not_asked_about(workspace: Path, server: Server) -> None:
+    task = await server.client().send("env")
+    assert state(task) == "completed"
+
+
+async def test_denied_the_agent_is_told_not_to_use_it(workspace: Path) -> None:
+    (workspace / "settings.json").write_text("{}")
+    async with serving_careful(workspace, "deny") as server:
+        task = await server.client().send("env")
+    assert state(task) == "completed" and not uses(task)
+
+
+async def test_what_it_cannot_be_kept_from_is_the_end_of_the_task(workspace: Path) -> None:
+    (workspace / "hook").write_text("#!/bin/sh")
+    async with serving_careful(workspace, "deny") as server:
+        task = await server.client().send("env")
+    assert state(task) == "failed" and "artifacts" not in task
+    assert said(task) == (
+        "The agent would run files of this repository by itself: hook. Remove them, or allow their "
+        "use (AGENT_PROJECT_CONFIG=allow)."
+    )
+    assert task["metadata"]["bridge"]["reason"] == "project-config"
+
+
+async def test_allowed_all_of_it_is_used(workspace: Path) -> None:
+    for name in Careful.project_files:
+        (workspace / name).write_text("{}")
+    async with serving_careful(workspace, "allow") as server:
+        assert uses(await server.client().send("env"))
+
+
+@pytest.mark.parametrize("answer", ["Use it", "Go on without it"])
+async def test_asked_the_answer_holds_for_the_whole_conversation(
+    workspace: Path, answer: str
+) -> None:
+    (workspace / "settings.json").write_text("{}")
+    async with serving_careful(workspace, "ask", bridge_session_idle_ms=0) as server:
+        client = server.client()
+        asked = await client.send("env")
+        assert state(asked) == "input-required"
+        assert "settings.json" in said(asked)
+        assert facts(asked)["subject"]["input"] == {"files": ["settings.json"]}
+        task = await client.send(answer, taskId=asked["id"])
+        assert state(task) == "completed" and uses(task) is (answer == "Use it")
+        again = await client.send("env", contextId=asked["contextId"])
+        assert state(again) == "completed" and uses(again) is (answer == "Use it")
+        other = await client.send("env")  # another conversation, another question
+        assert state(other) == "input-required"
+        await client.cancel(other["id"])
+
+
+async def test_what_cannot_be_shut_out_is_used_or_is_the_end(workspace: Path) -> None:
+    (workspace / "hook").write_text("{}")
+    async with serving_careful(workspace, "ask") as server:
+        client = server.client()
+        tasks = [await client.send("env") for _ in range(2)]
+        used = await client.send("yes", taskId=tasks[0]["id"])
+        ended = await client.send("no", taskId=tasks[1]["id"])
+    assert uses(used) and state(ended) == "failed"
+
+
+async def test_a_question_that_nobody_answers_is_a_no(workspace: Path) -> None:
+    (workspace / "settings.json").write_text("{}")
+    settings = {"bridge_question_timeout_ms": 100}
+    async with serving_careful(workspace, "ask", **settings) as server:
+        client = server.client()
+        asked = await client.send("env")
+        async with asyncio.timeout(WITHIN):
+            async with client.subscribe(asked["id"]) as items:
+                async for _ in items:
+                    pass
+        task = await client.get(asked["id"])
+    assert state(task) == "completed" and not uses(task)
+
+
+async def test_no_place_is_held_while_it_is_asked(workspace: Path) -> None:
+    (workspace / "settings.json").write_text("{}")
+    async with serving_careful(workspace, "ask", bridge_max_sessions=1) as server:
+        client = server.client()
+        first, second = [await client.send("env") for _ in range(2)]
+        assert state(await client.send("yes", taskId=second["id"])) == "completed"
+        assert state(await client.send("yes", taskId=first["id"])) == "completed"
+
+
+async def test_a_cancel_ends_the_question(workspace: Path) -> None:
+    (workspace / "settings.json").write_text("{}")
+    async with serving_careful(workspace, "ask") as server:
+        client = server.client()
+        asked = await client.send("env")
+        assert state(await client.cancel(asked["id"])) == "canceled"
+        again = await client.send("env", contextId=asked["contextId"])
+        assert state(again) == "input-required"
+        await client.cancel(again["id"])
+
+
+async def test_it_is_answered_after_a_restart_and_that_is_kept(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    (workspace / "settings.json").write_text("{}")
+    settings = scripted(workspace) | {"AGENT_ADAPTER": NAME, "AGENT_PROJECT_CONFIG": "ask"}
+    async with bridge(workspace, **settings) as server:
+        asked = await Client(http, server.url).send("env")
+        assert await server.stop(signal.SIGKILL) == -signal.SIGKILL
+    async with bridge(workspace, **settings) as server:
+        client = Client(http, server.url)
+        wrong = await client.send("perhaps", taskId=asked["id"])  # when the worker has looked
+        assert len(wrong["history"]) == len(asked["history"]) + 2  # it was asked once until then
+        task = await client.send("yes", taskId=asked["id"])
+        assert uses(task)
+    async with bridge(workspace, **settings) as server:
+        client = Client(http, server.url)
+        assert uses(await client.send("env", contextId=asked["contextId"]))
+        other = await client.send("env")
+        assert await server.stop(signal.SIGKILL) == -signal.SIGKILL
+    async with bridge(workspace, **settings, BRIDGE_QUESTION_TIMEOUT_MS="200") as server:
+        client = Client(http, server.url)
+        async with asyncio.timeout(WITHIN):
+            async with client.subscribe(other["id"]) as items:
+                async for _ in items:
+                    pass
+        assert not uses(await client.get(other["id"]))

@@ -1,0 +1,102 @@
+"""How much code a streaming turn runs: the files and functions of bridge/ that sys.setprofile sees
+in this process, without properties, lambdas, comprehensions and the functions of the adapter."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from tests import CHECKOUT
+from tests.support.client import streamed_text
+from tests.support.liveness import listening
+from tests.support.served import serving
+
+ROOM = str(CHECKOUT / "bridge") + "/"
+MOST_FILES, MOST_FUNCTIONS = 18, 65
+# With the request, a new context, its process and its end. Timers make a difference of a few.
+MOST_FILES_OF_A_TURN, MOST_FUNCTIONS_OF_A_TURN = 51, 315
+WITHIN = 15.0
+
+
+@contextmanager
+def traced() -> Iterator[Counter[CodeType]]:
+    """The functions of bridge/ that are called, and how often."""
+    calls: Counter[CodeType] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(ROOM):
+            calls[code] += 1
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@cache
+def properties(file: str) -> frozenset[int]:
+    """The first lines of the properties in a file, as code objects have them."""
+    tree = ast.parse(Path(file).read_text("utf-8"))
+    return frozenset(
+        min(one.lineno for one in node.decorator_list)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and any("property" in ast.unparse(one) for one in node.decorator_list)
+    )
+
+
+def counted(code: CodeType) -> bool:
+    is_property = code.co_firstlineno in properties(code.co_filename)
+    return not code.co_name.startswith("<") and not is_property
+
+
+def report(calls: Counter[CodeType]) -> tuple[int, int]:
+    """Print the functions by file. Returns how many files and functions there are."""
+    functions = {(code.co_filename, code.co_qualname) for code in calls if counted(code)}
+    files = {file for file, _ in functions}
+    for file in sorted(files):
+        names = sorted(name for other, name in functions if other == file)
+        print(file.removeprefix(ROOM), len(names), *names)
+    print(f"{len(files)} files, {len(functions)} functions")
+    return len(files), len(functions)
+
+
+async def test_the_way_of_a_text_to_its_client_runs_few_functions(workspace: Path) -> None:
+    """From the pipe of the CLI to the bytes of the stream, in the middle of a turn."""
+    async with serving(workspace) as server, listening() as live:
+        script = f"text one\nwait {live.path} cli\ntext two\nwait {live.path} cli"
+        async with server.client().stream(script) as items, asyncio.timeout(WITHIN):
+            await live.pid("cli")
+            seen = [await anext(items) for _ in range(3)]  # the task, working, and the first text
+            with traced() as calls:
+                await live.release("cli")
+                seen.append(await anext(items))
+            await live.release("cli")
+            seen += [item async for item in items]
+    assert streamed_text(seen) == "onetwo"
+    files, functions = report(calls)
+    assert files <= MOST_FILES
+    assert functions <= MOST_FUNCTIONS
+
+
+async def test_a_whole_turn_in_a_new_context_runs_no_more_than_it_did(workspace: Path) -> None:
+    """With its request, its session and its process."""
+    async with serving(workspace) as server:
+        client = server.client()
+        await client.collect("text first")  # imports, caches, and the fork server
+        with traced() as calls:
+            items = await client.collect("text one\ntext two")
+        assert streamed_text(items) == "onetwo"
+    files, functions = report(calls)
+    assert files <= MOST_FILES_OF_A_TURN
+    assert functions <= MOST_FUNCTIONS_OF_A_TURN

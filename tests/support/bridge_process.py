@@ -1,0 +1,144 @@
+"""The real server as a child process, for tests that treat it as its users do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import CHECKOUT
+from tests.support.agent import PROGRAM
+
+STARTS_WITHIN = 20.0  # seconds
+STOPS_WITHIN = 20.0
+
+
+class BridgeProcess:
+    """A running `python -m bridge`. `url` is its address, `log` what it wrote to stderr so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.url = ""
+        self.token_file = Path()
+        self._lines: list[str] = []
+        self._listening = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The header with the operator's token."""
+        return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+
+    @property
+    def log(self) -> str:
+        return "".join(self._lines)
+
+    async def _read(self) -> None:
+        assert self.process.stderr
+        async for line in self.process.stderr:
+            text = line.decode(errors="replace")
+            self._lines.append(text)
+            found = re.search(r"endpoint\s+(http://\S+?)/a2a/jsonrpc", text)
+            if found:
+                self.url = found[1]
+            if token := re.match(r"  token +(/.+)", text):
+                self.token_file = Path(token[1])
+            if "-H 'A2A-Version: 1.0'" in text:  # the last line of the banner
+                self._listening.set()
+
+    async def listening(self) -> None:
+        """Until the banner is out. Raises AssertionError with the log if the server ends first."""
+        listening = asyncio.create_task(self._listening.wait())
+        try:
+            await asyncio.wait(
+                [listening, self._reader],
+                timeout=STARTS_WITHIN,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            listening.cancel()
+        assert self._listening.is_set(), f"the server did not start:\n{self.log}"
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop, and wait. Returns the exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        try:
+            async with asyncio.timeout(STOPS_WITHIN):
+                code = await self.process.wait()
+                await self._reader
+        except TimeoutError:
+            self.process.kill()
+            raise
+        return code
+
+
+def _has_tokens(env: Mapping[str, str]) -> bool:
+    config = env.get("CONFIG_FILE")
+    in_file = bool(config) and "[tokens" in Path(str(config)).read_text(errors="replace")
+    return in_file or bool(env.get("BRIDGE_TOKEN") or env.get("BRIDGE_OIDC_ISSUER"))
+
+
+def scripted(workspace: Path) -> dict[str, Any]:
+    """Settings of a server with tests/support/agent.py as its CLI, and a state folder beside the
+    workspace."""
+    return {
+        "AGENT_ADAPTER": "jsonl",
+        "AGENT_BINARY": sys.executable,
+        "AGENT_ARGS": f"-I -S {PROGRAM}",
+        "BRIDGE_STATE_DIR": str(workspace.parent / "state"),
+        "BRIDGE_DRAIN_MS": "0",
+    }
+
+
+@asynccontextmanager
+async def bridge(
+    workspace: Path, *arguments: str, ready: bool = True, cwd: Path | None = None, **env: str
+) -> AsyncIterator[BridgeProcess]:
+    """A server with `workspace` on a free port; `env` are settings and what else it inherits.
+
+    It asks for no token unless `env` or its files say so (BRIDGE_AUTH=auto for the operator's):
+    what clients do with a token is tested where that is the subject.
+    Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
+    Its CLIs have no boundary unless `env` says so: most of them write where tests want to see it,
+    beside their workspace. What the default allows is tested where that is the subject.
+    """
+    home = workspace.parent / "home"
+    home.mkdir(exist_ok=True)
+    base = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONWARNINGS": "error",
+        "HOST": "127.0.0.1",
+        "PORT": "0",
+        "AGENT_REPO_PATH": str(workspace),
+        "BRIDGE_SANDBOX": "none",
+        **({} if _has_tokens(env) else {"BRIDGE_AUTH": "none"}),
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bridge",
+        *arguments,
+        cwd=cwd or home,
+        env={**base, **env},
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    server = BridgeProcess(process)
+    try:
+        if ready:
+            await server.listening()
+        yield server
+    finally:
+        await server.stop()

@@ -1,0 +1,122 @@
+"""The parts of the documents that are generated from the code; `python -m tests.support.documents`
+writes them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from bridge.server.settings import sections
+from bridge.server.settings.root import SECTIONS, VARIABLES
+from tests import CHECKOUT
+from tests.support import blast_radius, client_matrix, matrix
+
+README = CHECKOUT / "README.md"
+AGENTS = CHECKOUT / "docs/agents.md"
+SETTINGS = CHECKOUT / "docs/settings.md"
+CLIENTS = CHECKOUT / "docs/clients.md"
+SECURITY = CHECKOUT / "docs/security.md"
+ENV_EXAMPLE = CHECKOUT / ".env.example"
+HEAD = """\
+# Settings of coding-agent-bridge. Copy this file to .env in the directory in which you start the
+# server. A .env inside the workspace of an agent is not read. Each line shows the default.
+"""
+
+
+def help_texts() -> dict[str, dict[str, str]]:
+    """The string below each field of each section, by class and field."""
+    classes = ast.parse(inspect.getsource(sections)).body
+    return {
+        one.name: {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in zip(one.body, one.body[1:], strict=False)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if isinstance(text.value.value, str)
+        }
+        for one in classes
+        if isinstance(one, ast.ClassDef)
+    }
+
+
+def variables() -> Iterator[tuple[str, list[tuple[str, object, str]]]]:
+    """For each section its title and its variables: name, default and help text."""
+    texts = help_texts()
+    for kind in SECTIONS.values():
+        rows = [
+            (field.alias.upper(), field.default, texts[kind.__name__][name])
+            for name, field in kind.model_fields.items()
+            if field.alias in VARIABLES
+        ]
+        yield inspect.getdoc(kind) or "", rows
+
+
+def settings_tables() -> str:
+    """The tables of docs/settings.md: a row for each variable."""
+    lines = []
+    for title, rows in variables():
+        lines.append(f"\n## {title.rstrip('.')}\n")
+        lines += ["| setting | default | meaning |", "|---|---|---|"]
+        for name, default, text in rows:
+            value = f"`{shown(default)}`" if shown(default) else ""
+            lines.append(f"| `{name}` | {value} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def env_example() -> str:
+    """The whole of .env.example."""
+    blocks = [HEAD]
+    for title, rows in variables():
+        blocks.append(f"# --- {title.rstrip('.')} ---\n")
+        for name, default, text in rows:
+            lines = textwrap.wrap(text, 96, initial_indent="# ", subsequent_indent="# ")
+            blocks.append("\n".join([*lines, f"#{name}={shown(default)}", ""]))
+    return "\n".join(blocks)
+
+
+def shown(default: object) -> str:
+    """A default as it is written in an environment variable."""
+    if default is None or default == ():
+        return ""
+    if isinstance(default, tuple):
+        return ", ".join(default)
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def with_settings(settings: str) -> str:
+    """`settings` with today's tables of settings."""
+    return _with(settings, {"settings": settings_tables()})
+
+
+def with_matrix(agents: str) -> str:
+    """`agents` with today's matrix of CLIs."""
+    return _with(agents, {"matrix": matrix.table(matrix.promised())})
+
+
+def with_blast_radius(security: str) -> str:
+    """`security` with today's table of what a hostile CLI can do."""
+    return _with(security, {"blast radius": blast_radius.table()})
+
+
+def with_clients(clients: str) -> str:
+    """`clients` with today's matrix of clients."""
+    return _with(clients, {"matrix": client_matrix.table()})
+
+
+def _with(page: str, tables: Mapping[str, str]) -> str:
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}{table}{end}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    SETTINGS.write_text(with_settings(SETTINGS.read_text("utf-8")), "utf-8")
+    AGENTS.write_text(with_matrix(AGENTS.read_text("utf-8")), "utf-8")
+    ENV_EXAMPLE.write_text(env_example(), "utf-8")
+    CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
+    SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")

@@ -1,0 +1,305 @@
+"""A program that writes numbered things down, says which of them are durable, and is killed: for
+the tests that cut the power. What is written is a function of its number, so that what is there
+afterwards can be told to be the first so many of them, or not.
+
+`python -m tests.support.durable_writer` does what each line of its stdin says (Order, as JSON) in
+a child of its own, one after the other: forked, so that nothing has to be imported again. A child
+says `pid NUMBER`, `acked NUMBER`…, and `failed REASON` or `wrong REASON` if it cannot go on;
+`dead` is said for it once it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from bridge.adapter import SessionStart
+from bridge.errors import BridgeError
+from bridge.push.configs import Key, Outgoing, PushConfig, SqliteQueue
+from bridge.runtime.recorder import Recorder
+from bridge.server.state_dir import open_state
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.protocol import (
+    ContextKey,
+    ContextSaved,
+    MessageAccepted,
+    MessageKey,
+    Retention,
+    TaskQuery,
+    TaskRemoved,
+)
+from bridge.store.serialization import dump, load_events
+from bridge.store.sqlite import SqliteStore
+from bridge.task.events import Done, Event, Text
+from bridge.task.message import Message, Role, TextPart
+from bridge.task.state import Task
+from bridge.telemetry.audit import NO_AUDIT
+
+LIVES = 60  # seconds at most, whatever becomes of the test
+STEPS = 25  # things that are written about a task: that it is there, events, its end
+KEPT = 2  # finished tasks
+AGENT = "agent"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+Acked = Callable[[int], None]
+State = Mapping[str, Any]
+"""What is there of each task that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Go on with number `first` in `folder`, at a pace that `seed` sets. `synchronous`: the mode of
+    SQLite, where it is not to be the bridge's own."""
+
+    kind: str
+    folder: str
+    first: int
+    seed: int
+    synchronous: str = ""
+
+
+def task_id(block: int) -> str:
+    return f"task-{block}"
+
+
+@cache
+def tail(number: int) -> str:
+    """Words of any length, from a part of a page to several pages."""
+    return f"{number} " + "x" * random.Random(number).choice((10, 300, 3000, 15000))
+
+
+def blocks(number: int) -> range:
+    """The tasks that are there after all things up to `number`."""
+    newest, step = divmod(number, STEPS)
+    last = step == STEPS - 1  # which removes the oldest
+    return range(max(0, newest - KEPT + last), newest + 1)
+
+
+def survived(state: State, expected: Callable[[int], State]) -> int:
+    """The number up to which everything is there, and nothing else; -1 if there is nothing. Raises
+    AssertionError if what is there are not the first so many."""
+    if not state:
+        return -1
+    newest = max(int(identity.removeprefix("task-")) for identity in state)
+    for number in reversed(range(newest * STEPS, (newest + 1) * STEPS)):
+        if state == expected(number):
+            return number
+    raise AssertionError(f"this is no prefix of what was written: {state!r:.2000}")
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def event(number: int) -> Event:
+    return Done() if number % STEPS == STEPS - 2 else Text(tail(number))
+
+
+def prompt(block: int) -> Message:
+    return Message(f"message-{block}", Role.USER, (TextPart(tail(block)),))
+
+
+def expected_tasks(number: int) -> State:
+    """Each with its prompt, its events, and whether its message is known to have been taken."""
+    return {
+        task_id(block): (
+            prompt(block),
+            [
+                event(one)
+                for one in range(block * STEPS + 1, (block + 1) * STEPS - 1)
+                if one <= number
+            ],
+            True,
+        )
+        for block in blocks(number)
+        if number >= 0
+    }
+
+
+def _key(block: int) -> MessageKey:
+    return MessageKey(AGENT, "local", f"message-{block}", b"digest")
+
+
+async def read_tasks(store: SqliteStore) -> State:
+    """As a server does that starts; and the events that it replays."""
+    tasks = TaskHandles(AGENT, store)
+    await tasks.restore()
+    state = {}
+    for head in (await store.list(TaskQuery(agents=(AGENT,)))).heads:
+        identity, events, after = head.task_id, list[Event](), 0
+        while batches := await store.read(identity, after):
+            events += [one for batch in batches for one in load_events(batch.events)]
+            after = batches[-1].number
+        known = await store.message(_key(int(identity.removeprefix("task-"))))
+        handle = await tasks.find(identity)
+        assert handle
+        taken = known is not None and known.task_id == identity
+        state[identity] = ((await handle.whole()).history[0], events, taken)
+    return state
+
+
+class Pace:
+    """How many things are under way that nobody has been told of."""
+
+    def __init__(self, seed: int, acked: Acked, first: int) -> None:
+        self._random = random.Random(seed)
+        self._acked = acked
+        self._newest = first - 1
+        self._changed = asyncio.Event()
+
+    def then(self, number: int) -> Callable[[object], None]:
+        def durable(error: object) -> None:
+            assert error is None
+            self._acked(number)
+            self._newest = number
+            self._changed.set()
+
+        return durable
+
+    async def __call__(self, number: int) -> None:
+        most = self._random.choice((0, 0, 3, 10))
+        while number - self._newest > most:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def write_tasks(order: Order, acked: Acked) -> None:
+    store = SqliteStore(Path(order.folder) / "tasks.db")
+    await store.open()
+    if order.synchronous:
+        await store._journal.read(f"PRAGMA synchronous = {order.synchronous}")
+    assert await read_tasks(store) == expected_tasks(order.first - 1), (
+        "something else is on the disk"
+    )
+    tasks = TaskHandles(AGENT, store)
+    await tasks.restore()
+    pace = Pace(order.seed, acked, order.first)
+
+    def nothing(*told: object) -> None: ...
+
+    recorder = Recorder(tasks, NO_AUDIT, on_status=nothing, on_end=nothing, on_lost=nothing)
+    for number in count(order.first):
+        block, step = divmod(number, STEPS)
+        then = pace.then(number)
+        if step == 0:
+            accepted = MessageAccepted(_key(block), task_id(block))
+            handle = TaskHandle(Task(task_id(block), "context", NOW))
+            recorder.begin(handle, prompt(block), [accepted])
+            store.append((), fence=None, then=then)
+        elif step == STEPS - 1:
+            await store.flush()  # the end is expired only after its commit
+            expired = await store.expired(Retention(AGENT, tasks=KEPT), 0)
+            store.append([TaskRemoved(one) for one in expired], fence=None)
+            store.append((), fence=None, then=then)
+        else:
+            found = await tasks.find(task_id(block))
+            assert found
+            recorder.record(found, [event(number)])
+            store.append((), fence=None, then=then)
+        await pace(number)
+
+
+# --- push notifications --------------------------------------------------------------------------
+
+
+def config(block: int) -> PushConfig:
+    return PushConfig("config", task_id(block), f"https://example.com/{block}", token=tail(block))
+
+
+def expected_push(number: int) -> State:
+    """Each with its config, the cursor of that, and what waits."""
+    state: dict[str, Any] = {}
+    for block in blocks(number) if number >= 0 else ():
+        first, last = block * STEPS, min(number, (block + 1) * STEPS - 2)
+        waiting = [(one, tail(one).encode()) for one in range(first + 1, last + 1)]
+        state[task_id(block)] = (config(block), last, waiting)
+    return state
+
+
+async def read_push(queue: SqliteQueue) -> State:
+    """With all payloads: the queue itself shows only those that are next."""
+    query = "SELECT number, payload FROM delivery WHERE task = ? ORDER BY number"
+    state = {}
+    for task in await queue.tasks():
+        found = await queue.get(Key(task, "config"))
+        assert found
+        state[task] = (*found, await queue._run(partial(queue._rows, query, task)))
+    return state
+
+
+async def write_push(order: Order, acked: Acked) -> None:
+    queue = SqliteQueue(Path(order.folder))
+    await queue.open()
+    if order.synchronous:
+        await queue._run(partial(queue._rows, f"PRAGMA synchronous = {order.synchronous}"))
+    assert await read_push(queue) == expected_push(order.first - 1), "something else is on the disk"
+    for number in count(order.first):
+        block, step = divmod(number, STEPS)
+        if step == 0:
+            await queue.put(config(block), number)
+        elif step == STEPS - 1:
+            await queue.forget(task_id(block - KEPT))
+        else:
+            outgoing = Outgoing(number, tail(number).encode())
+            await queue.add(config(block).key, [outgoing], number)
+        acked(number)
+
+
+# --- a folder that is new ------------------------------------------------------------------------
+
+
+async def write_state(order: Order, acked: Acked) -> None:
+    """Contexts, in a folder that is made for them."""
+    state = await open_state(Path(order.folder))
+    start = dump(SessionStart("/", "session"))
+    for number in count(order.first):
+        key = ContextKey(AGENT, "local", f"context-{number}")
+        state.store.append([ContextSaved(key, start)], fence=None)
+        await state.store.flush()
+        acked(number)
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+WRITERS = {"tasks": write_tasks, "push": write_push, "state": write_state}
+
+
+def _say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def _write(order: Order) -> None:
+    """Until it is killed."""
+    signal.alarm(LIVES)
+    _say("pid", os.getpid())
+    try:
+        asyncio.run(WRITERS[order.kind](order, lambda number: _say("acked", number)))
+    except (BridgeError, OSError, sqlite3.Error) as error:  # as is right when the power is off
+        _say("failed", repr(error))
+    except BaseException as error:
+        _say("wrong", repr(error))
+    while True:
+        signal.pause()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            _write(Order(**json.loads(line)))
+        os.waitpid(child, 0)
+        _say("dead")
+
+
+if __name__ == "__main__":
+    main()

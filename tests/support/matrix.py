@@ -1,0 +1,66 @@
+"""The scenarios of every real CLI (tests/real/test_matrix.py) and their table in docs/agents.md,
+which `python -m tests.support.documents` writes. A run of the tests prints the table of its
+results."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+
+from tests.support.real_clis import CLIS, Cli
+
+SCENARIOS = {
+    "stream": "text arrives as a stream",
+    "tool": "a command runs, and updates show the command and its output",
+    "allow": "the agent asks for a permission and the client allows it",
+    "deny": "the agent asks for a permission and the client denies it",
+    "cancel asked": "a cancel while a question is open",
+    "cancel running": "a cancel while a command runs, and no process remains",
+    "after a cancel": "a conversation resumes after a cancel, even after one of its first turn",
+    "two turns": "two turns in one session and one process",
+    "resume": "a conversation resumes in a new process of a new server",
+    "model error": "an error of the model fails the task with its reason",
+    "no binary": "the server names a missing CLI at its start",
+}
+CANNOT: dict[tuple[str, str], str] = {}
+"""The scenarios that a CLI cannot pass by its nature, with the reason; by name and scenario."""
+NOTES: dict[tuple[str, str], str] = {
+    ("gemini", "resume"): "a task waits for the next minute if its conversation began in the "
+    "current one, because the CLI cannot find its own file of the same minute",
+    ("codex", "cancel running"): "the command has permission to leave the CLI's own sandbox",
+    ("codex-acp", "cancel running"): "as for `codex`",
+    ("aider", "tool"): "it does not call its model again after a command",
+}
+"""Remarks on a cell."""
+
+
+def cells(scenario: str) -> Iterable[Cli]:
+    """The CLIs that are tried in it."""
+    return [cli for cli in CLIS if (cli.name, scenario) not in CANNOT]
+
+
+def table(outcomes: Mapping[tuple[str, str], str]) -> str:
+    """The matrix as Markdown, with the outcome of each CLI (by name) in each scenario."""
+    lines = [
+        f"| CLI | {' | '.join(SCENARIOS)} |",
+        f"|---|{'---|' * len(SCENARIOS)}",
+    ]
+    for cli in CLIS:
+        found = [outcomes.get((cli.name, scenario), "?") for scenario in SCENARIOS]
+        lines.append(f"| `{cli.name}` {cli.version} | {' | '.join(found)} |")
+    meanings = [f"{name}: {meaning}" for name, meaning in SCENARIOS.items()]
+    notes = [
+        textwrap.fill(f"* `{name}`, {cell}: {why}.", 100, subsequent_indent="  ")
+        for (name, cell), why in (CANNOT | NOTES).items()
+    ]
+    legend = textwrap.fill(f"{'; '.join(meanings)}.", 100)
+    return "\n".join([*lines, "", legend, "", *notes]) + "\n"
+
+
+def promised() -> dict[tuple[str, str], str]:
+    """The outcomes that the tests must show."""
+    return {
+        (cli.name, scenario): "no" if (cli.name, scenario) in CANNOT else "yes"
+        for cli in CLIS
+        for scenario in SCENARIOS
+    }

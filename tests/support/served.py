@@ -1,0 +1,122 @@
+"""The whole server in this process on a socket of its own, with tests/support/agent.py as its
+CLI."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, ClientTimeout, web
+
+from bridge.auth.authentication import Identity
+from bridge.process.process_tree import reap_orphans
+from bridge.push.configs import SqliteQueue
+from bridge.push.notifier import Push
+from bridge.runtime.tasks import TaskManager
+from bridge.server.agents.configured import configure_agents
+from bridge.server.app import Http, make_app
+from bridge.server.assemble import make_root, make_served_agent
+from bridge.server.extras import token_issuer
+from bridge.server.lifecycle import limits, make_pool
+from bridge.server.settings.load import Loaded
+from bridge.server.settings.root import Settings
+from bridge.server.state_dir import State
+from bridge.transports.connection_limits import LimitedRunner
+from bridge.transports.operation import encode_notification
+from tests.support.agent import PROGRAM
+from tests.support.children import children
+from tests.support.client import Client
+
+
+class Server:
+    def __init__(self, http: ClientSession, url: str, managers: list[TaskManager]) -> None:
+        self.http = http
+        self.url = url
+        self.managers = managers
+
+    def client(self, version: str = "1.0", **headers: str) -> Client:
+        """`headers`: for every request, with _ in place of -."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Client(self.http, self.url, version, sent)
+
+
+@asynccontextmanager
+async def serving(
+    workspace: Path, program: str = PROGRAM, **settings: Any
+) -> AsyncIterator[Server]:
+    """A server with these settings. Afterwards no process of its agents is left."""
+    reap_orphans()  # of servers that other tests ended by force
+    defaults = {
+        "agent_adapter": "jsonl",
+        "agent_binary": sys.executable,
+        "agent_args": ("-I", "-S", program),
+        "agent_repo_path": str(workspace),
+        "bridge_stop_grace_ms": 1000,
+        "bridge_push_allow_private": True,
+        "bridge_max_text_bytes": 2**25,  # tests/support/agent.py has its script in the prompt
+    }
+    chosen = Settings().updated({**defaults, **settings})
+    async with serving_loaded(Loaded(chosen, {}, [])) as server:
+        yield server
+
+
+@asynccontextmanager
+async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator[Server]:
+    """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
+    before = children()  # of a server that other tests share
+    loaded = _open_to_all(loaded)
+    chosen = loaded.settings
+    pool = make_pool(chosen)
+    allow_private = chosen.push.allow_private
+    push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
+    await push.start()
+    agents = configure_agents(loaded)
+    state = State()
+    served = [
+        make_served_agent(one, pool=pool, push=push, version=cli_version, state=state)
+        for one in agents
+    ]
+    app = make_app(
+        make_root(agents, served, push=push, version=cli_version, store=state.store),
+        served,
+        started=0.0,
+        sessions=pool.figures,
+        http=Http(
+            chosen.server.public_url,
+            Identity(chosen.auth.config, token_issuer(chosen)),
+            chosen.server.max_body_bytes,
+            chosen.server.allowed_hosts,
+            chosen.server.allowed_origins,
+        ),
+    )
+    runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    managers = [one.manager for one in served]
+    for manager in managers:
+        manager.warm_up()
+    try:
+        async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
+            yield Server(http, f"http://{host}:{port}", managers)
+    finally:
+        for manager in managers:
+            await manager.close(drain=0)
+        await runner.cleanup()
+        await push.close()
+        await state.close()
+    left = set(children()) - set(before)
+    assert not left, left
+
+
+def _open_to_all(loaded: Loaded) -> Loaded:
+    """Without tokens of its own, the server asks for none: its test is its only client."""
+    one = loaded.settings
+    if one.auth.config.has_tokens:
+        return loaded
+    settings = one.updated({"bridge_auth": "none"})
+    return Loaded(settings, loaded.dotenv, loaded.warnings)

@@ -1,0 +1,786 @@
+"""A server that is killed, or told to stop, and the next one on the same folder: real processes,
+real signals, and the scripted program as the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from bridge.process.procfs import MARKER
+from tests.support.agent import PROGRAM
+from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.client import (
+    Client,
+    Json,
+    RpcError,
+    artifact_text,
+    facts,
+    said,
+    state,
+    streamed_text,
+)
+from tests.support.liveness import Liveness, listening
+
+WITHIN = 15.0
+
+
+class Place:
+    """A workspace, and the folder that servers leave to each other."""
+
+    def __init__(self, workspace: Path, http: aiohttp.ClientSession) -> None:
+        self.workspace = workspace
+        self.state = workspace.parent / "state"
+        self._http = http
+
+    @asynccontextmanager
+    async def server(
+        self, ready: bool = True, **env: str
+    ) -> AsyncIterator[tuple[BridgeProcess, Client]]:
+        scripted: dict[str, Any] = {
+            "AGENT_ADAPTER": "jsonl",
+            "AGENT_BINARY": sys.executable,
+            "AGENT_ARGS": f"-I -S {PROGRAM}",
+            "BRIDGE_STATE_DIR": str(self.state),
+            "BRIDGE_DRAIN_MS": "0",
+            "BRIDGE_STOP_GRACE_MS": "1000",
+            "BRIDGE_PUSH_ALLOW_PRIVATE": "true",
+            "BRIDGE_SANDBOX": "auto",  # what outlives the server is in there, too
+            "BRIDGE_SANDBOX_UNIX_SOCKETS": "allow",  # for tests/support/liveness.py
+        }
+        async with bridge(self.workspace, ready=ready, **{**scripted, **env}) as server:
+            yield server, Client(self._http, server.url)
+
+    def processes(self) -> list[psutil.Process]:
+        """All that servers of this folder have started and that still live."""
+        try:
+            wanted = f"{(self.state / 'id').read_text().strip()}."
+        except FileNotFoundError:
+            return []
+        return [one for one in psutil.process_iter() if _marker(one).startswith(wanted)]
+
+    @property
+    def sessions(self) -> list[str]:
+        folder = self.state / "sessions"
+        return os.listdir(folder) if folder.is_dir() else []
+
+
+def _marker(process: psutil.Process) -> str:
+    try:
+        return process.environ().get(MARKER, "")
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture
+async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[Place]:
+    """Afterwards, when the last server was stopped in order, nothing lives any more."""
+    place = Place(workspace, http)
+    yield place
+    left = place.processes()
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert left == []
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[Liveness]:
+    async with listening() as live:
+        yield live
+
+
+async def kill(server: BridgeProcess) -> None:
+    assert await server.stop(signal.SIGKILL) == -signal.SIGKILL
+
+
+async def finished(client: Client, task_id: str) -> Json:
+    """The task, once it has ended."""
+    async with asyncio.timeout(WITHIN):
+        with contextlib.suppress(RpcError):  # it has ended already
+            async with client.subscribe(task_id) as items:
+                async for _ in items:
+                    pass
+    return await client.get(task_id)
+
+
+async def asking(client: Client, task_id: str) -> Json:
+    """The task, once it waits for its client."""
+    async with asyncio.timeout(WITHIN), client.subscribe(task_id) as items:
+        async for item in items:
+            if state(item) == "input-required":
+                break
+    return await client.get(task_id)
+
+
+async def heard(client: Client, task_id: str, text: str) -> None:
+    """Until the agent is known to have said so much."""
+    async with asyncio.timeout(WITHIN), client.subscribe(task_id) as items:
+        async for _ in items:
+            if artifact_text(await client.get(task_id)) == text:
+                return
+
+
+def unique() -> str:
+    return str(uuid.uuid4())
+
+
+def reason(task: Json) -> Any:
+    return (task.get("metadata") or {}).get("bridge", {}).get("reason")
+
+
+# --- what is over ------------------------------------------------------------------------------
+
+
+async def all_tasks(client: Client) -> list[Json]:
+    if client.version == "0.3":  # which has no list
+        return []
+    listed: Json = await client.call("ListTasks", {"includeArtifacts": True, "historyLength": 99})
+    return list(listed["tasks"])
+
+
+async def test_tasks_that_have_ended_are_what_they_were(place: Place) -> None:
+    artifact = '{"type":"artifact","artifactId":"x","name":"X","parts":[{"data":{"a":[1,2.5]}}]}'
+    call = '{"type":"tool_call","id":"c","name":"Bash","input":{"command":"x"}}'
+    usage = '{"type":"usage","inputTokens":7}'
+    script = f"text Hello \nline {call}\nline {artifact}\nline {usage}\ntext wörld\ndone bye"
+    async with place.server() as (server, client):
+        old = Client(client.session, client.url, "0.3")
+        tasks = [await client.send(script), await client.send("text x\nfail no")]
+        asked = await client.send("permit q May I?")
+        tasks.append(await client.send("yes", taskId=asked["id"]))
+        tasks.append(await client.send("cwd", contextId=tasks[0]["contextId"]))
+        seen = [await one.get(t["id"]) for one in (client, old) for t in tasks]
+        listed = await all_tasks(client)
+        await kill(server)
+    async with place.server() as (_, client):
+        old = Client(client.session, client.url, "0.3")
+        assert [await one.get(t["id"]) for one in (client, old) for t in tasks] == seen
+        assert await all_tasks(client) == listed
+        assert [task["id"] for task in listed] == [t["id"] for t in reversed(tasks)]
+        assert artifact_text(tasks[0]) == "Hello \n\nwörld" and len(tasks[2]["history"]) >= 3
+        newest = await client.send("text x")
+        first, *_ = await all_tasks(client)
+        assert first["id"] == newest["id"]
+
+
+async def test_a_conversation_goes_on_where_it_was_with_what_it_began_with(place: Place) -> None:
+    (place.workspace / "below").mkdir()
+    chosen = {"bridge": {"cwd": str(place.workspace / "below")}}
+    async with place.server() as (server, client):
+        task = await client.send("cwd", metadata=chosen)
+        assert artifact_text(task).endswith("/below")
+        context = task["contextId"]
+        await kill(server)
+    async with place.server() as (_, client):
+        again = await client.send("cwd", contextId=context)
+        assert again["contextId"] == context
+        assert artifact_text(again) == artifact_text(task)
+        other = {"bridge": {"cwd": str(place.workspace)}}
+        with pytest.raises(RpcError, match="another directory"):
+            await client.send("cwd", contextId=context, metadata=other)
+
+
+async def test_a_message_that_was_taken_before_the_end_begins_nothing_after_it(
+    place: Place,
+) -> None:
+    message_id = unique()
+    async with place.server() as (server, client):
+        first = await client.send("turn", messageId=message_id)
+        other = await client.send("another", messageId=message_id)
+        asked = await client.send("ask one Which?", messageId=message_id)
+        await kill(server)
+    async with place.server() as (_, client):
+        assert await client.send("ask one Which?", messageId=message_id) == asked
+        client.headers["Idempotency-Key"] = "x"
+        assert await client.send("turn", messageId=message_id) == first
+        assert await client.send("another", messageId=message_id) == other
+        assert len(await all_tasks(client)) == 3
+        del client.headers["Idempotency-Key"]
+        new = await client.send("turn", messageId=message_id)
+        assert len(await all_tasks(client)) == 4
+    async with place.server() as (_, client):
+        client.headers["Idempotency-Key"] = "x"
+        assert await client.send("turn", messageId=message_id) == new
+
+
+async def test_receivers_of_notifications_are_known_after_a_restart(place: Place) -> None:
+    where = "CreateTaskPushNotificationConfig", "ListTaskPushNotificationConfigs"
+    async with place.server() as (server, client):
+        task = await client.send("permit q May I?")
+        config = {"taskId": task["id"], "id": "one", "url": "http://127.0.0.1:9/x"}
+        await client.call(where[0], config)
+        before = await client.call(where[1], {"taskId": task["id"]})
+        await kill(server)
+    async with place.server() as (_, client):
+        assert await client.call(where[1], {"taskId": task["id"]}) == before
+        assert len(before["configs"]) == 1
+
+
+async def test_nothing_is_told_that_is_not_written_down(place: Place, live: Liveness) -> None:
+    """With a disk that is full for the server, while its agent goes on."""
+    async with place.server() as (server, client):
+        task = await client.send_now(f"text a\nwait {live.path} agent\ntext b\npermit q May I?")
+        await live.pid("agent")
+        await heard(client, task["id"], "a")
+        pid, limit = server.process.pid, resource.RLIMIT_FSIZE
+        soft, hard = resource.prlimit(pid, limit)
+        async with client.subscribe(task["id"]) as items:
+            assert artifact_text((await anext(items))["task"]) == "a"
+            resource.prlimit(pid, limit, (1000, hard))
+            await live.release("agent")
+            async with asyncio.timeout(WITHIN):
+                while await taken(client):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            news = asyncio.ensure_future(anext(items))
+            assert await asyncio.wait([news], timeout=0.3) == (set(), {news})
+            resource.prlimit(pid, limit, (soft, hard))
+            async with asyncio.timeout(WITHIN):
+                assert streamed_text([await news]) == "b"
+                assert state(await anext(items)) == "input-required"
+        await client.send("turn")  # it takes messages again
+        await kill(server)
+    async with place.server() as (_, client):
+        assert artifact_text(await client.get(task["id"])) == "ab"
+
+
+async def taken(client: Client) -> bool:
+    """Whether the server takes a message; this one would end at once."""
+    try:
+        await client.send_now("x", taskId="nobody")
+    except RpcError as error:
+        return "cannot write" not in str(error)
+    return True
+
+
+# --- what was running, or waited -----------------------------------------------------------------
+
+
+async def test_a_running_task_goes_on_and_those_behind_it_are_begun_once(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server() as (server, client):
+        script = f"pid\ntext  before \nwait {live.path} agent\ntext after \npid\nturn"
+        first = await client.send_now(script)
+        context = first["contextId"]
+        pid = await live.pid("agent")
+        queued = [await client.send_now("turn", contextId=context) for _ in range(2)]
+        await kill(server)
+    async with place.server() as (_, client):
+        assert live.alive("agent")
+        assert state(await client.get(first["id"])) == "working"
+        assert artifact_text(await client.get(first["id"])) == f"{pid} before "
+        assert [state(await client.get(t["id"])) for t in queued] == ["submitted"] * 2
+        await live.release("agent")
+        assert artifact_text(await finished(client, first["id"])) == f"{pid} before after {pid}1"
+        # The program counts its prompts: each of them has come once.
+        assert [artifact_text(await finished(client, t["id"])) for t in queued] == ["2", "3"]
+        assert artifact_text(await client.send("turn", contextId=context)) == "4"
+
+
+async def test_tasks_that_wait_for_a_place_are_begun_after_a_restart(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server(BRIDGE_MAX_SESSIONS="1") as (server, client):
+        await client.send_now(f"wait {live.path} agent")
+        await live.pid("agent")
+        waiting = [await client.send_now(f"text {number}\nturn") for number in range(3)]
+        await kill(server)
+    async with place.server() as (_, client):
+        texts = [artifact_text(await finished(client, t["id"])) for t in waiting]
+        assert texts == ["01", "11", "21"]
+
+
+async def test_a_question_is_answered_after_a_restart(place: Place) -> None:
+    async with place.server() as (server, client):
+        asked = await client.send("text a\npermit q May I?\nturn")
+        await kill(server)
+    async with place.server() as (server, client):
+        assert await client.get(asked["id"]) == asked
+        with pytest.raises(RpcError):
+            await client.send("yes", taskId=asked["id"], contextId="another")
+        await kill(server)  # once more, before it is answered
+    async with place.server() as (_, client):
+        task = await client.send("yes", taskId=asked["id"])
+        assert state(task) == "completed"
+        assert artifact_text(task) == 'a\n\nanswered ["q", "yes", "yes"]1'
+
+
+async def test_an_answer_that_was_taken_reaches_the_agent_once(place: Place) -> None:
+    async with place.server() as (server, client):
+        asked = await client.send("permit q May I?\nask r And then?\nturn")
+        await client.send_now("no", taskId=asked["id"])
+        await kill(server)
+    async with place.server() as (_, client):
+        asked = await asking(client, asked["id"])
+        assert facts(asked)["questionId"] == "r"
+        task = await client.send("red", taskId=asked["id"])
+        assert artifact_text(task) == 'answered ["q", "no", "no"]\n\nanswered ["r", "red", null]1'
+
+
+async def test_an_answer_of_which_a_half_was_sent_is_sent_to_its_end(
+    place: Place, live: Liveness
+) -> None:
+    """The agent does not read, so that the pipe is full when the server is killed."""
+    words = "".join(f"{number} " for number in range(110_000))
+    async with place.server() as (server, client):
+        asked = await client.send(f"here {live.path} agent\nask q Which?\nturn")
+        agent = psutil.Process(await live.pid("agent"))
+        agent.suspend()
+        await client.send_now(words, taskId=asked["id"])
+        await kill(server)
+        agent.resume()
+    async with place.server() as (_, client):
+        task = await finished(client, asked["id"])
+        assert artifact_text(task) == f'answered ["q", "{words}", null]1'
+
+
+async def test_a_prompt_that_was_taken_reaches_the_agent_once(place: Place) -> None:
+    """However far it has come when the server is killed: written down, started, or told."""
+    async with place.server() as (server, client):
+        first = await client.send_now("text a\nturn")
+        await kill(server)
+    async with place.server() as (server, client):
+        second = await client.send_now("text b\nturn", contextId=first["contextId"])
+        await kill(server)
+    async with place.server() as (_, client):
+        tasks = [await finished(client, one["id"]) for one in (first, second)]
+        assert [state(task) for task in tasks] == ["completed"] * 2
+        assert artifact_text(tasks[0]) == "a1"
+        assert artifact_text(tasks[1]) in ("b1", "b2")  # by another process, or by the same
+
+
+async def test_an_agent_that_ended_while_nobody_was_there_is_heard_to_the_end(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server() as (server, client):
+        task = await client.send_now(f"text a\nwait {live.path} agent\nflood 2000\nexit 3")
+        await live.pid("agent")
+        await kill(server)
+    await live.release("agent")
+    await live.gone("agent")
+    async with place.server() as (_, client):
+        ended = await finished(client, task["id"])
+        assert state(ended) == "failed" and reason(ended) == "exit"
+        assert artifact_text(ended) == "a" + "".join(f"{n} " for n in range(2000))
+        assert "exit status 3" in said(ended)
+        again = await client.send("turn", contextId=task["contextId"])
+        assert artifact_text(again) == "1"
+
+
+async def test_a_turn_that_ended_while_nobody_was_there_is_completed(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server() as (server, client):
+        script = f"wait {live.path} agent\ntext last words\nhere {live.path} done"
+        task = await client.send_now(script)
+        await live.pid("agent")
+        await kill(server)
+    await live.release("agent")
+    await live.pid("done")
+    async with place.server() as (_, client):
+        ended = await finished(client, task["id"])
+        assert (state(ended), artifact_text(ended)) == ("completed", "last words")
+        again = await client.send("turn", contextId=task["contextId"])
+        assert artifact_text(again) == "2"  # the same process
+
+
+async def test_a_task_can_be_canceled_after_a_restart(place: Place, live: Liveness) -> None:
+    async with place.server() as (server, client):
+        script = f"deaf\nspawn {live.path} below\nwait {live.path} agent"
+        task = await client.send_now(script)
+        await live.pid("agent")
+        await live.pid("below")
+        await kill(server)
+    async with place.server() as (_, client):
+        assert state(await client.cancel(task["id"])) == "canceled"
+        await live.gone("agent", "below")
+        again = await client.send("turn", contextId=task["contextId"])
+        assert artifact_text(again) == "1"
+
+
+async def test_where_running_turns_are_not_gone_on_with_they_fail(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server() as (server, client):
+        script = f"text a\nspawn {live.path} below\nwait {live.path} agent"
+        task = await client.send_now(script)
+        queued = await client.send_now("turn", contextId=task["contextId"])
+        await live.pid("agent")
+        await live.pid("below")
+        await heard(client, task["id"], "a")
+        await kill(server)
+    async with place.server(BRIDGE_ON_RESTART="fail") as (_, client):
+        await live.gone("agent", "below")
+        ended = await client.get(task["id"])
+        assert (state(ended), reason(ended)) == ("failed", "restart")
+        assert artifact_text(ended) == "a"
+        assert artifact_text(await finished(client, queued["id"])) == "1"  # it had not begun
+    assert place.sessions == []
+
+
+# --- what cannot be gone on with -----------------------------------------------------------------
+
+
+def doubt(place: Place) -> None:
+    """As if the server had been killed while it wrote to its agent."""
+    (session,) = place.sessions
+    counters = place.state / "sessions" / session / "sent"
+    wanted, sent = struct.unpack("QQ", counters.read_bytes())
+    counters.write_bytes(struct.pack("QQ", wanted + 1, sent))
+
+
+async def test_a_turn_whose_agent_may_or_may_not_have_been_told_fails(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server() as (server, client):
+        task = await client.send_now(f"text a\nwait {live.path} agent")
+        await live.pid("agent")
+        await heard(client, task["id"], "a")
+        await kill(server)
+    doubt(place)
+    async with place.server() as (_, client):
+        ended = await finished(client, task["id"])
+        assert (state(ended), reason(ended), artifact_text(ended)) == ("failed", "restart", "a")
+
+
+async def test_an_agent_that_is_in_doubt_takes_no_other_turn(place: Place, live: Liveness) -> None:
+    """Else what it says of the old turn is taken for the new one, which it has not even read."""
+    async with place.server() as (server, client):
+        task = await client.send_now(f"wait {live.path} agent\ntext of the old turn")
+        await live.pid("agent")
+        await kill(server)
+    doubt(place)
+    async with place.server() as (_, client):
+        assert state(await finished(client, task["id"])) == "failed"
+        async with asyncio.timeout(2.0):
+            await live.gone("agent")
+        again = await client.send("turn", contextId=task["contextId"])
+        assert artifact_text(again) == "1"
+
+
+async def without_streams(place: Place, live: Liveness) -> Json:
+    """A task whose agent lives, while what it says can no longer be read."""
+    async with place.server() as (server, client):
+        task = await client.send_now(f"text a\nwait {live.path} agent")
+        await live.pid("agent")
+        await heard(client, task["id"], "a")
+        await kill(server)
+    shutil.rmtree(place.state / "sessions")
+    return task
+
+
+async def test_streams_that_are_gone_are_the_end_of_their_turn(
+    place: Place, live: Liveness
+) -> None:
+    task = await without_streams(place, live)
+    async with place.server() as (_, client):
+        ended = await finished(client, task["id"])
+        assert (state(ended), reason(ended), artifact_text(ended)) == ("failed", "restart", "a")
+        again = await client.send("turn", contextId=task["contextId"])
+        assert artifact_text(again) == "1"
+
+
+async def test_an_agent_whose_streams_are_gone_is_ended(place: Place, live: Liveness) -> None:
+    task = await without_streams(place, live)
+    async with place.server() as (server, client):
+        await finished(client, task["id"])
+        await server.stop()
+    try:
+        async with asyncio.timeout(2.0):
+            await live.gone("agent")
+    finally:
+        for process in place.processes():
+            process.kill()
+
+
+async def test_a_question_with_data_of_any_kind_is_still_open(place: Place) -> None:
+    async with place.server() as (server, client):
+        question = '{"type":"question","id":"q","text":"Which?","data":["a","b"]}'
+        asked = await client.send(f"line {question}\npermit r Sure?")
+        assert state(asked) == "input-required"
+        await kill(server)
+    async with place.server() as (_, client):
+        assert await client.get(asked["id"]) == asked
+
+
+# --- stopping in order -------------------------------------------------------------------------
+
+
+async def test_agents_that_are_kept_are_gone_on_with(place: Place, live: Liveness) -> None:
+    async with place.server(BRIDGE_ON_STOP="keep") as (server, client):
+        task = await client.send_now(f"text a\nwait {live.path} agent\ntext b\nturn")
+        asked = await client.send("permit q May I?\nturn")
+        await client.send(f"here {live.path} idle")
+        await live.pid("agent")
+        assert await server.stop() == 0
+        await live.gone("idle")  # it had nothing to do
+    assert live.alive("agent")
+    async with place.server() as (_, client):
+        assert [state(await client.get(t["id"])) for t in (task, asked)] == [
+            "working",
+            "input-required",
+        ]
+        await live.release("agent")
+        assert artifact_text(await finished(client, task["id"])) == "ab1"
+        answered = await client.send("yes", taskId=asked["id"])
+        assert artifact_text(answered) == 'answered ["q", "yes", "yes"]1'
+
+
+async def test_a_stop_leaves_no_process_and_no_folder(place: Place, live: Liveness) -> None:
+    async with place.server() as (server, client):
+        script = f"deaf\nspawn {live.path} below\nwait {live.path} agent"
+        task = await client.send_now(script)
+        asked = await client.send("permit q May I?")
+        for name in ("agent", "below"):
+            await live.pid(name)
+        assert len(place.sessions) == 2
+        assert await server.stop() == 0
+        await live.gone("agent", "below")
+    assert (place.processes(), place.sessions) == ([], [])
+    async with place.server() as (_, client):
+        for one in (task, asked):
+            ended = await client.get(one["id"])
+            assert (state(ended), reason(ended)) == ("failed", "shutdown")
+
+
+def start(argv: tuple[str, ...], env: Json) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, env={**os.environ, **env})
+
+
+async def test_what_an_earlier_server_has_left_is_ended_and_nothing_else(
+    place: Place, live: Liveness
+) -> None:
+    async with place.server() as (server, client):
+        await client.send(f"deaf\nspawn {live.path} below\nhere {live.path} idle")
+        await live.pid("below")
+        await kill(server)
+        assert live.alive("idle") and live.alive("below")
+    argv = (sys.executable, "-I", "-c", "import time; time.sleep(1000)")
+    others = [{}, {MARKER: "0123456789abcdef.x"}, {MARKER: uuid.uuid4().hex}]
+    strangers = [start(argv, one) for one in others]
+    try:
+        async with place.server() as (server, client):
+            await live.gone("idle", "below")
+            assert "killed processes of an earlier server" in server.log
+            assert place.sessions == []
+        assert [one.poll() for one in strangers] == [None] * 3
+    finally:
+        for one in strangers:
+            one.kill()
+            one.wait()
+
+
+# --- the folder --------------------------------------------------------------------------------
+
+
+async def refusal(server: BridgeProcess) -> str:
+    """What a server says that does not start."""
+    assert await server.ended() == 2, server.log
+    lines = server.log.splitlines()
+    assert lines[0].startswith("coding-agent-bridge: "), server.log
+    assert "Traceback" not in server.log, server.log
+    return lines[0]
+
+
+async def test_a_refusal_is_one_line(place: Place) -> None:
+    place.state.mkdir(mode=0o755)
+    place.state.chmod(0o755)
+    async with place.server(ready=False) as (server, _):
+        await refusal(server)
+    assert len(server.log.splitlines()) == 1
+
+
+async def test_a_second_server_is_refused_and_harms_nothing(place: Place, live: Liveness) -> None:
+    """It names the first, by its address and its pid."""
+    async with place.server() as (first, client):
+        task = await client.send_now(f"wait {live.path} agent\ntext x")
+        await live.pid("agent")
+        async with place.server(ready=False) as (second, _):
+            text = await refusal(second)
+            assert str(place.state) in text and "BRIDGE_STATE_DIR" in text
+            assert first.url in text and f"pid {first.process.pid}" in text
+        await live.release("agent")
+        assert artifact_text(await finished(client, task["id"])) == "x"
+
+
+async def test_a_folder_that_others_can_read_is_refused(place: Place) -> None:
+    place.state.mkdir(mode=0o755)
+    place.state.chmod(0o755)
+    async with place.server(ready=False) as (server, _):
+        text = await refusal(server)
+    assert str(place.state) in text and "chmod 700" in text
+    assert os.listdir(place.state) == []
+
+
+def spoil_all(database: Path) -> None:
+    database.write_bytes(b"this is no database " * 1000)
+
+
+def spoil_the_end(database: Path) -> None:
+    """All but what is looked at when it is opened."""
+    size = database.stat().st_size
+    assert size > 8192
+    with open(database, "r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoil_all,
+        pytest.param(
+            spoil_the_end,
+        ),
+    ],
+)
+async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None:
+    async with place.server() as (server, client):
+        task = await client.send("text x")
+        assert await server.stop() == 0
+    spoil(place.state / "tasks.db")
+    spoiled = (place.state / "tasks.db").read_bytes()
+    async with place.server() as (server, client):
+        assert "was renamed" in server.log
+        with pytest.raises(RpcError):
+            await client.get(task["id"])
+        assert artifact_text(await client.send("turn")) == "1"
+    (aside,) = place.state.glob("tasks.db.damaged-*")
+    assert aside.read_bytes() == spoiled
+
+
+@pytest.mark.parametrize(
+    "events", [b'[["Unheard",{}]]', b'[["Failed",{}]]', b'[["Text",{"text":', b"[[[],[]]]"]
+)
+async def test_a_damaged_task_is_an_error_for_who_asks_for_it_alone(
+    place: Place, events: bytes
+) -> None:
+    async with place.server() as (server, client):
+        spoiled, sound = [await client.send("flood 3000") for _ in range(2)]
+        assert await server.stop() == 0
+    with contextlib.closing(sqlite3.connect(place.state / "tasks.db")) as database, database:
+        find = "SELECT place FROM task WHERE id = ?"
+        (number,) = database.execute(find, (spoiled["id"],)).fetchone()
+        for shift in ("batch = -1 - batch", "batch = -batch"):  # room for one before the others
+            database.execute(f"UPDATE event SET {shift} WHERE task = ?", (number,))
+        database.execute("INSERT INTO event VALUES (?, 1, 0, ?, 0)", (number, events))
+    async with place.server() as (server, client):
+        with pytest.raises(RpcError) as refused:
+            await client.get(spoiled["id"])
+        assert refused.value.code == -32603
+        assert refused.value.error["data"][0]["reason"] == "DATA_LOSS"
+        first, second = await all_tasks(client)
+        assert facts(first) == facts(sound)
+        assert (second["id"], state(second)) == (spoiled["id"], "completed")
+        assert "artifacts" not in second and "history" not in second
+        (short, _) = (await client.call("ListTasks", {}))["tasks"]
+        assert short["id"] == sound["id"]
+        assert facts(await client.get(sound["id"])) == facts(sound)
+
+
+async def test_what_is_kept_in_memory_is_forgotten(place: Place) -> None:
+    async with place.server(BRIDGE_STORE="memory") as (server, client):
+        task = await client.send("text x")
+        await kill(server)
+    assert not (place.state / "tasks.db").exists() and place.sessions == []
+    async with place.server(BRIDGE_STORE="memory") as (_, client):
+        with pytest.raises(RpcError) as missing:
+            await client.get(task["id"])
+        assert missing.value.code == -32001
+
+
+async def test_all_that_is_kept_is_its_owners_alone(place: Place) -> None:
+    async with place.server() as (_, client):
+        await client.send("text x")
+        assert place.state.stat().st_mode & 0o077 == 0
+        for path in place.state.rglob("*"):
+            if path.is_file() and path.name != "id":  # which is no secret
+                assert path.stat().st_mode & 0o077 == 0, path
+
+
+# --- several agents ----------------------------------------------------------------------------
+
+AGENTS = """
+[agents.one]
+adapter = "jsonl"
+[agents.two]
+adapter = "jsonl"
+"""
+
+
+async def test_agents_keep_their_tasks_apart(place: Place, tmp_path: Path) -> None:
+    config = tmp_path / "agents.toml"
+    config.write_text(AGENTS)
+    env: dict[str, Any] = {"CONFIG_FILE": str(config), "AGENT_ADAPTER": ""}
+    async with place.server(**env) as (server, client):
+        agents = [Client(client.session, f"{client.url}/agents/{name}") for name in ("one", "two")]
+        tasks = [await agent.send("permit q May I?\nturn", contextId="c") for agent in agents]
+        await kill(server)
+    async with place.server(**env) as (server, client):
+        agents = [Client(client.session, f"{client.url}/agents/{name}") for name in ("one", "two")]
+        for agent, task in zip(agents, tasks, strict=True):
+            assert [one["id"] for one in await all_tasks(agent)] == [task["id"]]
+            assert artifact_text(await agent.send("yes", taskId=task["id"])).endswith("1")
+
+
+async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
+    place: Place, tmp_path: Path, live: Liveness
+) -> None:
+    """The first agent's tasks begin while those of the next agents are still being read."""
+    config = tmp_path / "agents.toml"
+    config.write_text(AGENTS)
+    env: dict[str, Any] = {"CONFIG_FILE": str(config), "AGENT_ADAPTER": ""}
+    async with place.server(**env, BRIDGE_MAX_SESSIONS="1") as (server, client):
+        one, two = (Client(client.session, f"{client.url}/agents/{n}") for n in ("one", "two"))
+        for _ in range(5):
+            await two.send("flood 3000", contextId="c")
+        await one.send_now(f"wait {live.path} agent")
+        await live.pid("agent")
+        waiting = [await one.send_now("text x") for _ in range(4)]
+        await kill(server)
+    async with place.server(**env) as (server, client):
+        one = Client(client.session, f"{client.url}/agents/one")
+        ended = [await finished(one, task["id"]) for task in waiting]
+        assert [(state(task), said(task)) for task in ended] == [("completed", "x")] * 4
+
+
+# --- clients that do not come back (BRIDGE_ON_DISCONNECT) ----------------------------------------
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_task_whose_client_went_with_the_server_is_canceled_unless_it_comes_back(
+    place: Place, live: Liveness, back: bool
+) -> None:
+    cancels: Json = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "700"}
+    async with place.server(**cancels) as (server, client):
+        async with client.stream(f"status begun\nwait {live.path} agent\ntext done") as items:
+            task = (await anext(items))["task"]["id"]
+            await live.pid("agent")
+            await kill(server)
+    async with place.server(**cancels) as (_, client):
+        if back:
+            async with client.subscribe(task) as items:
+                await anext(items)
+                await asyncio.sleep(1)
+                await live.release("agent")
+                assert [state(item) async for item in items][-1] == "completed"
+        else:
+            await live.gone("agent")
+            assert state(await client.get(task)) == "canceled"

@@ -1,0 +1,83 @@
+"""The state folder while a server runs, and between two."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.support.bridge_process import bridge, scripted
+from tests.support.client import Client, RpcError, artifact_text, state, task_id
+
+
+async def health(http: aiohttp.ClientSession, url: str) -> dict[str, object]:
+    async with http.get(f"{url}/health") as response:
+        found: dict[str, object] = await response.json()
+        return found
+
+
+@pytest.mark.parametrize("way", ["deleted", "replaced", "moved"])
+async def test_a_server_whose_state_is_gone_takes_nothing_new_and_says_so(
+    workspace: Path, http: aiohttp.ClientSession, way: str
+) -> None:
+    folder, aside = workspace.parent / "state", workspace.parent / "aside"
+    async with bridge(workspace, **scripted(workspace)) as server:
+        client = Client(http, server.url)
+        waiting = await client.send("ask q Who?")
+        assert (await health(http, server.url))["status"] == "ok"
+        if way == "deleted":
+            shutil.rmtree(folder)
+        else:
+            folder.rename(aside)
+        if way == "replaced":
+            folder.mkdir(mode=0o700)
+            shutil.copy(aside / "tasks.db", folder)
+        found = await health(http, server.url)
+        assert found["status"] == "degraded"
+        assert f"{folder}/tasks.db was removed or replaced" in json.dumps(found)
+        with pytest.raises(RpcError, match="cannot write"):
+            await client.send("text a")
+        assert "the state folder was removed or replaced" in server.log
+        if way == "moved":  # and back: nothing is lost
+            aside.rename(folder)
+            assert (await health(http, server.url))["status"] == "ok"
+            done = await client.send("me", taskId=task_id(waiting))
+            assert state(done) == "completed"
+            assert artifact_text(await client.send("text b")) == "b"
+        else:  # what runs can be ended
+            assert state(await client.cancel(task_id(waiting))) == "canceled"
+
+
+async def test_a_deleted_audit_log_is_said(workspace: Path, http: aiohttp.ClientSession) -> None:
+    audit = workspace.parent / "audit.jsonl"
+    env = {**scripted(workspace), "BRIDGE_AUDIT_FILE": str(audit)}
+    async with bridge(workspace, **env) as server:
+        audit.unlink()
+        assert "the audit log was deleted" in json.dumps(await health(http, server.url))
+
+
+async def test_a_folder_that_an_agent_has_opened_is_closed_again(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    folder = workspace.parent / "state"
+    async with bridge(workspace, **scripted(workspace)) as server:
+        task = await Client(http, server.url).send("text a")
+    folder.chmod(0o777)
+    async with bridge(workspace, **scripted(workspace)) as server:
+        assert "others could look into a folder of the server" in server.log
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o710
+        again = await Client(http, server.url).get(task_id(task))
+        assert artifact_text(again) == "a"
+
+
+async def test_a_folder_that_no_server_has_used_is_left_as_it_is(workspace: Path) -> None:
+    folder = workspace.parent / "state"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(AssertionError, match="chmod 700"):
+        async with bridge(workspace, **scripted(workspace)):
+            pass
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755

@@ -1,0 +1,194 @@
+"""The tiers of the test suite, and the system packages that scripts/install installs for them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+
+CASES = """
+import pytest
+from tests.support import programs
+
+@programs.needed("no-such-program")
+def test_with_a_program(): pass
+
+def test_that_asks_late(): programs.require("no-such-program")
+
+@pytest.mark.skip(reason="only root may")
+def test_as_root(): pass
+
+def test_here(): pass
+
+@pytest.mark.soak
+def test_for_hours(): assert 0
+"""
+
+
+def run(folder: Path, *arguments: str, **env: str) -> tuple[int, list[str]]:
+    """Exit status and output of a run of CASES, in another process, which takes a second."""
+    (folder / "test_cases.py").write_text(CASES)
+    options = ("-p", "tests.conftest", "--confcutdir", str(folder), "-p", "no:cacheprovider")
+    argv = [sys.executable, "-m", "pytest", *options, "-q", *arguments, str(folder)]
+    given = {name: value for name, value in os.environ.items() if name != "CI"} | env
+    done = subprocess.run(
+        argv, cwd=CHECKOUT, env=given, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])  # of pytest-xdist
+def test_a_run_ends_with_a_line_for_each_tier(tmp_path: Path, processes: str) -> None:
+    code, lines = run(tmp_path, "-n", processes)
+    assert code == 0
+    missing = "2 x missing program: no-such-program; scripts/install installs it"
+    assert lines[-2] == f"default 1 passed, 0 failed, 3 skipped ({missing}; 1 x only root may)"
+    assert lines[-1] == "soak    not run (scripts/soak)"
+
+
+def test_the_soak_tier_runs_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    code, lines = run(tmp_path, "--soak")
+    assert code == 1
+    assert lines[-2:] == ["default not run (scripts/test)", "soak    0 passed, 1 failed, 0 skipped"]
+
+
+def test_a_missing_program_fails_ci_and_no_other_skip_does(tmp_path: Path) -> None:
+    code, lines = run(tmp_path, "-n", "1", CI="true")
+    assert code == 1
+    assert lines[-2] == "default 1 passed, 2 failed, 1 skipped (1 x only root may)"
+    assert any("missing program: no-such-program" in line for line in lines)
+
+
+def test_the_ci_command_says_that_it_is_ci() -> None:
+    assert "\nexport CI=true" in (CHECKOUT / ".ci/run").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in CHECKOUT.glob("tests/**/*.py") if "node_modules" not in path.parts],
+    ids=str,
+)
+def test_skips_for_a_missing_program_have_one_source(path: Path) -> None:
+    """CI can only recognise the skips of tests/support/programs.py."""
+    if path.name == "programs.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        assert not name.endswith("importorskip"), f"{path.name}:{node.lineno}"
+        if name in ("pytest.skip", "pytest.mark.skipif"):
+            text = ast.unparse(node)
+            at = f"{path.name}:{node.lineno}: use tests.support.programs"
+            assert not any(word in text for word in ("which(", "not installed", "apt-get")), at
+
+
+# --- scripts/install --system --------------------------------------------------------------------
+
+APT = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/called"
+case "$*" in *install*bubblewrap) exit 100 ;; esac
+"""
+PROGRAMS = ("bwrap", "cc", "chromium", "curl", "fusermount3", "git")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """The only folder on PATH, of a machine that has nothing but a shell and Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "env", "dirname", "cat", "sha256sum", "true"):
+        (folder / name).symlink_to(shutil.which(name) or "")
+    (folder / "python3").symlink_to(sys.executable)
+    return folder
+
+
+def program(folder: Path, name: str, script: str = "#!/bin/sh\n") -> None:
+    (folder / name).write_text(script)
+    (folder / name).chmod(0o755)
+
+
+def install(machine: Path, option: str = "--system") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CHECKOUT / "scripts/install", option],
+        env={"PATH": str(machine)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("user", ["root", "sudo"])
+def test_missing_packages_are_installed_where_that_is_possible(machine: Path, user: str) -> None:
+    program(machine, "apt-get", APT)
+    program(machine, "id", f"#!/bin/sh\necho {0 if user == 'root' else 1000}\n")
+    if user == "sudo":
+        program(machine, "sudo", '#!/bin/sh\n[ "$1" = -n ] && shift && exec "$@"\n')
+    program(machine, "git")
+    done = install(machine)
+    assert done.returncode == 0
+    assert "apt-get install --no-install-recommends bubblewrap\n" in done.stderr  # it is refused
+    called = (machine / "called").read_text().splitlines()
+    assert called[0].endswith(" update")
+    packages = [line.split()[-1] for line in called[1:]]
+    expected = ["bubblewrap", "gcc", "libc6-dev", "chromium", "curl", "fuse3"]
+    assert packages == expected
+
+
+def test_without_permission_the_command_is_shown(machine: Path) -> None:
+    program(machine, "apt-get", APT)
+    program(machine, "id", "#!/bin/sh\necho 1000\n")
+    program(machine, "sudo", "#!/bin/sh\nexit 1\n")  # it wants a password
+    done = install(machine)
+    assert done.returncode == 0
+    expected = "bubblewrap gcc libc6-dev chromium curl fuse3 git"
+    assert f"as root, run:\n    apt-get install --no-install-recommends {expected}\n" in done.stderr
+    assert not (machine / "called").exists()
+
+
+def test_nothing_is_installed_where_all_is_there(machine: Path) -> None:
+    for name in PROGRAMS:
+        program(machine, name)
+    program(machine, "apt-get", APT)
+    done = install(machine)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (machine / "called").exists()
+
+
+def test_the_program_alone_needs_no_system_package(machine: Path) -> None:
+    program(machine, "apt-get", APT)
+    program(machine, "id", "#!/bin/sh\necho 0\n")
+    done = install(machine, "--runtime")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (machine / "called").exists()
+
+
+# --- scripts/test --tier --------------------------------------------------------------------------
+
+
+def test_an_unknown_tier_is_an_error() -> None:
+    argv = [str(CHECKOUT / "scripts/test"), "--tier", "nightly"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    tiers = "unit, component, server, system or real"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"scripts/test: unknown tier 'nightly': {tiers}\n"
+
+
+def test_every_test_is_in_a_tier() -> None:
+    """The two tests of the rules for the whole project run with the unit tier."""
+    tiers = {"unit", "component", "server", "system", "real"}
+    outside = {
+        path.relative_to(CHECKOUT / "tests").as_posix()
+        for path in (CHECKOUT / "tests").rglob("test_*.py")
+        if "node_modules" not in path.parts
+        and path.relative_to(CHECKOUT / "tests").parts[0] not in tiers
+    }
+    assert outside == {"test_architecture.py", "test_language.py"}

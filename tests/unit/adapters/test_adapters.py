@@ -1,0 +1,388 @@
+"""What every adapter must do, whichever CLI it is for: a new file in adapters/ is tested here
+without being named. And how adapters are found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bridge.adapter import (
+    Adapter,
+    AgentConfig,
+    ExitStatus,
+    Launch,
+    Prompt,
+    SessionStart,
+    explain_exit,
+)
+from bridge.adapter.testing import GARBAGE, PROMPT, AdapterTests, begin, broken, check
+from bridge.errors import ConfigurationError
+from bridge.server import registry
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
+from tests import CHECKOUT
+
+TESTS = CHECKOUT / "tests"
+BUILT_IN = [path.stem.replace("_", "-") for path in TESTS.parent.glob("adapters/[a-z]*.py")]
+load = lru_cache(registry.load)
+
+
+def make(name: str, *, resume: bool = False) -> Adapter:
+    config = AgentConfig(
+        "/opt/agent", ("--one", "two"), model="m", force=True, runner=("/opt/python", "/runner.py")
+    )
+    start = SessionStart("/workspace", "11111111-2222-3333-4444-555555555555", resume)
+    kind = load(name)
+    if name == "replay":  # it plays another one's recordings
+        return kind(config, start, dialect=registry.load("claude-code"))  # type: ignore[call-arg]
+    return kind(config, start)
+
+
+# --- the contract --------------------------------------------------------------------------------
+
+
+def test_there_are_adapters() -> None:
+    assert {"claude-code", "jsonl", "replay"} <= set(BUILT_IN)
+    assert set(registry.names()) >= set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_adapter_says_what_it_is(name: str) -> None:
+    adapter = registry.load(name)
+    assert issubclass(adapter, Adapter)
+    assert adapter.name == name
+    assert adapter.title
+    assert adapter.binary_setting.isupper()
+    assert os.sep not in adapter.binary
+    assert adapter.input_modes
+    assert all("/" in mode for mode in adapter.input_modes)
+    assert all(
+        pattern == pattern.strip("*") + "*" * pattern.endswith("*")
+        for pattern in adapter.environment
+    )
+    assert adapter.__module__.replace("._", ".") == f"bridge.adapters.{name.replace('-', '_')}"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_launch_is_the_binary_with_its_arguments_and_no_prompt(name: str, resume: bool) -> None:
+    adapter = make(name, resume=resume)
+    launch = adapter.launch()
+    begin(adapter)
+    assert adapter.launch() == launch
+    argv = list(launch.argv)
+    if launch.argv == adapter.config.runner:  # which is told what to run
+        argv = json.loads(adapter.data_to_send())["run"]["argv"]
+    assert argv[:3] == ["/opt/agent", "--one", "two"]
+    assert all(isinstance(one, str) and "\0" not in one for one in argv)
+    # Where it has to be an argument, it cannot be taken for a flag.
+    flags = argv[: argv.index("--")] if "--" in argv else argv
+    assert not any(PROMPT in one and not one.startswith("--prompt=") for one in flags)
+    assert all(isinstance(value, str) for value in launch.env.values())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_launching_twice_is_the_same(name: str) -> None:
+    adapter = make(name)
+    assert adapter.launch() == adapter.launch()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_is_owed_is_owed_once_and_in_whole_lines(name: str) -> None:
+    adapter = make(name)
+    begin(adapter)
+    data = adapter.data_to_send()
+    assert data.endswith(b"\n")
+    assert adapter.data_to_send() == b""
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_exit_in_the_middle_of_a_turn_ends_it_once(name: str) -> None:
+    adapter = make(name)
+    begin(adapter)
+    events = list(adapter.receive_exit(ExitStatus(-9, "last \x1b[1mwords\n")))
+    assert [type(event) for event in events if isinstance(event, ENDINGS)] == [Failed]
+    assert isinstance(events[-1], Failed)
+    assert "signal 9" in events[-1].text
+    assert "words" in events[-1].text
+    check(events)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_answer_to_a_question_that_was_never_asked_breaks_nothing(name: str) -> None:
+    adapter = make(name)
+    begin(adapter)
+    adapter.answer(Question("gone", "permission", "?"), Answer("gone", "yes"))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_interrupt_says_whether_the_cli_will_end_the_turn(name: str) -> None:
+    adapter = make(name)
+    begin(adapter)
+    assert adapter.interrupt() in (True, False)
+
+
+@pytest.mark.parametrize("line", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_garbage_neither_breaks_an_adapter_nor_ends_the_turn(name: str, line: bytes) -> None:
+    adapter = make(name)
+    begin(adapter)
+    events = list(adapter.receive_line(line))
+    assert not any(isinstance(event, ENDINGS) for event in events)
+    check(events)
+
+
+# --- the kit for adapters of other distributions --------------------------------------------------
+
+CHECKS = [name for name in vars(AdapterTests) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"replay"}))  # which needs a recording
+@pytest.mark.parametrize("check_name", CHECKS)
+def test_built_in_adapters_pass_the_kit(name: str, check_name: str) -> None:
+    kit: Any = type("Kit", (AdapterTests,), {"adapter": load(name)})
+    getattr(kit(), check_name)()
+
+
+class Kept(Adapter):
+    """It keeps the contract; each subclass of it breaks one rule."""
+
+    name = title = "kept"
+
+    def launch(self) -> Launch:
+        return Launch((self.config.binary, *self.config.args))
+
+    def prompt(self, prompt: Prompt) -> None:
+        self.send(b"go\n")
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        pass
+
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield from ()
+
+
+class Flag(Kept):
+    def prompt(self, prompt: Prompt) -> None:
+        self.said = prompt.text
+
+    def launch(self) -> Launch:
+        return Launch((*super().launch().argv, getattr(self, "said", "")))
+
+
+class Counted(Kept):
+    count = 0
+
+    def prompt(self, prompt: Prompt) -> None:
+        type(self).count += 1
+        self.send(b"%d\n" % self.count)
+
+
+class Cut(Kept):
+    def prompt(self, prompt: Prompt) -> None:
+        self.send(b"go")
+
+
+class Twice(Kept):
+    def data_to_send(self) -> bytes:
+        return b"go\n"
+
+
+class Trusting(Kept):
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield Text(json.loads(line)["text"])
+
+
+class Hasty(Kept):
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield Done()
+
+
+class Silent(Kept):
+    def receive_exit(self, status: ExitStatus) -> Iterator[AgentEvent]:
+        yield from ()
+
+
+def failures(adapter: type[Adapter]) -> list[str]:
+    kit: Any = type("Kit", (AdapterTests,), {"adapter": adapter, "lines": (b'{"text": "x"}',)})
+    found = []
+    for name in CHECKS:
+        try:
+            getattr(kit(), name)()
+        except Exception:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("adapter", "failing"),
+    [
+        (Kept, None),
+        (Flag, "test_it_launches_its_program_without_the_prompt"),
+        (Counted, "test_it_writes_the_same_bytes_again"),
+        (Cut, "test_it_writes_each_byte_once_and_in_lines"),
+        (Twice, "test_it_writes_each_byte_once_and_in_lines"),
+        (Trusting, "test_garbage_ends_no_turn"),
+        (Trusting, "test_it_relies_on_no_member_of_a_line"),
+        (Hasty, "test_garbage_ends_no_turn"),
+        (Silent, "test_an_exit_within_a_turn_ends_it_once"),
+    ],
+)
+def test_the_kit_finds_what_breaks_the_contract(
+    adapter: type[Adapter], failing: str | None
+) -> None:
+    found = failures(adapter)
+    assert failing in found if failing else not found
+
+
+# --- every line that was ever recorded, with every member missing or of another kind -------------
+
+LISTS = ("tools", "skills", "agents", "commands", "slash_commands", "mcp_servers", "models")
+
+
+def recorded_shapes(folder: Path) -> list[Any]:
+    """One line of each shape in the recordings of a CLI."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*/*.jsonl")):
+        for text in path.read_text("utf-8").splitlines():
+            row = json.loads(text)
+            if row["dir"] == "out" and isinstance(row["data"], dict):
+                line = {name: v for name, v in row["data"].items() if name not in LISTS}
+                found.setdefault(repr(shape(line, 3)), line)
+    return list(found.values())
+
+
+def shape(value: Any, depth: int) -> Any:
+    if isinstance(value, dict) and depth:
+        return {
+            name: one if name in ("type", "subtype") else shape(one, depth - 1)
+            for name, one in sorted(value.items())
+        }
+    if isinstance(value, list):
+        return sorted({repr(shape(one, depth)) for one in value})
+    return type(value).__name__
+
+
+RECORDED = [
+    pytest.param(name, line, id=f"{name}-{line.get('type')}-{number}")
+    for name in BUILT_IN
+    for number, line in enumerate(recorded_shapes(TESTS / "transcripts" / name))
+]
+
+
+@pytest.mark.parametrize(("name", "line"), RECORDED)
+def test_no_member_of_a_recorded_line_is_relied_upon_blindly(name: str, line: Any) -> None:
+    for changed in broken(line):
+        adapter = make(name)
+        begin(adapter)
+        said = list(adapter.receive_line(orjson.dumps(changed)))
+        if said:
+            check(said)
+
+
+# --- finding adapters ----------------------------------------------------------------------------
+
+
+class Foreign(Adapter):
+    """An adapter from somewhere else."""
+
+    name = "foreign"
+    title = "Foreign"
+
+    def launch(self) -> Launch:
+        return Launch(("/bin/true",))
+
+    def prompt(self, prompt: Prompt) -> None:
+        self.send(b"hi\n")
+
+    def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+        yield from ()
+
+
+not_an_adapter = 5
+
+
+def test_an_adapter_may_be_named_by_module_and_class() -> None:
+    assert registry.load(f"{__name__}:Foreign") is Foreign
+
+
+@pytest.mark.parametrize(
+    "name", [f"{__name__}:not_an_adapter", f"{__name__}:missing", f"{__name__}:"]
+)
+def test_what_is_no_adapter_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a subclass"):
+        registry.load(name)
+
+
+@pytest.mark.parametrize("name", ["no_such_module:X", "tests.no_such_module:X"])
+def test_a_module_that_is_missing_is_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name.partition(":")[0]):
+        registry.load(name)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        registry.load("claude")
+    assert "'claude'" in str(caught.value)
+    for name in BUILT_IN:
+        assert name in str(caught.value)
+
+
+def entries(*, group: str, name: str | None = None) -> list[EntryPoint]:
+    known = [
+        EntryPoint("foreign", f"{__name__}:Foreign", registry.GROUP),
+        EntryPoint("wrong", f"{__name__}:not_an_adapter", registry.GROUP),
+    ]
+    return [one for one in known if one.group == group and name in (None, one.name)]
+
+
+def test_an_installed_distribution_may_bring_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "entry_points", entries)
+    assert registry.load("foreign") is Foreign
+    assert registry.names()[-2:] == ["foreign", "wrong"]
+    with pytest.raises(ConfigurationError, match="'wrong' is not a subclass"):
+        registry.load("wrong")
+
+
+def test_adapters_with_a_binary_can_be_looked_for() -> None:
+    found = list(registry.with_binary())
+    assert "claude-code" in [adapter.name for adapter in found]
+    assert all(adapter.binary for adapter in found)
+
+
+# --- the defaults of the base class --------------------------------------------------------------
+
+
+def foreign() -> Foreign:
+    return Foreign(AgentConfig("/bin/true"), SessionStart("/workspace", "s"))
+
+
+def test_an_adapter_need_only_say_how_to_launch_prompt_and_read() -> None:
+    one = foreign()
+    assert not one.interrupt()
+    assert one.unsupported_reason(one.config) is None
+    (failed,) = one.receive_exit(ExitStatus(3))
+    assert isinstance(failed, Failed)
+    assert (
+        failed.text
+        == "Foreign ended before it had answered (exit status 3). It said nothing on stderr."
+    )
+    with pytest.raises(NotImplementedError, match="foreign"):
+        one.answer(Question("q", "text", "?"), Answer("q", "x"))
+
+
+def test_the_last_words_of_a_process_are_cut_from_the_front() -> None:
+    text, reason, details = explain_exit("X", ExitStatus(-15, "a" * 9000 + "the end\n"))
+    assert reason == "exit"
+    assert "(signal 15)" in text
+    assert text.endswith("the end")
+    assert len(text) < 6200
+    assert details["exitCode"] == -15
+    assert details["stderr"].endswith("the end")

@@ -1,0 +1,204 @@
+"""Sessions of real CLIs, recorded with what their adapters were told, heard and said
+(tests/support/record_clis.py): an adapter that is told the same must say the same, to clients and
+to the CLI. And lines that are not quite what was recorded never break a turn."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.adapter import Adapter, AgentConfig, ExitStatus, Lines, Prompt, SessionStart
+from bridge.adapter.testing import check
+from bridge.server import registry
+from bridge.store.serialization import dump_events, load, load_events
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, Status
+from bridge.task.text import json_object
+from tests.support.real_clis import CLIS
+from tests.support.record_clis import FOLDER, SESSIONS
+
+Json = dict[str, Any]
+RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def rows_of(path: Path) -> list[Json]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def recorded(row: Json) -> Any:
+    """The events of a row; those of an earlier version get the defaults of new members."""
+    return json.loads(dump_events(load_events(orjson.dumps(row.get("events", [])))))
+
+
+def adapter_of(begin: Json) -> Adapter:
+    config = {**begin["config"], "lines": Lines(**begin["config"]["lines"])}
+    config |= {name: tuple(config[name]) for name in ("args", "runner")}
+    start = load(SessionStart, orjson.dumps(begin["start"]))
+    return registry.load(begin["adapter"])(AgentConfig(**config), start)
+
+
+class Play:
+    """An adapter, told what was recorded."""
+
+    def __init__(self) -> None:
+        self.adapter: Adapter | None = None
+        self.asked: dict[str, Question] = {}
+
+    def row(self, row: Json) -> list[AgentEvent]:
+        """What the adapter says to it."""
+        if "begin" in row:
+            self.adapter = adapter_of(row["begin"])
+            return []
+        assert self.adapter
+        match row:
+            case {"prompt": prompt}:
+                self.adapter.prompt(load(Prompt, orjson.dumps(prompt)))
+            case {"steer": prompt}:
+                self.adapter.steer(load(Prompt, orjson.dumps(prompt)))
+            case {"answer": said}:
+                question = load(Question, orjson.dumps(said["question"]))
+                self.adapter.answer(question, load(Answer, orjson.dumps(said["answer"])))
+            case {"interrupt": _}:
+                self.adapter.interrupt()
+            case {"line": line}:
+                return list(self.adapter.receive_line(line.encode(errors="surrogateescape")))
+            case {"exit": status}:
+                return list(self.adapter.receive_exit(ExitStatus(**status)))
+        return []
+
+    def sent(self) -> str:
+        assert self.adapter
+        return self.adapter.data_to_send().decode()
+
+
+# --- as it was recorded ---------------------------------------------------------------------------
+
+
+def test_every_cli_has_every_session() -> None:
+    expected = {f"{cli.name}/{session.__name__}" for cli in CLIS for session in SESSIONS}
+    assert {name_of(path) for path in RECORDINGS} == expected
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+def test_an_adapter_that_is_told_the_same_says_the_same(path: Path) -> None:
+    play = Play()
+    for number, row in enumerate(rows_of(path), 1):
+        events = play.row(row)
+        assert json.loads(dump_events(events)) == recorded(row), number
+        assert play.sent() == row.get("sent", ""), number
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+def test_every_turn_ends_once(path: Path) -> None:
+    """After that, nobody listens: what the CLI's exit means is not heard."""
+    names = {ending.__name__ for ending in ENDINGS}
+    running = False
+    for row in rows_of(path):
+        assert not ("prompt" in row and running)
+        running = running or "prompt" in row
+        running = running and not any(name in names for name, _ in row.get("events", []))
+    assert not running
+
+
+# --- as it was not -------------------------------------------------------------------------------
+
+UNKNOWN = (
+    '{"type":"brand_new","data":{"x":1}}',
+    '{"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"brand_new"}}}',
+    '{"jsonrpc":"2.0","method":"brand/new","params":{}}',
+    '{"method":"item/brandNew/delta","params":{"delta":"x"}}',
+    '{"type":"system","subtype":"brand_new"}',
+    '{"brand":"new"}',
+)
+FEW = settings(
+    max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+def objects(value: Any) -> Iterator[Json]:
+    """All objects in it, itself included."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from objects(one)
+
+
+def changed(line: str, change: Callable[[Json], None]) -> str:
+    """The line after `change` of its object, or of the one within the runner's."""
+    said = json_object(line.encode())
+    if said is None:
+        return line
+    inner = json_object(said["line"].encode()) if isinstance(said.get("line"), str) else None
+    change(inner or said)
+    if inner:
+        said["line"] = json.dumps(inner)
+    return json.dumps(said)
+
+
+def parsed(lines: str) -> list[Any]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+def test_order_and_unknown_members_and_kinds_mean_nothing(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def shuffle(line: Json) -> None:
+        line[f"brandNew{chance.randrange(9)}"] = chance.choice([None, 7, "x", {"type": "new"}])
+        for one in objects(line):
+            items = list(one.items())
+            chance.shuffle(items)
+            one.clear()
+            one.update(items)
+
+    play = Play()
+    for number, row in enumerate(rows_of(path), 1):
+        if "line" in row and chance.random() < 0.2:
+            unknown = play.row({"line": chance.choice(UNKNOWN)})
+            assert all(isinstance(event, Status) for event in unknown)  # shown, if at all
+            assert "brand" in (play.sent() or "brand")  # a request must be refused
+        told = {**row, "line": changed(row["line"], shuffle)} if "line" in row else row
+        events = play.row(told)
+        assert json.loads(dump_events(events)) == recorded(row), number
+        assert parsed(play.sent()) == parsed(row.get("sent", "")), number
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+def test_a_member_that_is_missing_does_not_break_a_turn(path: Path, seed: int) -> None:
+    """What is said can still be told to clients, and the turn has one end, if only that of its
+    CLI."""
+    chance = random.Random(seed)
+    rows = rows_of(path)
+    at = chance.choice([number for number, row in enumerate(rows) if "line" in row])
+
+    def remove(line: Json) -> None:
+        one = chance.choice([one for one in objects(line) if one] or [{"": 0}])
+        del one[chance.choice(list(one))]
+
+    play, said, running = Play(), [], False
+    for number, row in enumerate(rows):
+        told = {**row, "line": changed(row["line"], remove)} if number == at else row
+        running = running or "prompt" in row
+        events = play.row(told)
+        said += events
+        running = running and not any(isinstance(event, ENDINGS) for event in events)
+    if running and play.adapter:
+        last = list(play.adapter.receive_exit(ExitStatus(-9, "")))
+        assert sum(isinstance(event, ENDINGS) for event in last) == 1
+    check(said)

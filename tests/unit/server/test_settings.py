@@ -1,0 +1,478 @@
+"""Settings from every source, their order, and what may not be a source."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.errors import ConfigurationError
+from bridge.server.settings.load import Loaded, load
+from bridge.server.settings.root import NAMES, Settings
+from bridge.workspace.project_config import guards
+from tests.support.bridge_process import bridge
+from tests.support.client import Client, artifact_text
+from tests.system.test_command_line import agent, refusal, run
+
+# What each setting looks like in the environment, and what it means then.
+VALUES: dict[str, tuple[str, Any]] = {
+    "host": ("::1", "::1"),
+    "port": ("0", 0),
+    "public_url": ("https://example.org", "https://example.org"),
+    "agent_adapter": ("jsonl", "jsonl"),
+    "agent_model": ("opus", "opus"),
+    "agent_models": ("opus, sonnet", ("opus", "sonnet")),
+    "agent_timeout_ms": ("5", 5),
+    "agent_idle_exit_ms": ("0", 0),
+    "agent_force": ("true", True),
+    "agent_output": ("ndjson", "ndjson"),
+    "agent_text_field": ("delta.text", "delta.text"),
+    "agent_approval_pattern": ("sure\\?", "sure\\?"),
+    "agent_approval_response": ("yes, no", ("yes", "no")),
+    "agent_end_pattern": ("^> $", "^> $"),
+    "agent_pty": ("true", True),
+    "agent_project_config": ("ask", "ask"),
+    "agent_repo_path": ("/usr", "/usr"),
+    "agent_allowed_repo_roots": ("/usr:/usr/lib", ("/usr", "/usr/lib")),
+    "claude_code_path": ("/bin/claude", "/bin/claude"),
+    "agent_binary": ("~/agent", "~/agent"),
+    "agent_args": ("-a 'b c' \"d\"", ("-a", "b c", "d")),
+    "agent_env": ("A, B C", ("A", "B", "C")),
+    "log_level": ("DEBUG", "DEBUG"),
+    "bridge_token": ("x" * 16, "x" * 16),
+    "bridge_auth": ("none", "none"),
+    "bridge_oidc_jwks": ("keys.json", "keys.json"),
+    "bridge_oidc_claim": ("email", "email"),
+    "bridge_oidc_workspaces_claim": ("dirs", "dirs"),
+    "bridge_oidc_scopes": ("run, admin", ("run", "admin")),
+    "bridge_sandbox": ("landlock", "landlock"),
+    "bridge_sandbox_write": ("/usr:/opt", ("/usr", "/opt")),
+    "bridge_sandbox_read": ("~/.ssh", ("~/.ssh",)),
+    "bridge_sandbox_user": ("nobody", "nobody"),
+    "bridge_sandbox_ports": ("443, 80", ("443", "80")),
+    "bridge_sandbox_unix_sockets": ("allow", "allow"),
+    "bridge_sandbox_wrapper": ("nice -n 5", ("nice", "-n", "5")),
+    "bridge_allowed_hosts": ("Build.example, [::2]", ("build.example", "::2")),
+    "bridge_allowed_origins": (
+        "https://App.example:443 http://x:8",
+        ("https://app.example", "http://x:8"),
+    ),
+    "bridge_max_connections": ("5", 5),
+    "bridge_max_connections_per_peer": ("6", 6),
+    "bridge_max_connections_per_second": ("6", 6),
+    "bridge_header_timeout_ms": ("7", 7),
+    "bridge_body_timeout_ms": ("8", 8),
+    "bridge_stall_timeout_ms": ("9", 9),
+    "bridge_max_sessions": ("1", 1),
+    "bridge_start_timeout_ms": ("5", 5),
+    "bridge_max_waiting_sessions": ("5", 5),
+    "bridge_warm_sessions": ("2", 2),
+    "bridge_session_idle_ms": ("0", 0),
+    "bridge_session_memory_bytes": ("1", 1),
+    "bridge_session_cpu_percent": ("150", 150),
+    "bridge_session_processes": ("2", 2),
+    "bridge_session_file_bytes": ("3", 3),
+    "bridge_session_open_files": ("4", 4),
+    "bridge_fast_path_ms": ("250", 250),
+    "bridge_max_tasks": ("1", 1),
+    "bridge_max_tasks_per_context": ("1", 1),
+    "bridge_when_busy": ("reject", "reject"),
+    "bridge_on_disconnect": ("cancel", "cancel"),
+    "bridge_disconnect_grace_ms": ("2000", 2000),
+    "bridge_max_body_bytes": ("1024", 1024),
+    "bridge_max_line_bytes": ("1024", 1024),
+    "bridge_max_parts": ("2", 2),
+    "bridge_max_text_bytes": ("2", 2),
+    "bridge_max_raw_bytes": ("3", 3),
+    "bridge_max_file_bytes": ("4", 4),
+    "bridge_stop_grace_ms": ("0", 0),
+    "bridge_drain_ms": ("0", 0),
+    "agent_name": ("A name", "A name"),
+    "agent_description": ("What it does", "What it does"),
+    "bridge_default_agent": ("main", "main"),
+    "bridge_card": ("0.3", "0.3"),
+    "bridge_card_keys": ("keys.json", "keys.json"),
+    "bridge_require_extension": ("true", True),
+    "bridge_stream_on_question": ("open", "open"),
+    "bridge_thoughts": ("1", True),
+    "bridge_push_allow_private": ("yes", True),
+    "bridge_state_dir": ("/var/x", "/var/x"),
+    "bridge_store": ("memory", "memory"),
+    "bridge_keep_days": ("3", 3),
+    "bridge_max_store_bytes": ("4", 4),
+    "bridge_on_restart": ("fail", "fail"),
+    "bridge_on_stop": ("keep", "keep"),
+    "bridge_question_timeout_ms": ("5", 5),
+    "bridge_audit_file": ("/var/audit.jsonl", "/var/audit.jsonl"),
+    "bridge_redact": ("patterns", "patterns"),
+    "bridge_replay_file": ("/x.jsonl", "/x.jsonl"),
+    "bridge_replay_speed": ("0.5", 0.5),
+}
+# Tested below, or for CONFIG_FILE alone:
+ELSEWHERE = {
+    "bridge_token_file",  # which is read at once
+    *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
+    *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
+}
+
+
+@pytest.fixture(autouse=True)
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that the server is started in, with nothing set; the workspace is another."""
+    for name in list(os.environ):
+        if name.lower() in NAMES:
+            monkeypatch.delenv(name)
+    for folder in ("start", "workspace"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "start")
+    monkeypatch.setenv("AGENT_REPO_PATH", str(tmp_path / "workspace"))
+    return tmp_path / "start"
+
+
+Source = Callable[[str, str], Loaded]
+
+
+def by_name(settings: Settings) -> dict[str, Any]:
+    """Every value by the name of its setting, whatever section it is in."""
+    sections = settings.model_dump(by_alias=True).values()
+    return {name: value for section in sections for name, value in section.items()}
+
+
+@pytest.fixture(params=["environment", ".env", "--env-file", "CONFIG_FILE"])
+def source(request: pytest.FixtureRequest, start: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Loads the settings with one of them given there."""
+
+    def environment(name: str, value: str) -> Loaded:
+        monkeypatch.setenv(name, value)
+        return load({})
+
+    def dotenv(name: str, value: str) -> Loaded:
+        (start / ".env").write_text(f"# a comment\nexport {name}={json.dumps(value)}\n")
+        return load({})
+
+    def env_file(name: str, value: str) -> Loaded:
+        (start / "my.env").write_text(f"{name}={json.dumps(value)}\n")
+        return load({}, str(start / "my.env"))
+
+    def config_file(name: str, value: str) -> Loaded:
+        (start / "settings.toml").write_text(f"{name.lower()} = {json.dumps(value)}\n")
+        return load({"config_file": str(start / "settings.toml")})
+
+    sources = {
+        "environment": environment,
+        ".env": dotenv,
+        "--env-file": env_file,
+        "CONFIG_FILE": config_file,
+    }
+    return sources[request.param]
+
+
+def test_every_setting_is_among_those_that_are_tried() -> None:
+    assert set(NAMES) == set(VALUES) | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_setting_is_read_from_every_source(
+    source: Source, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, value = VALUES[name]
+    if name == "agent_repo_path":
+        monkeypatch.delenv("AGENT_REPO_PATH")
+        if source.__name__ == "dotenv":
+            return  # it lies in what is the workspace without it, and is not read: see below
+    if name == "host":
+        monkeypatch.setenv("BRIDGE_TOKEN", "x" * 16)
+    assert by_name(source(name.upper(), text).settings)[name] == value
+
+
+def test_what_is_empty_is_not_set(monkeypatch: pytest.MonkeyPatch, start: Path) -> None:
+    monkeypatch.setenv("PORT", "")
+    (start / ".env").write_text("HOST=\nLOG_LEVEL\nAGENT_MODEL=\n")
+    settings = load({}).settings
+    server = settings.server
+    assert (server.port, server.host, server.log_level) == (41242, "127.0.0.1", "INFO")
+    assert settings.agent.model is None
+
+
+def test_flags_come_before_the_environment_before_the_env_file_before_the_config_file(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = start / "settings.toml"
+    config.write_text("PORT = 4\nhost = '::1'\nlog_level = 'ERROR'\nagent_model = 'toml'\n")
+    (start / ".env").write_text(
+        f"PORT=3\nHOST=localhost\nLOG_LEVEL=WARNING\nCONFIG_FILE={config}\n"
+    )
+    monkeypatch.setenv("PORT", "2")
+    monkeypatch.setenv("HOST", "127.0.0.1")
+    settings = load({"port": "1", "host": None}).settings
+    assert (settings.server.port, settings.server.host) == (1, "127.0.0.1")
+    assert (settings.server.log_level, settings.agent.model) == ("WARNING", "toml")
+    assert load({}).settings.server.port == 2
+    monkeypatch.delenv("PORT")
+    assert load({}).settings.server.port == 3
+    (start / ".env").unlink()
+    assert load({"config_file": str(config)}).settings.server.port == 4
+
+
+def test_another_env_file_takes_the_place_of_the_implicit_one(start: Path) -> None:
+    (start / ".env").write_text("PORT=1\nLOG_LEVEL=ERROR\n")
+    (start / "my.env").write_text("PORT=2\n")
+    settings = load({}, str(start / "my.env")).settings
+    assert (settings.server.port, settings.server.log_level) == (2, "INFO")
+
+
+def test_values_of_an_env_file_are_taken_as_they_are(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "revealed")
+    (start / ".env").write_text("AGENT_NAME='${SECRET} $SECRET'\nAGENT_DESCRIPTION=\"a # b\"\n")
+    settings = load({}).settings
+    assert (settings.agent.name, settings.agent.description) == ("${SECRET} $SECRET", "a # b")
+    assert "PORT" not in os.environ
+
+
+# --- files that are not read -------------------------------------------------------------------
+
+
+def inside(start: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Make the start directory part of what agents work in."""
+    root = str(start.parent)
+    match how:
+        case "it is the workspace":
+            monkeypatch.setenv("AGENT_REPO_PATH", str(start))
+        case "no workspace is set":
+            monkeypatch.delenv("AGENT_REPO_PATH")
+        case "it is below the workspace":
+            monkeypatch.setenv("AGENT_REPO_PATH", root)
+        case "it is an allowed root":
+            monkeypatch.setenv("AGENT_ALLOWED_REPO_ROOTS", f"/usr:{start}")
+        case "the workspace is a link to it":
+            (start.parent / "link").symlink_to(start)
+            monkeypatch.setenv("AGENT_REPO_PATH", f"{root}/link")
+        case "the file is a link into the workspace":
+            inner = start.parent / "workspace" / ".env"
+            (start / ".env").rename(inner)
+            (start / ".env").symlink_to(inner)
+        case _:
+            config = start.parent / "settings.toml"
+            line = {
+                "CONFIG_FILE allows it": f"agent_allowed_repo_roots = ['{start}']",
+                "CONFIG_FILE gives it to an agent": f"[agents.a]\nroots = ['{start}']",
+            }[how]
+            config.write_text(f"{line}\n")
+            monkeypatch.setenv("CONFIG_FILE", str(config))
+
+
+WAYS = [
+    "it is the workspace",
+    "no workspace is set",
+    "it is below the workspace",
+    "it is an allowed root",
+    "the workspace is a link to it",
+    pytest.param("the file is a link into the workspace"),
+    pytest.param("CONFIG_FILE allows it"),
+    pytest.param("CONFIG_FILE gives it to an agent"),
+]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_an_env_file_that_agents_can_write_is_not_read_and_the_operator_is_told(
+    start: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    (start / ".env").write_text("PORT=1\nBRIDGE_TOKEN=chosen-by-the-repository\n")
+    inside(start, monkeypatch, how)
+    loaded = load({})
+    assert loaded.settings.server.port == 41242 and loaded.settings.auth.token is None
+    assert loaded.dotenv == {}
+    assert len(loaded.warnings) == 1
+    assert "inside the workspace" in loaded.warnings[0] and "--env-file" in loaded.warnings[0]
+
+
+def test_a_directory_of_a_name_that_only_begins_like_the_workspace_is_outside(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (start.parent / "sta").mkdir()
+    monkeypatch.setenv("AGENT_REPO_PATH", str(start.parent / "sta"))
+    (start / ".env").write_text("PORT=1\n")
+    loaded = load({})
+    assert (loaded.settings.server.port, loaded.warnings) == (1, [])
+
+
+def test_an_env_file_inside_the_workspace_is_refused_even_if_it_is_asked_for(
+    start: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "workspace" / "my.env"
+    path.write_text("PORT=1\n")
+    with pytest.raises(ConfigurationError, match="can be changed by agents"):
+        load({}, str(path))
+    moved = start / "my.env"
+    moved.write_text(f"AGENT_ALLOWED_REPO_ROOTS={start}\n")  # it makes itself part of it
+    with pytest.raises(ConfigurationError, match="can be changed by agents"):
+        load({}, str(moved))
+
+
+def test_the_program_tells_and_exits_with_2(tmp_path: Path) -> None:
+    path = tmp_path / "workspace" / "my.env"
+    path.write_text("PORT=0\n")
+    root = str(tmp_path / "workspace")
+    arguments = ("--adapter", "jsonl", "--root", root, "--env-file", str(path))
+    assert "can be changed by agents" in refusal(run(*arguments, cwd=tmp_path))
+
+
+async def test_the_server_starts_without_an_env_file_of_its_workspace_and_says_so(
+    tmp_path: Path,
+) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / ".env").write_text("BRIDGE_TOKEN=chosen-by-the-repository\n")
+    env: Any = {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(tmp_path)}
+    async with bridge(workspace, cwd=workspace, **env) as server:
+        assert ".env was not read" in server.log
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(f"{server.url}/a2a/jsonrpc", json={}) as response,
+        ):
+            assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nowhere.env",
+        ".",
+    ],
+)
+def test_an_env_file_that_cannot_be_read_is_told(start: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        load({}, str(start / name))
+
+
+def test_an_env_file_that_is_not_text_is_told(start: Path) -> None:
+    (start / "my.env").write_bytes(b"PORT=\xff\xfe\n")
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        load({}, str(start / "my.env"))
+
+
+# --- what is wrong -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("PORT", "http"),
+        ("PORT", "65536"),
+        ("PORT", "-1"),
+        ("AGENT_TIMEOUT_MS", "1h"),
+        ("AGENT_TIMEOUT_MS", "-1"),
+        ("AGENT_FORCE", "perhaps"),
+        ("AGENT_MODEL", "--dangerously-skip-permissions"),
+        ("AGENT_MODEL", "a b"),
+        ("AGENT_ARGS", "'never closed"),
+        ("LOG_LEVEL", "LOUD"),
+        ("BRIDGE_TOKEN", "short"),
+        ("BRIDGE_MAX_SESSIONS", "0"),
+        ("BRIDGE_MAX_LINE_BYTES", "10"),
+        ("BRIDGE_CARD", "2.0"),
+        ("BRIDGE_STREAM_ON_QUESTION", "maybe"),
+        ("BRIDGE_REPLAY_SPEED", "-1"),
+        ("BRIDGE_REPLAY_SPEED", "fast"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_name_of_its_setting(
+    source: Source, name: str, text: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        source(name, text)
+    assert f"{name}: " in str(raised.value)
+    if name == "BRIDGE_TOKEN":
+        assert text not in str(raised.value).lower().replace("shorter", "")
+
+
+def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "x")
+    monkeypatch.setenv("BRIDGE_CARD", "x")
+    with pytest.raises(ConfigurationError, match=r"PORT: .*; BRIDGE_CARD: "):
+        load({})
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("prot = 1", "unknown setting prot. Did you mean port?"),
+        ("agent_adaptor = 'x'", "Did you mean agent_adapter?"),
+        ("BRIDGE_TOKN = 'x'", "Did you mean bridge_token?"),
+        ("zzz = 1", "unknown setting zzz."),
+        ("[agents.a]\nadaptr = 'x'", "Did you mean adapter?"),
+        ("port = ", "cannot read CONFIG_FILE"),
+    ],
+)
+def test_a_typo_in_the_config_file_is_told_with_what_may_be_meant(
+    start: Path, line: str, text: str
+) -> None:
+    (start / "settings.toml").write_text(line)
+    with pytest.raises(ConfigurationError) as raised:
+        load({"config_file": str(start / "settings.toml")})
+    assert text in str(raised.value)
+
+
+def test_the_config_file_has_types_of_its_own(start: Path) -> None:
+    (start / "settings.toml").write_text(
+        "port = 5\nagent_args = ['-a', 'b c']\nagent_allowed_repo_roots = ['/srv']\n"
+        "agent_force = true\nagent_env = ['A', 'B']\nbridge_replay_speed = 2\n"
+    )
+    settings = load({"config_file": str(start / "settings.toml")}).settings
+    assert (settings.server.port, settings.agent.args) == (5, ("-a", "b c"))
+    assert settings.agent.allowed_repo_roots == ("/srv",)
+    assert (settings.agent.force, settings.agent.env) == (True, ("A", "B"))
+
+
+def test_a_config_file_that_is_missing_is_told(start: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot read CONFIG_FILE .*nowhere\.toml"):
+        load({"config_file": str(start / "nowhere.toml")})
+
+
+@pytest.mark.parametrize("name", ["AGENTS", "AGENT_SKILLS"])
+def test_a_table_of_the_config_file_is_not_looked_for_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "something else's")
+    load({})
+
+
+# --- what the CLI is given ---------------------------------------------------------------------
+
+
+async def test_the_cli_sees_nothing_of_the_settings_but_what_is_let_through(
+    tmp_path: Path, start: Path
+) -> None:
+    (start / ".env").write_text(
+        "AGENT_ENV=FROM_DOTENV,FROM_BOTH\nFROM_DOTENV=dotenv\nFROM_BOTH=dotenv\n"
+        "NOT_LET_THROUGH=x\nBRIDGE_THOUGHTS=true\nANTHROPIC_API_KEY=key\n"
+    )
+    env: Any = {
+        "AGENT_ADAPTER": "jsonl",
+        "AGENT_BINARY": agent(tmp_path),
+        "BRIDGE_TOKEN": "a-token-of-16-characters",
+        "AGENT_TIMEOUT_MS": "60000",
+        "SECRET": "x",
+        "FROM_BOTH": "environment",
+        "LC_TIME": "C",
+        "LD_PRELOAD_X": "x",
+        "PYTHONWARNINGS": "error",
+    }
+    headers = {"Authorization": "Bearer a-token-of-16-characters"}
+    async with (
+        bridge(tmp_path / "workspace", cwd=start, **env) as server,
+        aiohttp.ClientSession(headers=headers) as http,
+    ):
+        task = await Client(http, server.url).send("env")
+    seen = json.loads(artifact_text(task))
+    assert (seen["FROM_DOTENV"], seen["FROM_BOTH"]) == ("dotenv", "environment")
+    assert (seen["LC_TIME"], seen["HOME"]) == ("C", str(tmp_path / "home"))
+    wanted = {"PATH", "HOME", "LC_TIME", "FROM_DOTENV", "FROM_BOTH", "CODING_AGENT_BRIDGE_PROCESS"}
+    of_the_shell_and_python = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
+    assert set(seen) - of_the_shell_and_python == wanted | set(guards({}))
