@@ -1,8 +1,8 @@
-"""SQLite files of the server's own: private, brought up to date, and durable.
+"""The SQLite files of the server: private, migrated when they are opened, and durable.
 
-WAL with `synchronous=FULL`: what was committed is there after the process was killed and after
-the power failed; with NORMAL, a power cut takes acknowledged commits away (measured). The exclusive
-lock keeps a second server from the same file.
+WAL with `synchronous=FULL`: committed data survives a killed process and a power failure. With
+NORMAL, a power cut loses acknowledged commits (measured). The exclusive lock keeps a second server
+from the same file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from bridge.files.folders import open_to_owner
 
 log = logging.getLogger(__name__)
 
-OTHERS = 0o067  # what others than the owner may not do in a private folder; a group may pass
-USED = ("id", "tasks.db")  # files that a folder of a server's state has
+OTHERS = 0o067  # rights of the owner alone in a private folder; a group may pass through
+USED = ("id", "tasks.db")  # each of these files marks a state folder
 
 
 def open_database(
     path: Path | None, migrations: Sequence[str], lock_wait: float = 5.0
 ) -> sqlite3.Connection:
-    """The database in `path`, or one in memory, after all of `migrations`: each brings it from
-    the version that is its index to the next. Raises ConfigurationError."""
+    """The database in `path`, or one in memory, after all `migrations`. Each script brings it from
+    the version that is its index to the next one. `lock_wait`: seconds to wait for a lock. Raises
+    ConfigurationError."""
     try:
         if path:
             private_directory(path.parent)
@@ -41,7 +42,7 @@ def open_database(
     )
     try:
         _prepare(database, name, migrations)
-    except sqlite3.Error as error:  # such as locked by another server, or no database
+    except sqlite3.Error as error:  # such as a lock, or a file of another kind
         database.close()
         raise ConfigurationError(f"cannot open {name}: {error}") from error
     except BaseException:
@@ -70,7 +71,7 @@ def _prepare(database: sqlite3.Connection, name: str, migrations: Sequence[str])
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
+    """Commit all statements of the block, or none of them."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -82,15 +83,16 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def private_directory(path: Path) -> None:
-    """Make it, or see that it is ours alone. Raises ConfigurationError if others can look into it,
-    OSError if it cannot be had. One that a server has used before is closed to them again: an agent
-    may have opened it. Any other is not changed, since it may serve another purpose. A group may
-    pass through, as the user of BRIDGE_SANDBOX_USER does to what is his."""
+    """Create the folder, or check that only the server's user can access it. Raises
+    ConfigurationError if other users can access it, OSError if it cannot be created or opened. A
+    folder that a server has used before is closed to them again, since an agent may have opened
+    it. Any other folder is not changed, since it may serve another purpose. A group may pass
+    through: the user of BRIDGE_SANDBOX_USER reaches its own files that way."""
     new = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in new:
-        sync_directory(one.parent)  # else its name, and with it all in there, can be lost
-    open_to_owner(path)  # or an agent could keep the next start out
+        sync_directory(one.parent)  # else a power cut can lose it with its content
+    open_to_owner(path)  # else an agent could block the next start
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
@@ -111,7 +113,7 @@ def was_used(path: Path) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in it survive a power cut."""
+    """Make the names in the folder survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -120,7 +122,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _private_file(path: Path) -> None:
-    """Make it before SQLite does, whose other files get the same mode."""
+    """Create the file before SQLite does. SQLite gives its other files the same mode."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)

@@ -1,6 +1,5 @@
 """An append-only log of numbered entries: a task's updates, or the server's feed. Every reader has
-its own cursor, so that a first stream, a second one, a resumed one and a slow one are the same
-thing."""
+its own cursor. So a first stream, a second one, a resumed one and a slow one work alike."""
 
 from __future__ import annotations
 
@@ -8,16 +7,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-LOTS = 16  # that make up what is kept; one goes as a whole
-BATCH = 512  # entries that a reader is given at once, so that a long backlog is sent in pieces
+LOTS = 16  # groups of the kept entries; a group is dropped as a whole
+BATCH = 512  # entries that a reader gets at once, so that a long backlog is sent in pieces
 
 
 T = TypeVar("T")
 
 
 class Entry(Generic[T]):
-    """One update. `rendered` has its bytes per wire form, shared by all subscribers; None until
-    somebody has made some."""
+    """One update. `rendered` has its bytes per wire form, shared by all subscribers; None before
+    the first rendering."""
 
     __slots__ = ("number", "rendered", "update")
 
@@ -28,19 +27,19 @@ class Entry(Generic[T]):
 
 
 Reread = Callable[[], AsyncIterator[Sequence[Entry[T]]]]
-"""All entries from the first one on, in order, as far as they are written down."""
+"""All entries that the store has, in order, from the first one on."""
 
 
 Tap = Callable[[Sequence[Entry[T]]], bool]
 
 
 class EventLog(Generic[T]):
-    """Numbers count from 1. After close() nothing is added and every reader comes to an end.
+    """Numbers count from 1. After close() no entry is added, and every reader ends.
 
-    What is appended is there for whoever adds to it; readers see it when it is published, which
-    is when it has been written down. `visible` is the newest one that is; -1 where not even the
-    beginning has been. `keep`: how many entries are kept at least; None for all. A reader that
-    comes for older ones is given what is there.
+    The caller of add() has its entries at once. Readers see an entry after publish(), which follows
+    the commit. `visible`: the number of the newest published entry; -1 if not even the beginning
+    is published. `keep`: the least number of kept entries; None for all. A reader that asks for
+    older entries gets the kept ones.
     """
 
     def __init__(self, keep: int | None = None) -> None:
@@ -49,7 +48,7 @@ class EventLog(Generic[T]):
         self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._added: list[list[int]] = []  # lots: the last number of each, and its weight
+        self._added: list[list[int]] = []  # the last number of each lot, and its weight
         self._weight = 0
         self._readers: set[_Reader[T]] = set()
         self._released = self._leaves = False
@@ -58,7 +57,7 @@ class EventLog(Generic[T]):
         self.visible = 0
 
     def __len__(self) -> int:
-        """How many entries are kept."""
+        """The number of kept entries."""
         return len(self._entries)
 
     @property
@@ -68,22 +67,22 @@ class EventLog(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Nothing will be added, and readers may see all."""
+        """Whether the log is closed and all its entries are published."""
         return self._closing and self.visible == self.last
 
     @property
     def shared(self) -> bool:
-        """More than one reads it, so that what is made of an entry is worth keeping."""
+        """Whether it has several readers, so that the rendered bytes are worth keeping."""
         return len(self._readers) > 1
 
     def bound(self, keep: int, most: int, each: int, reread: Reread[T]) -> None:
-        """Keep the newest entries that together weigh `keep`, and up to `most` for readers who are
-        behind; an entry weighs `each`, and what weigh() adds. Older ones are read by `reread`."""
+        """Keep the newest entries that together weigh `keep`, and up to `most` for readers that are
+        behind. An entry weighs `each`, plus the weight from weigh(). `reread` reads older ones."""
         self._keep, self._most, self._full, self._each = keep, most, 2 * keep, each
         self._reread = reread
 
     def skip(self, number: int) -> None:
-        """So many entries have been, of which none is kept."""
+        """Count `number` earlier entries, of which none is kept."""
         self._dropped = self.visible = number
 
     def add(self, updates: Iterable[T]) -> int:
@@ -98,7 +97,7 @@ class EventLog(Generic[T]):
         return self.last
 
     def _lot(self, weight: int) -> None:
-        """What is new weighs so much. It joins the last lot while that is small."""
+        """Count the weight of new entries. They join the last lot while that lot is small."""
         self._weight += weight
         if self._added and self._added[-1][1] < (self._keep or 0) // LOTS:
             self._added[-1][0] = self.last
@@ -107,21 +106,21 @@ class EventLog(Generic[T]):
             self._added.append([self.last, weight])
 
     def weigh(self, weight: int) -> None:
-        """What was added last weighs so much more."""
+        """Add `weight` to the entries that were added last."""
         if self._added:
             self._added[-1][1] += weight
             self._weight += weight
 
     def publish(self, number: int) -> None:
-        """Readers may see all up to `number`."""
-        self._trim()  # first: who waits for these gets them from here
+        """Let readers see all entries up to `number`."""
+        self._trim()  # first: readers that wait for the new entries find them in memory
         before, self.visible = self.visible, max(self.visible, number)
         self._wake()
         if self.shared:
             self._strip(before)
 
     def append(self, updates: Iterable[T]) -> None:
-        """Add, and publish at once."""
+        """Add the updates, and publish them at once."""
         self.publish(self.add(updates))
 
     def close(self) -> None:
@@ -135,7 +134,7 @@ class EventLog(Generic[T]):
         self.close()
 
     def release(self, entries: bool) -> None:
-        """It is closed: once all who read have read it, their bytes go, and the `entries`."""
+        """Free the rendered bytes of a closed log after its last reader, and also its `entries`."""
         self._released, self._leaves = True, entries
         self._let_go()
 
@@ -145,8 +144,8 @@ class EventLog(Generic[T]):
         """The entries after number `after`, in order, as they are published; an empty batch each
         time that `pause` seconds have passed without one. Ends when the log is closed.
 
-        `tap` is offered what is published while this waits, at once. What it takes (it returns
-        True) does not come here any more."""
+        While this waits, `tap` gets each published batch at once. A batch that it takes (it returns
+        True) is not yielded."""
         past: AsyncIterator[Sequence[Entry[T]]] | None = None
         reader = _Reader(after, tap)
         self._readers.add(reader)
@@ -179,25 +178,25 @@ class EventLog(Generic[T]):
             await self._changed(_Reader(), None)
 
     async def changed(self) -> None:
-        """Wait until something is published, or the log is closed."""
+        """Wait for a publication or the end of the log."""
         if not self.closed:
             await self._changed(_Reader(), None)
 
     async def _changed(self, reader: _Reader[T], timeout: float | None) -> bool:
-        """Whether something has that its tap has not taken, before so many seconds were silent."""
+        """Wait for a change that the tap has not taken. False after `timeout` silent seconds."""
         loop = asyncio.get_running_loop()
         reader.heard = loop.time()
         reader.woken = loop.create_future()
         self._waiting.add(reader)
         try:
             while timeout is not None:
-                # asyncio.wait() would do, at twice the price
+                # asyncio.wait() does the same at twice the cost
                 timer = loop.call_at(reader.heard + timeout, reader.wake, False)
                 try:
                     await reader.woken
                 finally:
                     timer.cancel()
-                if reader not in self._waiting:  # also if the time was over in the same moment
+                if reader not in self._waiting:  # also if the timer fired at the same moment
                     return True
                 if timer.when() >= reader.heard + timeout:
                     return False
@@ -213,13 +212,13 @@ class EventLog(Generic[T]):
                 reader.wake(True)
 
     def _tapped(self, reader: _Reader[T], tap: Tap[T]) -> bool:
-        """Whether its tap has taken all that there is for it."""
+        """Whether the tap has taken all entries that the reader has not seen."""
         batch = self._next(reader)
         if not batch or self.closed or batch[-1].number < self.visible:
             return False
         try:
             taken = tap(batch)
-        except Exception:  # its reader meets that again, and nobody else does
+        except Exception:  # only its own reader meets the error again
             return False
         if not taken:
             return False
@@ -228,8 +227,8 @@ class EventLog(Generic[T]):
         return True
 
     def _trim(self) -> None:
-        """Drop the oldest: what all readers have read, and of what they had time to read as much
-        as is too much. Not each time, since that costs as much as there is."""
+        """Drop the oldest lots: those that all readers have read, and unread ones above the limit
+        for readers that are behind. Not at each call, since the cost grows with the log."""
         if self._keep is None or self._most is None or self._weight <= (self._full or 0):
             return
         read = min((reader.after for reader in self._readers), default=self.visible)
@@ -245,8 +244,8 @@ class EventLog(Generic[T]):
         self._dropped = drop
 
     def _strip(self, after: int) -> None:
-        """Let go of the bytes of what comes after number `after`, as far as all who read have read
-        it. Who comes late makes them anew."""
+        """Drop the rendered bytes of entries after number `after` that all readers have read. A
+        later reader renders them again."""
         read = min([reader.after for reader in self._readers], default=0)
         for entry in self._entries[max(after - self._dropped, 0) : max(read - self._dropped, 0)]:
             entry.rendered = None
@@ -263,14 +262,14 @@ class EventLog(Generic[T]):
 
 
 class _Reader(Generic[T]):
-    """Who has been given all up to number `after`, and waits for more."""
+    """A reader that has all entries up to number `after`, and waits for more."""
 
     __slots__ = ("after", "heard", "tap", "woken")
 
     def __init__(self, after: int = 0, tap: Tap[T] | None = None) -> None:
         self.after = after
         self.tap = tap
-        self.heard = 0.0  # when it began to wait, or its tap has taken something
+        self.heard = 0.0  # time when it began to wait, or its tap took a batch
         self.woken: asyncio.Future[bool]
 
     def wake(self, changed: bool) -> None:
@@ -279,7 +278,7 @@ class _Reader(Generic[T]):
 
 
 async def _after(after: int, past: AsyncIterator[Sequence[Entry[T]]]) -> Sequence[Entry[T]]:
-    """The next ones of `past` after number `after`. Raises LookupError if there are none."""
+    """The next entries of `past` after number `after`. Raises LookupError if it has none."""
     async for batch in past:
         if batch and batch[-1].number > after:
             return batch[max(0, after + 1 - batch[0].number) :]

@@ -1,6 +1,6 @@
-"""The tasks that a server has in memory: each with the log of its updates.
+"""The tasks that a server has in memory, each with the log of its updates.
 
-The store has the events of a task, from which Task.apply makes the same state and updates again. So
+The store has the events of a task. Task.apply makes the same state and updates from them again. So
 the content of a finished task is evicted, and read back on demand.
 """
 
@@ -23,23 +23,23 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FEW, SHORT = 32, 8 * 1024  # messages, and their characters, of a history that is kept for lists
-NEWEST = 128 * 1024  # bytes of a task's updates that are kept for those who come back to it
-MOST_BEHIND = 448 * 1024  # the same for a reader who is behind: in memory it is about twice that
-ENTRY = 256  # bytes that an update takes, besides its events
+FEW, SHORT = 32, 8 * 1024  # most messages, and their characters, of a history kept for lists
+NEWEST = 128 * 1024  # bytes of a task's newest updates that are kept for returning readers
+MOST_BEHIND = 448 * 1024  # the same for a reader that is behind; it takes about twice the memory
+ENTRY = 256  # bytes of memory that an update takes, besides its events
 SMALL = 16 * 1024  # bytes of a finished task whose content stays in memory
-LARGE = 1024 * 1024  # bytes of one that leaves much memory behind
+LARGE = 1024 * 1024  # bytes of a finished task whose eviction frees much memory
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class TaskHandle:
     """A task and the log of its updates. `fence`: the right to write it; `lost`: another server has
-    that by now. `shown`: a client knows the task, so that a direct reply of the agent can no longer
-    stand for it. `begun`: the CLI may have seen its prompt. `batches`: of events that were
-    appended. `size`: bytes in the store.
+    that right by now. `shown`: a client knows the task, so that a direct reply of the agent can no
+    longer replace it. `begun`: the CLI may have seen its prompt. `batches`: the number of appended
+    event batches. `size`: bytes in the store.
 
-    Where the content was evicted, `task` is its head alone (see Task.head); `back` reads the rest,
-    for whole(). `outline` is what lists show of it, unless that is long or was never shown.
+    After an eviction, `task` is its head alone (see Task.head), and `back` reads the rest for
+    whole(). `outline`: the part that lists show; None if it is long or was never shown.
     """
 
     task: Task
@@ -59,12 +59,12 @@ class TaskHandle:
         return ContextKey(self.agent, self.task.owner, self.task.context_id)
 
     async def whole(self) -> Task:
-        """The task with its content. Returns at once unless that was evicted; then the task has
-        ended, and this raises Unavailable, DataLoss or TaskNotFound where it cannot be read."""
+        """The task with its content. Returns at once unless the content was evicted. An evicted
+        task has ended. Raises Unavailable, DataLoss or TaskNotFound if it cannot be read."""
         return await self.back(self) if self.back else self.task
 
     async def listed(self) -> Task:
-        """The task; its artifacts may be missing. As whole()."""
+        """The task; its artifacts may be missing. Raises as whole() does."""
         if self.back is None:
             return self.task
         return self.outline or self.keep_outline(await self.back(self))
@@ -78,7 +78,7 @@ class TaskHandle:
 
 
 def _letters(said: Message | StatusUpdate) -> int:
-    """About how many characters it has."""
+    """The approximate number of characters in a message."""
     if isinstance(said, StatusUpdate):
         return len(repr(said.event))
     return sum(
@@ -97,7 +97,7 @@ class TaskHandles:
         self._handles: dict[str, TaskHandle] = {}
 
     async def find(self, task_id: str) -> TaskHandle | None:
-        """The task, if the agent has it."""
+        """The task with this id, or None if the agent does not have it."""
         known = self._handles.get(task_id)
         head = None if known else await self.store.head(task_id)
         if head is None or head.context.agent != self.agent:
@@ -108,20 +108,20 @@ class TaskHandles:
         return [one for one in self._handles.values() if not one.task.state.terminal]
 
     def add(self, handle: TaskHandle) -> None:
-        """The task of the handle begins."""
+        """Register the handle, and bound its log."""
         task = handle.task
         handle.agent = self.agent
         self._handles[task.id] = handle
         handle.log.bound(NEWEST, MOST_BEHIND, ENTRY, partial(retold, self.store, task.head()))
 
     def remove(self, task_id: str) -> None:
-        """The task was removed from the store."""
+        """Forget a task that was removed from the store."""
         self._handles.pop(task_id, None)
         self._recent.forget(task_id)
 
     def evict(self, handle: TaskHandle) -> None:
-        """The end of the task is committed: its content leaves the memory once its readers have
-        read it. It stays there of a task that is hardly larger without it."""
+        """Evict the content of a task whose end is committed, once its readers have read it. The
+        content of a small task stays in memory, since its eviction would save little."""
         large = handle.size >= SMALL
         handle.log.release(entries=large)
         if not large or handle.task.id not in self._handles:
@@ -132,8 +132,8 @@ class TaskHandles:
             self._freed()
 
     async def restore(self) -> Sequence[tuple[TaskHandle, Message]]:
-        """The tasks that an earlier server has left unfinished, with their prompts. A task whose
-        prompt is damaged stays in the store."""
+        """The tasks that an earlier server has left unfinished, with their prompts. A task with a
+        damaged prompt stays in the store."""
         found = []
         for one in await self.store.unfinished(self.agent):
             prompt = readable(Message, one.prompt)
@@ -149,7 +149,7 @@ class TaskHandles:
         return found
 
     async def _replay(self, handle: TaskHandle) -> None:
-        """Let everything happen to the task that has happened to it."""
+        """Apply the stored events to the task, and publish its updates."""
         task, updates_of = handle.task, handle.log
         try:
             async for batches, updates in replay(self.store, task):
@@ -161,7 +161,7 @@ class TaskHandles:
                     log.warning(text, extra={"task": task.id})
         except Exception:
             log.exception("a task cannot be read", extra={"task": task.id})
-        task.reply = None  # it is a task by now, which clients may get
+        task.reply = None  # from now on clients get the task instead
         if task.state.terminal:
             handle.log.close()
 
@@ -180,7 +180,7 @@ class TaskHandles:
 
 
 def readable(kind: type[T], data: bytes) -> T | None:
-    """The value, or None where another version has written it, or it is damaged."""
+    """The value, or None if it is damaged or was written by another version."""
     try:
         return load(kind, data)
     except ValueError:

@@ -1,7 +1,7 @@
 """The part of a store that one process answers from memory: heads, message keys and fences.
 
-MemoryStore and SqliteStore share it. They are the only writers of their medium, so that their reads
-of heads suspend for nothing, and an append is checked before it reaches the medium.
+MemoryStore and SqliteStore share it. They are the only writers of their medium. So their reads of
+heads never suspend, and an append is checked before it reaches the medium.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from bridge.store.protocol import (
 from bridge.store.retention import expired
 from bridge.task.state import TaskState
 
-_AT_ONCE = {MessageAccepted, ContextRemoved, TaskRemoved}  # which the index has before the commit
+_AT_ONCE = {MessageAccepted, ContextRemoved, TaskRemoved}  # indexed before their commit
 Name = tuple[str, str, bytes]
-"""Of a message: its agent, its name and its digest."""
+"""The identity of a message: its agent, its name and its digest."""
 
 
 def name_of(key: MessageKey) -> Name:
@@ -50,7 +50,7 @@ _HEAD = [one.name for one in fields(TaskHead)][1:]
 
 @dataclass(slots=True)
 class IndexedTask:
-    """The members of TaskHead, as they change; and the messages of the task."""
+    """The current members of the TaskHead, and the messages of the task."""
 
     context: ContextKey
     created: int
@@ -120,7 +120,7 @@ class Index:
                 self._accepted[name_of(change.key)] = change.task_id
             elif isinstance(change, ContextRemoved):  # at once: the next claim may come before
                 self._leases.pop(change.context, None)  # the commit
-            elif isinstance(change, TaskRemoved):  # at once, as its owner sees it
+            elif isinstance(change, TaskRemoved):  # at once: reads leave it out from now on
                 self._remove(change.task_id)
         return None
 

@@ -1,10 +1,11 @@
-"""A database that is written in groups, off the event loop. Whoever writes goes on at once, and is
-told when what was written is durable.
+"""A database that is written in groups, off the event loop. A writer continues at once, and gets a
+callback when its rows are durable.
 
-When it cannot be written (the disk is full, the file is locked), what waits is kept and attempted
-again for as long as it takes; `problem` says why. A full disk takes ballast first: a file that is
-thrown away then, so that what runs can be written down while nothing new is taken on. After an
-error the database is opened anew: what a failed write has left in a cache is not to be believed.
+If a write fails (the disk is full, the file is locked), the waiting rows are kept and the write is
+retried without a time limit; `problem` has the reason. On a full disk, the ballast is deleted
+first: a file that reserves space. Running tasks can then be recorded, while new work is refused.
+After an error the database is opened again, since a failed write may have left wrong data in its
+cache.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
-MEASURE_EVERY, ROW = 64 * 1024, 100  # bytes that are written, and what a row has at least
+MEASURE_EVERY, ROW = 64 * 1024, 100  # bytes between two measurements; least bytes of a row
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
-MOST_WAITING = 16 * 1024 * 1024  # bytes: seconds of the fastest agents
-BALLAST = 8 * 1024 * 1024  # bytes of disk that are kept free for the time when nothing else is
-CLOSE_WITHIN = 5.0  # seconds to write what waits when the server stops
+MOST_WAITING = 16 * 1024 * 1024  # bytes: the output of the fastest agents for some seconds
+BALLAST = 8 * 1024 * 1024  # bytes of disk that are reserved for a full disk
+CLOSE_WITHIN = 5.0  # seconds to write the waiting rows when the server stops
 
 
 def _private(path: str, flags: int) -> int:
@@ -40,7 +41,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _is_bug(error: Exception) -> bool:
-    """Whether it is the statement or its values that are wrong, which no time mends."""
+    """Whether the statement or its values are wrong, so that a retry cannot succeed."""
     if isinstance(error, sqlite3.OperationalError):
         return error.sqlite_errorcode == sqlite3.SQLITE_ERROR
     wrong = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
@@ -53,7 +54,7 @@ def _size(row: Row) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What is committed together: `size` bytes, and what follows from it."""
+    """Rows that are committed together, of `size` bytes. `thens`: the calls after the commit."""
 
     rows: list[Row]
     thens: list[Callable[[], None]]
@@ -61,8 +62,8 @@ class _Group:
 
 
 class Journal:
-    """`waiting` counts the bytes that are not durable yet,
-    `size` those of the database, before the last MEASURE_EVERY that were written to it."""
+    """`waiting`: the bytes that are not durable yet. `size`: the bytes of the database; up to
+    MEASURE_EVERY bytes that were written last may be missing in it."""
 
     def __init__(self, path: Path, migrations: Sequence[str], lock_wait: float = 1.0) -> None:
         self._problem: str | None = None
@@ -71,7 +72,7 @@ class Journal:
         self.waiting = 0
         self.size = 0
         self.newest = 0
-        self.relief: list[Callable[[], None]] = []  # what to call once it is not congested
+        self.relief: list[Callable[[], None]] = []  # calls for the end of a congestion
         self._path = path
         self._ballast = path.with_name("ballast")
         self._migrations = migrations
@@ -81,22 +82,22 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._database: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
-        self._busy = False  # a commit is under way, or will be
+        self._busy = False  # a commit is running or scheduled
         self._recovery: asyncio.Task[None] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._closed = False
-        self._unmeasured = 0  # bytes that were written since
+        self._unmeasured = 0  # bytes that were written since the last measurement
 
     async def open(self) -> None:
-        """Raises ConfigurationError if the database cannot be had."""
-        self._closed = self._busy = False  # it may have been abandoned
+        """Raises ConfigurationError if the database cannot be opened."""
+        self._closed = self._busy = False  # an abandoned journal can be opened again
         self._file = None
         await self._run(self._connect)
         await self._run(self._measure)
         await self._run(self._take_ballast)
 
     async def close(self) -> None:
-        """Write what waits, if that can be done within CLOSE_WITHIN."""
+        """Write the waiting rows, for at most CLOSE_WITHIN seconds."""
         try:
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self.flushed()
@@ -106,7 +107,7 @@ class Journal:
         self._thread.shutdown()
 
     async def abandon(self) -> None:
-        """Close the file without writing anything more, so that another can take its place."""
+        """Close the file without another write, so that another file can take its place."""
         self._closed = True
         if self._recovery:
             self._recovery.cancel()
@@ -115,8 +116,8 @@ class Journal:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing new can be made durable; None while all is well. Where the database was
-        removed or replaced, tasks that run go on, and what they do is lost at the end."""
+        """Why new changes cannot be made durable; None while they can. If the database was removed
+        or replaced, running tasks continue, but their changes are lost at the end."""
         gone = self._file is not None and not self._in_place()
         if gone and not self._gone:
             log.error("the state folder was removed or replaced", extra={"file": self._path})
@@ -134,12 +135,12 @@ class Journal:
 
     @property
     def congested(self) -> bool:
-        """So much waits to be written that nothing should be added."""
+        """Whether so many bytes wait that callers should add none."""
         return self.waiting > MOST_WAITING
 
     def write(self, *rows: Row, then: Callable[[], None] | None = None) -> None:
-        """Have `rows` written in one transaction, after all that was to be written before. `then`
-        is called once they are durable."""
+        """Write `rows` in one transaction, after all earlier rows. `then` is called once they are
+        durable."""
         self._rows += rows
         self.waiting += sum(map(_size, rows))
         if then:
@@ -148,13 +149,13 @@ class Journal:
             self._soon()
 
     async def flushed(self) -> None:
-        """Until all that has been written is durable."""
+        """Wait until all rows so far are durable."""
         durable = asyncio.Event()
         self.write(then=durable.set)
         await durable.wait()
 
     def number(self) -> int:
-        """A number that nobody else gets."""
+        """A new number, unique in this database."""
         self.newest += 1
         return self.newest
 
@@ -162,13 +163,13 @@ class Journal:
         return await self._run(lambda: self._connected().execute(query, values).fetchall())
 
     async def read_some(self, size: int, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """The first rows, as many as have `size` bytes, and at least one if there is any."""
+        """The first rows, until they have `size` bytes together; at least one if there is any."""
         return await self._run(lambda: self._first(size, query, values))
 
     # --- writing -------------------------------------------------------------------------------
 
     def _soon(self) -> None:
-        """Commit what waits once all that happens now has been added to it."""
+        """Commit the waiting rows, after the callbacks of this moment have added theirs."""
         self._busy = True
         self._loop.call_soon(self._begin)
 
@@ -197,7 +198,7 @@ class Journal:
             self._durable(group)
 
     def _durable(self, group: _Group) -> None:
-        """Tell whoever waits for it."""
+        """Make the calls that wait for the commit of the group."""
         self.waiting -= group.size
         thens = group.thens
         if not self.congested:
@@ -217,7 +218,7 @@ class Journal:
         self._recovery = asyncio.create_task(self._insist(group, error))
 
     async def _insist(self, group: _Group, error: BaseException | None) -> None:
-        """Commit `group`, as often as it takes; the last attempt ended with `error`."""
+        """Commit `group`, with retries until it succeeds. `error`: of the last attempt."""
         pause = RETRY_FIRST
         while True:
             try:
@@ -236,7 +237,7 @@ class Journal:
         if await self._run(self._take_ballast):
             log.warning("what happens can be written down again")
             self._problem = None
-        else:  # what was there before is done, and nothing new is taken on
+        else:  # earlier rows are committed, but new work is still refused
             if self._again:
                 self._again.cancel()
             self._again = self._loop.call_later(RETRY_LONGEST, self._look)
@@ -249,7 +250,7 @@ class Journal:
     # --- in the database's thread --------------------------------------------------------------
 
     def _take_ballast(self) -> bool:
-        """Set room aside for what runs already when the disk is full. False: there is none."""
+        """Reserve space for running tasks on a full disk. False: the disk has too little."""
         try:
             with open(self._ballast, "ab", opener=_private) as file:
                 os.posix_fallocate(file.fileno(), 0, BALLAST)
@@ -259,7 +260,7 @@ class Journal:
         return True
 
     def _throw_ballast(self) -> bool:
-        """Make room; False if that was done before."""
+        """Free the reserved space; False if that was done before."""
         try:
             self._ballast.unlink()
         except OSError:
@@ -267,7 +268,7 @@ class Journal:
         return True
 
     def _commit_what_can_be(self, rows: list[Row]) -> None:
-        """A row that a bug makes impossible to write must not stop the rest."""
+        """Commit `rows`. A row that cannot be written because of a bug must not block the rest."""
         try:
             self._commit(rows)
         except Exception as error:
@@ -324,7 +325,7 @@ class Journal:
         return self._database
 
     def _connect(self) -> None:
-        if self._file and not self._in_place():  # a new one would be taken for the old one
+        if self._file and not self._in_place():  # a new file must not pass for the old one
             raise ConfigurationError(f"{self._path} is not the database any more that it was")
         self._database = open_database(self._path, self._migrations, self._lock_wait)
         self._file = os.stat(self._path)

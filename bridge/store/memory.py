@@ -1,4 +1,4 @@
-"""The store of a server that keeps nothing beyond its end."""
+"""The store of a server without durable state: its content ends with the process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bridge.store.protocol import (
 from bridge.store.replay import PIECE
 
 MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks
-PACKED = 16 * 1024  # bytes of a finished task that is worth compressing
+PACKED = 16 * 1024  # least bytes of a finished task that is worth compressing
 
 
 class MemoryStore(Index):
-    """A commit is immediate: append() calls `then` before it returns. Contexts and sessions are of
-    use to a later server only, so that this store does not keep them."""
+    """A commit is immediate: append() calls `then` before it returns. This store does not keep
+    contexts and sessions, since only a later server needs them."""
 
     durable = False
     congested = False
@@ -82,7 +82,7 @@ class MemoryStore(Index):
 
     def _pack(self, task_id: str) -> None:
         packing = asyncio.create_task(self._packed(task_id))
-        self._packing.add(packing)  # the loop itself keeps no task alive
+        self._packing.add(packing)  # the event loop has only weak references to tasks
         packing.add_done_callback(self._packing.discard)
 
     async def _packed(self, task_id: str) -> None:
@@ -108,7 +108,7 @@ class MemoryStore(Index):
         for last, data in content.pieces:
             if last > after:
                 return [one for one in _unpacked(task_id, data) if one.number > after]
-        size, end = 0, after  # the number of a batch is its place among them
+        size, end = 0, after  # the number of a batch is its position, from 1
         while end < len(content.batches) and size < PIECE:
             size += len(content.batches[end].events)
             end += 1
@@ -142,7 +142,7 @@ class _Content:
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
 
     def add(self, batch: EventBatch) -> bool:
-        """Whether the batch is a new one."""
+        """Add the batch. Returns whether it is a new one."""
         if self.pieces or batch.number <= len(self.batches):
             return False
         self.batches.append(batch)
@@ -153,7 +153,7 @@ class _Content:
         pieces = []
         lines: list[bytes] = []
         size = 0
-        for batch in self.batches:  # their events are JSON, without newlines
+        for batch in self.batches:  # events are JSON without newlines
             lines.append(b"%d %d %d %b" % (batch.number, batch.time, batch.last, batch.events))
             size += len(batch.events)
             if size >= PIECE or batch.number == len(self.batches):

@@ -123,7 +123,7 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class TaskRemoved:
-    """With its events and its messages. Reads leave it out at once. The task need not exist."""
+    """Also removes its events and messages. Reads omit the task at once. It need not exist."""
 
     task_id: str
 
@@ -155,7 +155,7 @@ class InputRecorded:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """With its inputs. The session need not exist."""
+    """Also removes its inputs. The session need not exist."""
 
     session_id: str
 
@@ -197,7 +197,7 @@ class TaskHead:
 
 
 Position = tuple[int, str]
-"""Of a task in a list, the newest status first: `changed`, then the id."""
+"""The position of a task in a list, the newest status first: `changed`, then the id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,14 +330,14 @@ class Store(Protocol):
         """The batches after number `after`, as they are committed, up to the end of the task."""
 
     async def list(self, query: TaskQuery) -> TaskPage:
-        """The newest status first, then by id."""
+        """The tasks with the newest status first, then by id."""
 
     async def message(self, key: MessageKey) -> KnownMessage | None:
         """Also a message of this process whose commit is under way: the log of its task shows
         nothing before."""
 
     async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        """In the order of their creation."""
+        """The unfinished tasks, in the order of their creation."""
 
     async def contexts(self, agent: str) -> Sequence[ContextSaved]: ...
 

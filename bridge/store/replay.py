@@ -1,5 +1,5 @@
-"""Tasks, read back from their stored events: in pieces, between which other work continues. Memory
-never holds more than one piece of the events of a task."""
+"""Tasks, read back from their stored events in pieces. Other work continues between two pieces.
+Memory never holds more than one piece of the events of a task."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bridge.task.text import bounded
 
 log = logging.getLogger(__name__)
 
-PIECE = 64 * 1024  # bytes that are read and gone through at once
-RECENT = 8 * 1024 * 1024  # bytes of tasks that were asked for, as they are written down
-LEAST = 2048  # bytes of a task, however little was said
+PIECE = 64 * 1024  # bytes of events that are read and applied at once
+RECENT = 8 * 1024 * 1024  # stored bytes of the tasks that were requested last
+LEAST = 2048  # least bytes that a task counts
 
 
 def blank_task(head: TaskHead) -> Task:
@@ -33,11 +33,11 @@ def blank_task(head: TaskHead) -> Task:
 async def replay(
     store: Store, task: Task, lean: bool = False, end: int | None = None
 ) -> AsyncIterator[tuple[Sequence[EventBatch], list[Update]]]:
-    """Let everything happen to `task` that has happened to it, up to batch `end`: piece by piece,
-    with the updates that each of them brings. `lean`: the task does not keep its content.
+    """Apply the stored events to `task`, up to batch `end`. Yields each piece with the updates that
+    it brings. `lean`: the task does not keep its content.
 
-    Raises ValueError for a batch that makes no sense, after the updates of the batches before it,
-    and LookupError if the task was removed. At its end, it looks for batches that were added.
+    Raises ValueError for a batch that cannot be read or applied, after the updates of the batches
+    before it. Raises LookupError if the task was removed. Batches that are added meanwhile count.
     """
     number = 0
     while piece := await store.read(task.id, number):
@@ -55,7 +55,7 @@ async def replay(
                     updates += task.apply(bounded(event), now)
                 read.append(batch)
                 number = batch.number
-        except Exception as error:  # written by another version, or damaged
+        except Exception as error:  # damaged, or written by another version
             problem = error
         yield read, updates
         if problem:
@@ -68,18 +68,18 @@ async def replay(
 
 
 async def restored(store: Store, head: Task, end: int | None = None) -> Task:
-    """The task again, up to batch `end`. Raises as replay() does."""
+    """The task with its content, up to batch `end`. Raises as replay() does."""
     task = head.blank_copy()
     task.history.append(load(Message, await store.prompt(head.id)))
     async for _ in replay(store, task, end=end):
         pass
-    task.reply = None  # it is a task by now, which clients may get
+    task.reply = None  # from now on clients get the task instead
     return task
 
 
 async def retold(store: Store, head: Task) -> AsyncIterator[Sequence[Entry[Update]]]:
-    """All updates of the task, as far as they are written down. It takes little memory, however
-    long the task has become. Raises as replay() does."""
+    """All updates of the task that the store has. It takes little memory, even for a long task.
+    Raises as replay() does."""
     number = 0
     async for _, updates in replay(store, head.blank_copy(), lean=True):
         yield [Entry(n, update) for n, update in enumerate(updates, number + 1)]
@@ -87,8 +87,8 @@ async def retold(store: Store, head: Task) -> AsyncIterator[Sequence[Entry[Updat
 
 
 class Recent:
-    """Tasks that were read back for those who ask for them, and the last of them as they are. Two
-    who ask at once share one reading."""
+    """Reads finished tasks back, and caches the last ones. Two concurrent requests for a task share
+    one read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -97,8 +97,8 @@ class Recent:
         self._reading: dict[str, asyncio.Task[Task]] = {}
 
     async def get(self, head: Task, size: int) -> Task:
-        """The whole task of `head`, of so many bytes. Raises Unavailable if it cannot be read
-        now, DataLoss if it never can, and TaskNotFound if it was removed meanwhile."""
+        """The whole task of `head`, of `size` stored bytes. Raises Unavailable if it cannot be read
+        now, DataLoss if it is damaged, and TaskNotFound if it was removed meanwhile."""
         kept = self._kept.get(head.id)
         if kept:
             self._keep(*kept)
@@ -107,10 +107,10 @@ class Recent:
         if reading is None:
             reading = asyncio.create_task(self._read(head, max(size, LEAST)))
             self._reading[head.id] = reading
-        return await asyncio.shield(reading)  # for the others, if this one goes away
+        return await asyncio.shield(reading)  # a canceled caller must not stop the others
 
     def forget(self, task_id: str) -> None:
-        """The task is removed: a reader of it may find only a part."""
+        """Drop a removed task, and a read of it that may have found only a part."""
         self._reading.pop(task_id, None)
         self._drop(task_id)
 
@@ -121,7 +121,7 @@ class Recent:
                 raise LookupError(head.id)
             self._keep(task, size)
             return task
-        except (sqlite3.OperationalError, ConfigurationError) as error:  # such as locked
+        except (sqlite3.OperationalError, ConfigurationError) as error:  # such as a lock
             log.error("a task cannot be read", extra={"task": head.id, "error": error})
             text = "The server cannot read its store now; try again in a moment."
             raise Unavailable(text) from error

@@ -1,4 +1,4 @@
-"""Which finished tasks a store has to give up. Pure: heads in, ids out."""
+"""The choice of the finished tasks that a store removes. Pure: heads in, ids out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def expired(
     """Ids of the tasks to remove. `finished`: the finished tasks of each owner, in the order in
     which they ended; `stored`: the bytes of the whole store.
 
-    The limits of owners and of age remove the oldest tasks of each owner. Beyond the number of
-    tasks, the owner that has most loses its oldest one. Beyond the bytes, one task in ten goes:
-    the size is measured again later.
+    The limits of owners and of age remove the oldest tasks of each owner. Above the number of
+    tasks, the owner with the most tasks loses its oldest one. Above the bytes, one task in ten is
+    removed, since the size is measured again later.
     """
     gone: list[str] = []
     left = {owner: list(reversed(heads)) for owner, heads in finished.items()}

@@ -1,5 +1,5 @@
-"""What is written down of tasks, as JSON. The types themselves are the schema: a member that is
-added to one needs a default, so that what an earlier version wrote can still be read."""
+"""The JSON form of stored values. The types themselves are the schema: a new member of a type needs
+a default, so that values from an earlier version can still be read."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def load(kind: type[T], data: bytes) -> T:
 
 
 def dump_events(events: Sequence[Event]) -> bytes:
-    """Each event as its name and its members."""
+    """A JSON array that has each event as its name and its members."""
     written = []
-    for event in events:  # in one call, since there are so many
+    for event in events:  # one call for all, since events are many
         kind = type(event)
         name, to_json = _writers.get(kind) or _writer(kind)
         written.append(b'["%b",%b]' % (name, to_json(event)))
@@ -45,7 +45,7 @@ def load_events(data: bytes) -> list[Event]:
 
 
 def micros(time: datetime) -> int:
-    """Microseconds since 1970: what a datetime has, without a rest."""
+    """Microseconds since 1970: exact, since this is the resolution of a datetime."""
     return (time - _EPOCH) // _MICROSECOND
 
 
@@ -54,7 +54,7 @@ def moment(number: int) -> datetime:
 
 
 def _writer(kind: type[Any]) -> tuple[bytes, Callable[[Any], bytes]]:
-    """The name of a kind of event, and what makes one JSON."""
+    """The name of a kind of event, and the function that makes its JSON."""
     writer = _writers[kind] = kind.__name__.encode(), _adapter(kind).serializer.to_json
     return writer
 

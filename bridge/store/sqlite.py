@@ -1,4 +1,4 @@
-"""The store that survives its server: one SQLite database, written by a Journal in groups."""
+"""The durable store: one SQLite database, written in groups by a Journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from bridge.task.state import ENDINGS
 
 log = logging.getLogger(__name__)
 
-# Each brings a database from the version that is its index to the next. Only ever append.
+# Each script brings a database from the version that is its index to the next one. Append scripts
+# only; never change one.
 MIGRATIONS = (
     """
     CREATE TABLE context (
@@ -85,9 +86,9 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX taken_task ON taken (task);
     """,
-    # Until then there was one principal.
+    # Earlier versions had one principal.
     "ALTER TABLE task ADD COLUMN owner TEXT NOT NULL DEFAULT 'local';",
-    # Until then a message was identified by its id alone.
+    # Earlier versions identified a message by its id alone.
     """
     CREATE TABLE taken_by_content (
         agent TEXT NOT NULL,
@@ -101,15 +102,15 @@ MIGRATIONS = (
     ALTER TABLE taken_by_content RENAME TO taken;
     CREATE INDEX taken_task ON taken (task);
     """,
-    # Until then no task was canceled because its client had gone.
+    # Earlier versions canceled no task because its client had left.
     "ALTER TABLE task ADD COLUMN attended INTEGER NOT NULL DEFAULT 0;",
 )
 
 
 class SqliteStore(Index):
     """The state of a task after its last batch is derived at the start: from the kind of the last
-    event where the task has ended, else by a replay. So the schema has no column for it, and the
-    databases of this version and of earlier ones are the same."""
+    event if the task has ended, else by a replay. So the schema needs no column for it, and the
+    databases of this version and of earlier ones have the same schema."""
 
     durable = True
 
@@ -121,7 +122,7 @@ class SqliteStore(Index):
     # --- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Also raises sqlite3.DatabaseError where the content is damaged."""
+        """Also raises sqlite3.DatabaseError if the content is damaged."""
         await self._journal.open()
         await self._load()
 
@@ -132,7 +133,7 @@ class SqliteStore(Index):
         await self._journal.close()
 
     async def abandon(self) -> None:
-        """Close the file without a commit, so that another one can take its place."""
+        """Close the file without a commit, so that another file can take its place."""
         await self._journal.abandon()
 
     @property
@@ -171,7 +172,7 @@ class SqliteStore(Index):
             then(error)
 
     def _of_task(self, change: Change) -> Sequence[Row]:
-        """None of a task that was removed."""
+        """The rows of a change to a task; empty if the task was removed."""
         match change:
             case EventBatch() if row := self._rows.get(change.task_id):
                 return [(_BATCH, (row, change.number, change.time, change.events, change.last))]
@@ -251,7 +252,9 @@ class SqliteStore(Index):
         ):
             created, thoughts, attended, begun = facts
             key = ContextKey(agent, owner, context_id)
-            task = IndexedTask(key, created, bool(thoughts), bool(attended), created, size)
+            task = IndexedTask(
+                key, created, bool(thoughts), bool(attended), changed=created, size=size
+            )
             task.begun = bool(begun)
             self._rows[task_id], self._tasks[task_id] = row, task
             if row in ends:
@@ -266,7 +269,7 @@ class SqliteStore(Index):
             self._know((agent, name, digest), task_id)
 
     async def _derive(self, task_id: str, task: IndexedTask, time: int, kind: str | None) -> None:
-        """Set the state after the last batch. `kind`: of the last event."""
+        """Set the state after the last batch. `kind`: the name of the type of the last event."""
         ending = ENDINGS.get(EVENTS.get(kind or "", object))
         if ending:
             task.state, task.changed = ending[0], time
