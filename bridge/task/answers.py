@@ -1,9 +1,9 @@
-"""What a client's message means as the answer to an open question.
+"""The meaning of a client's message as the answer to an open question.
 
-Understood are, in this order: the id of an option in a data part; the id, the name or the number of
-an option; the common phrases for yes, always and no; and words of the client's own where the
-question allows them. Many answers are a model's, so that emphasis, quotes and a label ("Answer: X")
-around them do not count. What is not understood is asked again, never guessed.
+The bridge understands, in this order: the id of an option in a data part; the id, the name or the
+number of an option; the common phrases for yes, always and no; and free text if the question allows
+it. Many answers come from models, so emphasis, quotes and a label ("Answer: X") around them are
+ignored. The bridge repeats the question if it cannot match the answer. It never guesses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HASTY = (
     "That answer came right after this question was asked and may have been meant for the question "
     "before, so nothing was decided. Answer again, or name the question by its questionId."
 )
-SHOWN_ANSWER = 200  # characters of an answer that is asked again
+SHOWN_ANSWER = 200  # characters of a rejected answer in the hint
 _YES = ("yes", "yeah", "yep", "y", "ok", "okay", "sure")
 _GO = ("go ahead", "please go ahead", "proceed", "please proceed", "do it", "please do")
 _ONCE = (
@@ -57,7 +57,7 @@ _NO = (
     *(f"no {no}" for no in _NOT),
 )
 
-# "yes" never means "always": an answer is not widened. A refusal may be.
+# "yes" never means "always": an approval is not widened. A refusal may be widened.
 WORDS: dict[str, tuple[OptionKind, ...]] = {
     **dict.fromkeys(_ONCE, ("allow_once",)),
     **dict.fromkeys(_ALWAYS, ("allow_always",)),
@@ -81,7 +81,7 @@ _AROUND = " \t\r\n.!\"'`*_"
 
 
 def read_answer(question: Question, message: Message) -> Answer | None:
-    """The answer in `message`, or None where it cannot be understood."""
+    """The answer in `message`, or None if it cannot be understood."""
     facts = [part.data for part in message.parts if isinstance(part, DataPart)]
     facts = [data for data in facts if isinstance(data, dict)]
     if any(data.get("questionId") not in (None, question.id) for data in facts):
@@ -93,7 +93,7 @@ def read_answer(question: Question, message: Message) -> Answer | None:
     if label:
         chosen = _chosen_by_text(question, label["rest"].strip())
     if ids and not chosen:
-        return None  # an id is no guess, and must not be helped with one
+        return None  # an id is exact: the text must not replace a wrong one
     if chosen or (question.free_text and text):
         return Answer(question.id, text, tuple(chosen), message)
     begin = len(text) - len(text.lstrip(_AROUND))
@@ -105,13 +105,13 @@ def read_answer(question: Question, message: Message) -> Answer | None:
 
 
 def permission(question: Question, by: str) -> Answer | None:
-    """The answer that allows what is asked for, this once; None where there is none such."""
+    """The answer that allows the request once; None if the question has no such option."""
     return _meant(question, "yes", by)
 
 
 def refusal(question: Question, by: str) -> Answer | None:
-    """The answer that means no; None where a question is not one that takes it. To a permission
-    that has no such option the word itself is, which adapters tell in the CLI's own way."""
+    """The answer that refuses; None if the question cannot be refused. If a permission has no such
+    option, the answer is the word "no", and adapters express it in the CLI's own way."""
     words = Answer(question.id, "no", by=by) if question.kind == "permission" else None
     return _meant(question, "no", by) or words
 
@@ -122,20 +122,20 @@ def _meant(question: Question, word: str, by: str) -> Answer | None:
 
 
 def is_hasty(message: Message, asked: int, age: timedelta) -> bool:
-    """Whether the message is a bare word that was probably meant for an earlier question: it comes
-    sooner after the publication of this one than a person can have read it. `asked`: how many
-    questions the task has asked; `age`: how long ago this one was published."""
+    """Whether the message is a bare word that was probably meant for an earlier question: it came
+    sooner after the publication of this one than a person can read it. `asked`: the number of
+    questions that the task has asked; `age`: the time since the publication of this one."""
     names = any(isinstance(part, DataPart) for part in message.parts)
     return asked > 1 and timedelta(0) <= age < TO_READ and not names and is_word(message.text)
 
 
 def is_word(text: str) -> bool:
-    """Whether `text` is no more than one of the common phrases for yes, always or no."""
+    """Whether `text` is only one of the common phrases for yes, always or no."""
     return _phrase(text) in WORDS
 
 
 def hint(message: Message) -> str:
-    """Why the message was not understood, with what was received."""
+    """Why the message was not understood, with the received text."""
     text = " ".join(message.text.split())
     if not text:
         return "The answer had no text, so nothing was decided."
@@ -149,7 +149,7 @@ def _wanted_ids(data: Mapping[str, Any]) -> list[Any]:
 
 
 def _chosen_by_id(question: Question, ids: Sequence[Any]) -> list[Option]:
-    """The options with these ids; none where one is unknown, or where they are too many."""
+    """The options with these ids; none if an id is unknown, or if there are too many."""
     chosen = [option for option in question.options if option.id in ids]
     known = [option.id for option in chosen]
     if any(one not in known for one in ids) or (len(chosen) > 1 and not question.multiple):
@@ -172,7 +172,7 @@ def _chosen_by_text(question: Question, text: str) -> list[Option]:
 
 
 def _named(question: Question, text: str) -> Option | None:
-    """The option whose id, name or number the text is; None where two may be meant."""
+    """The option that has the text as its id, name or number; None if it may mean two."""
     options, text = question.options, text.strip()
     same_id = [option for option in options if option.id == text]
     same_name = [option for option in options if option.name == text]
@@ -201,7 +201,7 @@ def _of_kind(question: Question, kinds: Iterable[OptionKind]) -> Option | None:
 
 
 def _plain(text: str) -> str:
-    """`text` without what a model puts around an answer: emphasis, quotes, a full stop."""
+    """`text` without the emphasis, quotes or full stop that a model puts around an answer."""
     return text.translate(_QUOTES).strip(_AROUND)
 
 

@@ -1,8 +1,8 @@
 """The operator's rules for permission requests: `[[rules]]` in CONFIG_FILE.
 
-Rules save people questions and agents mistakes. They are not a boundary: a shell has more spellings
-for a command than a pattern can have, and rules only see requests that the agent makes. The
-boundary is the sandbox.
+Rules reduce the questions to people and the mistakes of agents. They are not a boundary: a shell
+has more spellings for a command than a pattern can have, and rules only see requests that the agent
+makes. The boundary is the sandbox.
 
 `deny` and `ask` look for a match in every reading of a request. `allow` needs exactly one reading:
 an input that could mean more than the pattern says does not match.
@@ -36,7 +36,7 @@ _CONTENTS = frozenset(
     "content contents text diff unified_diff old_string new_string oldString newString old_str "
     "new_str oldText newText new_source file_text replace_all replaceAll".split()
 )
-_DEPTH = 6  # of containers in an input; an `allow` never matches a deeper one
+_DEPTH = 6  # levels of containers in an input; an `allow` never matches a deeper one
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
 
 
@@ -52,7 +52,7 @@ class Rule:
     absolute. To `allow`, all paths of a request must match.
     """
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # it is read from TOML
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # rules are read from TOML
 
     decision: Decision
     tool: str | None = None
@@ -62,10 +62,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What an agent asks to do. `paths` are real and absolute; `guesses` are values of unknown
-    members that could be paths. `sure_of_command` and `sure_of_paths`: whether the input holds
-    nothing that could change what the commands or the paths mean. `readings` are those of the
-    commands, where a rule needs them."""
+    """The action that an agent requests. `paths` are real and absolute; `guesses` are values of
+    unknown members that could be paths. `sure_of_command` and `sure_of_paths`: whether the input
+    holds nothing that could change the meaning of the commands or the paths. `readings`: the
+    readings of the commands, if a rule needs them."""
 
     tools: tuple[str, ...]
     commands: tuple[str, ...]
@@ -79,9 +79,9 @@ class Wish:
 def decide(
     rules: Iterable[Rule], subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]
 ) -> Decision:
-    """The strictest decision of the rules that match, in any order; "ask" where none matches.
+    """The strictest decision of the rules that match, in any order; "ask" if none matches.
 
-    `subject` is the one of a permission request; `real` makes real paths of absolute ones.
+    `subject`: the subject of a permission request; `real` makes a real path of an absolute one.
     """
     rules = tuple(rules)
     wish = _wish(subject, cwd, real)
@@ -119,7 +119,7 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
 
 
 def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The values in an input with the names of their members; a list of words is a command."""
+    """The values in an input with the names of their members. A list of words is a command."""
     match value:
         case list() | dict() if depth >= _DEPTH:
             yield "", ...
@@ -130,7 +130,7 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
                 yield from _members(one, name, depth + 1)
         case dict():
             for key, one in value.items():
-                if name == "changes":  # of codex: by path
+                if name == "changes":  # codex lists changes by path
                     yield "path", key
                 elif "/" in key:
                     yield "", key
@@ -152,8 +152,8 @@ def _real(cwd: str, path: str, real: Callable[[str], str]) -> str:
 
 
 def _is_literal(path: str) -> bool:
-    """Whether a tool can only take it for the name of a file: `~`, `$HOME` and URLs may become
-    another one."""
+    """Whether a tool can read the path only as the name of a file. With `~`, `$HOME` or a URL it
+    may become another name."""
     return path.isprintable() and not path.startswith("~") and "$" not in path and ":/" not in path
 
 

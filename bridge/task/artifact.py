@@ -11,14 +11,14 @@ from bridge.task.message import Part, TextPart
 
 ANSWER_ID = "assistant-response"
 LAST_WORDS = 64 * 1024  # characters of the answer that the final status repeats
-GAP = "\n\n"  # between two blocks of an answer: clients join the pieces as they come
-LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
-MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK takes 4 MiB per line of a stream
+GAP = "\n\n"  # between two blocks of an answer: clients add no separator
+LOOSE = 256  # pieces of a text that are joined together: a piece costs more than its few letters
+MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK accepts 4 MiB per line of a stream
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactUpdate:
-    """`append` adds `parts` to the artifact; otherwise it is created, or replaced."""
+    """`append` adds `parts` to the artifact; otherwise the artifact is created or replaced."""
 
     artifact_id: str
     parts: tuple[Part, ...]
@@ -31,8 +31,8 @@ class ArtifactUpdate:
 
 @dataclass(slots=True)
 class Artifact:
-    """An artifact as it stands. Streamed text is kept in pieces and joined when it is read, and
-    some of them now and then, so that appending costs the same however long the text has become."""
+    """The current state of an artifact. Streamed text is kept in pieces. They are joined by a read,
+    and some of them now and then, so that the cost of an append does not grow with the text."""
 
     id: str
     name: str | None = None
@@ -40,8 +40,8 @@ class Artifact:
     metadata: Mapping[str, Any] | None = None
     open: bool = True
     _parts: list[Part] = field(default_factory=list)
-    _pieces: list[str] | None = None  # of the text part that is still growing, the last one
-    _loose: int = 0  # those of them that were not joined yet, at the end
+    _pieces: list[str] | None = None  # of the last text part, while it grows
+    _loose: int = 0  # pieces at the end that were not joined yet
 
     def extend(self, parts: Iterable[Part]) -> None:
         self._join()
@@ -67,17 +67,17 @@ class Artifact:
         return updates
 
     def add_chunk(self, chunk: ArtifactChunk, append: bool) -> ArtifactUpdate:
-        """Add the parts of a chunk, which says itself whether more will come."""
+        """Add the parts of a chunk. The chunk itself says whether more will come."""
         self.extend(chunk.parts)
         self.open = False
         return ArtifactUpdate(
             self.id,
             chunk.parts,
-            chunk.name,
-            chunk.description,
-            append,
-            chunk.last_chunk,
-            chunk.metadata,
+            name=chunk.name,
+            description=chunk.description,
+            append=append,
+            last_chunk=chunk.last_chunk,
+            metadata=chunk.metadata,
         )
 
     def retract(self, length: int) -> ArtifactUpdate:
@@ -92,19 +92,19 @@ class Artifact:
         return ArtifactUpdate(self.id, tuple(self.parts) or (TextPart(""),), self.name)
 
     def close(self) -> ArtifactUpdate:
-        """No more text will come."""
+        """End the artifact: it gets no more text."""
         self.open = False
         end = (TextPart(""),)  # an artifact update must have a part (§4.1.7)
         return ArtifactUpdate(self.id, end, self.name, append=True, last_chunk=True)
 
     @property
     def last_block(self) -> str:
-        """The text that was said last, without the gap before it."""
+        """The last block of text, without the gap before it."""
         last = self.parts[-1] if self.parts else None
         return last.text.strip() if isinstance(last, TextPart) else ""
 
     def _gap(self) -> str:
-        """The beginning of a block that follows these parts."""
+        """The separator between these parts and a new block."""
         last = self._parts[-1] if self._parts else None
         before = last.text if isinstance(last, TextPart) else ""
         return GAP if before and not before.endswith("\n") else ""
@@ -131,5 +131,5 @@ class Artifact:
 
 
 def end_of(text: str) -> str:
-    """`text`, or its end if it is long: the whole is in the artifact."""
+    """`text`, or its end if it is long: the artifact has all of it."""
     return text if len(text) <= LAST_WORDS else f"[…] {text[-LAST_WORDS:]}"

@@ -1,7 +1,7 @@
 """The events of a task: reported by the agent (AgentEvent) or caused from outside (ControlEvent).
 
-Events are the only currency between an adapter and the task. They are frozen, so that a batch
-may be passed on and kept. Do not subclass them: dispatch is by exact type (task.TRANSITIONS).
+An adapter and the task exchange only events. They are frozen, so that a batch may be passed on
+and kept. Do not subclass them: dispatch is by exact type (state.TRANSITIONS).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bridge.task.message import Message, Part
 
 OptionKind = Literal["allow_once", "allow_always", "reject_once", "reject_always", "choice"]
 SESSION_LOST = "session-lost"
-"""Reason of a Failed: the CLI does not have the conversation any more that it was to resume."""
+"""The reason of a Failed: the CLI no longer has the conversation that it should resume."""
 PlanStatus = Literal["pending", "in_progress", "completed"]
 QuestionKind = Literal["permission", "choice", "plan", "text", "auth"]
 
@@ -24,7 +24,7 @@ QuestionKind = Literal["permission", "choice", "plan", "text", "auth"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The CLI took up the turn. `session_id` is its own, with which it can be resumed."""
+    """The CLI took up the turn. `session_id`: the CLI's own id of the session, for a resume."""
 
     session_id: str | None = None
     model: str | None = None
@@ -34,8 +34,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the answer. `new_block` starts a part of its own; `parent` is the tool call of
-    the sub-agent that said it, whose words are not the answer."""
+    """A piece of the answer. `new_block` starts a part of its own. `parent`: the tool call of the
+    sub-agent that wrote the text; such text does not belong to the answer."""
 
     text: str
     new_block: bool = False
@@ -44,8 +44,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """The last `length` characters of the answer do not count: the model's stream broke and is
-    repeated."""
+    """The last `length` characters of the answer do not count: the stream of the model broke, and
+    is repeated."""
 
     length: int
 
@@ -57,7 +57,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A word on progress, for people; `data` says the same to programs."""
+    """A short text on progress, for people; `data` has the same content for programs."""
 
     text: str
     data: Mapping[str, Any] | None = None
@@ -104,14 +104,14 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The agent's to-do list, whole each time."""
+    """The agent's to-do list; each event has the whole list."""
 
     entries: tuple[PlanEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactChunk:
-    """Something the agent hands over besides its answer."""
+    """A result that the agent delivers besides its answer."""
 
     id: str
     parts: tuple[Part, ...]
@@ -133,8 +133,8 @@ class Option:
 class Question:
     """The agent waits for the client: a permission, a choice, a plan to approve, a login.
 
-    `subject` is what it is about (tool, input …) for programs; `free_text` says whether words
-    of the client's own are an answer; `multiple` whether several options may be chosen;
+    `subject`: the object of the question (tool, input …) for programs; `free_text`: whether the
+    client may answer in its own words; `multiple`: whether it may choose several options;
     `truncated` as in ToolCall.
     """
 
@@ -155,7 +155,7 @@ class QuestionWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the turn cost. Tokens are counts; `extra` are further members, shown as they are."""
+    """The cost of the turn. Tokens are counts; `extra`: further members, shown unchanged."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -166,8 +166,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The turn ended well. `summary`: the last words of the answer, where they are not its last
-    block; `text`: more words, for the final status. `details` are for programs."""
+    """The turn succeeded. `summary`: the last words of the answer, if they are not its last block;
+    `text`: more words, for the final status. `details` are for programs."""
 
     text: str | None = None
     summary: str | None = None
@@ -176,7 +176,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The turn ended badly. `text` tells a person what to do, `reason` is a word for programs."""
+    """The turn failed. `text` tells a person how to react; `reason` is a word for programs."""
 
     text: str
     reason: str = "agent-error"
@@ -192,7 +192,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A direct A2A Message instead of a task; only as the first thing said in a turn."""
+    """A direct A2A Message instead of a task; allowed only as the first output of a turn."""
 
     parts: tuple[Part, ...]
 
@@ -202,9 +202,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The client's answer to one question: the options it chose, or its own words. `by`: id of the
-    principal who gave it; `rule` for a rule of the operator, `timeout` where nobody answered in
-    time, `limit` where too many questions were open."""
+    """The client's answer to one question: the options it chose, or its own words. `by`: the id of
+    the principal that answered; `rule` for a rule of the operator, `timeout` if no answer came in
+    time, `limit` if too many questions were open."""
 
     question_id: str
     text: str
@@ -224,13 +224,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The CLI was given the prompt, so that the task is working, even if nothing is said yet."""
+    """The CLI got the prompt, so that the task is working, even before any output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The task waits for a session: `ahead` tasks have their turn before it, and `answers` sessions
-    wait for a person, which take no slot."""
+    """The task waits for a session. `ahead`: the tasks before it; `answers`: the sessions that wait
+    for a person, and take no slot."""
 
     ahead: int
     answers: int
@@ -238,14 +238,14 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """The client's message joined the turn that is running."""
+    """The client's message joined the running turn."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class NotUnderstood:
-    """The client's message did not answer the open question, which is asked again."""
+    """The client's message did not answer the open question. The question is asked again."""
 
     message: Message
     hint: str

@@ -1,7 +1,7 @@
-"""Messages and their parts, free of any protocol version (A2A 1.0 §4.1, 0.3 §6).
+"""Messages and their parts, independent of the protocol version (A2A 1.0 §4.1, 0.3 §6).
 
-The four part types are the content members of a 1.0 Part. A file's bytes stay base64, the form
-in which they arrive, are stored and leave again.
+The four part types are the content members of a 1.0 Part. A file's bytes stay base64: they arrive,
+are stored and leave in this form.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ Part = TextPart | RawPart | UrlPart | DataPart
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`facts`: what the bridge's own words in `parts` say, for programs. A client that asks for our
-    extension gets them as a data part, every other one in `metadata.bridge`: many clients print
-    each data part as JSON."""
+    """`facts`: the content of the bridge's own words in `parts`, for programs. A client that asks
+    for the bridge's extension gets them as a data part. Every other client gets them in
+    `metadata.bridge`, since many clients print each data part as JSON."""
 
     id: str
     role: Role

@@ -1,5 +1,5 @@
-"""The messages and the metadata of a task and its updates: a text for people, and the same as an
-object for programs. A codec renders an update when it has a reader."""
+"""The messages and the metadata of a task and its updates: a text for people, and the same content
+as an object for programs. A codec renders an update when it has a reader."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import StatusUpdate, Task, TaskState
 from bridge.task.text import exact, one_line, readable
 
-OPTION_CHARS = 400  # of the name of an option
-RESULT_CHARS = 80  # of the output of a tool that did not fail
+OPTION_CHARS = 400  # characters of the name of an option
+RESULT_CHARS = 80  # characters of the output of a tool that did not fail
 Facts = Mapping[str, Any]
 Words = tuple[str, Facts | None]
 
@@ -47,7 +47,7 @@ def status_message(task: Task, update: StatusUpdate | None) -> Message | None:
         return Message(identity, Role.AGENT, update.event.parts, None, task.context_id)
     text, facts = _words(update.event, update.hint)
     if not (update.state.terminal or update.state.interrupted):
-        text += "\n"  # clients that print all messages on progress put nothing between them
+        text += "\n"  # some clients print all progress messages without a separator
     parts = (TextPart(text),)
     return Message(identity, Role.AGENT, parts, task.id, task.context_id, facts=facts)
 
@@ -86,7 +86,7 @@ def task_metadata(task: Task) -> Mapping[str, Any] | None:
 
 
 def history(task: Task, length: int | None) -> Sequence[Message]:
-    """The `length` most recent messages (§3.2.4); all where it is None, none for 0."""
+    """The `length` most recent messages (§3.2.4); None means all of them."""
     count = len(task.history)
     recent = task.history[count - min(count if length is None else length, count) :]
     messages: list[Message] = []
@@ -98,7 +98,7 @@ def history(task: Task, length: int | None) -> Sequence[Message]:
 
 
 def quick_answer(task: Task, within: float) -> Message | None:
-    """The answer as a Message, if the task completed within so many seconds."""
+    """The answer as a Message, if the task completed in at most `within` seconds."""
     took = (task.status_time - task.created).total_seconds()
     answer = task.artifacts.get(ANSWER_ID)
     if task.state is not TaskState.COMPLETED or not took <= within > 0 or answer is None:
@@ -146,7 +146,7 @@ def _tool(event: ToolCall | ToolResult) -> Words:
     }
     verb = "failed" if event.is_error else "finished"
     output = event.output if isinstance(event.output, str) else ""
-    if not event.is_error:  # the facts have it; models that delegate are shown every status
+    if not event.is_error:  # the facts have all of it; models that delegate read every status
         output = readable(" ".join(output[: 4 * RESULT_CHARS].split()), RESULT_CHARS)
     text = f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
     values = {"output": event.output}
@@ -156,7 +156,7 @@ def _tool(event: ToolCall | ToolResult) -> Words:
 
 
 def _facts(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> Facts:
-    """`facts` with `values`; for each value that was cut, the bytes that it had."""
+    """`facts` with `values`, and the original bytes of each value that was cut."""
     if event.parent is not None:
         facts["parentId"] = event.parent
     facts |= values

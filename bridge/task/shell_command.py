@@ -1,7 +1,7 @@
-"""Shell commands as text: whether one is plain, and what else one could run.
+"""Shell commands as text: whether a command is plain, and which other commands it could run.
 
-Nothing here is a parser of a shell. `is_plain` rejects text whose meaning depends on one;
-`readings` returns more commands than a shell would run.
+This module does not parse shell language. `is_plain` rejects text whose meaning depends on such a
+parser; `readings` returns more commands than a shell would run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _WRAPPERS = frozenset(
 )
 _EVALUATORS = _SHELLS | {"eval", "su", "ssh", "watch", "script", "trap"}
 """Programs whose arguments may be commands."""
-_DEPTH = 2  # of commands in commands
-_LONGEST = 16 * 1024  # characters of a command that is worth the time that its words take
+_DEPTH = 2  # levels of commands in commands
+_LONGEST = 16 * 1024  # characters of a command; the words of a longer one would take too long
 _SUFFIXES = 40  # words of a wrapper's command line that may be where its command begins
 
 
@@ -38,7 +38,7 @@ def is_plain(command: str, pattern: str) -> bool:
     the program must stand in `pattern` literally."""
     if len(command) > _LONGEST:
         return False
-    if not command.replace("\t", " ").isprintable():  # a shell splits words at fewer spaces
+    if not command.replace("\t", " ").isprintable():  # a shell splits words at fewer kinds of space
         return False
     if _SPECIAL.search(command) or _AT_START.search(command):
         return False
@@ -62,20 +62,20 @@ def _begins_as(words: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def line_of(words: Sequence[str]) -> str:
-    """The command line of an argument list; of a shell with one (`bash -lc …`), its command."""
+    """The command line of an argument list; for `bash -lc …` and the like, the inner command."""
     shell = len(words) == 3 and _name(words[0]) in _SHELLS
     return words[2] if shell and re.fullmatch(r"-\w*c", words[1]) else shlex.join(words)
 
 
 def readings(command: str) -> Iterator[str]:
     """The commands that `command` may run, in all spellings that a pattern may have: as written,
-    without quotation marks, assignments, redirections and wrappers, with the program's name in
-    place of its path."""
+    without quotation marks, assignments, redirections and wrappers, and with the program's name
+    instead of its path."""
     yield from _readings(command, 0, set())
 
 
 def _readings(command: str, depth: int, seen: set[str]) -> Iterator[str]:
-    if command in seen:  # `eval eval …` has the same ends again and again
+    if command in seen:  # `eval eval …` repeats the same commands
         return
     seen.add(command)
     command = command.replace("\\\n", "").replace("$'", "'").replace('$"', '"')

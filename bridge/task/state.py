@@ -1,10 +1,10 @@
 """The task: its states, the events that each state allows, and the updates for subscribers.
 
-Rule 1: everything that changes a task's state is in TRANSITIONS.
-Rule 2: both parties' events, the agent's and the client's, go through Task.apply().
+Rule 1: TRANSITIONS has every event that changes the state of a task.
+Rule 2: the events of both parties, agent and client, go through Task.apply().
 
-Nothing here waits, reads a clock or knows a protocol version. The texts of status updates are
-made by render.py, for a reader only.
+This module does not wait, read a clock or know a protocol version. render.py makes the texts of
+status updates, for a reader only.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class TaskState(Enum):
     CANCELED = "canceled"
     FAILED = "failed"
     REJECTED = "rejected"
-    # Enum's own is a function in Python, which each event would call several times.
+    # Enum.__hash__ is a Python function, and each event would call it several times.
     __hash__ = object.__hash__
 
     terminal: bool
     """The end: the state has an empty row in TRANSITIONS."""
     interrupted: bool
-    """Waiting for the client (§3.2.2)."""
+    """The task waits for the client (§3.2.2)."""
 
 
 Progress = Started | Status | Thought | ToolCall | ToolResult | Plan | Queued
@@ -96,8 +96,8 @@ _RUNNING: dict[type, Targets] = {
 
 
 def _waiting(state: TaskState) -> dict[type, Targets]:
-    """Output of the agent does not answer the question that is open; the answer may bring the
-    next question."""
+    """Output of the agent does not answer the open question. The answer may bring the next
+    question."""
     return {
         **dict.fromkeys((*_OUTPUT, Prompted, Question, NotUnderstood), (state,)),
         **dict.fromkeys((Answered, QuestionWithdrawn), (TaskState.WORKING, *_WAITING)),
@@ -107,7 +107,7 @@ def _waiting(state: TaskState) -> dict[type, Targets]:
 
 TRANSITIONS: Mapping[TaskState, Mapping[type, Targets]] = {
     TaskState.SUBMITTED: {**_RUNNING, Queued: (TaskState.SUBMITTED,)},
-    # A question about the repository is answered before there is a slot.
+    # The client answers a question about the repository before the task has a slot.
     TaskState.WORKING: {**_RUNNING, Queued: (TaskState.WORKING,)},
     TaskState.INPUT_REQUIRED: _waiting(TaskState.INPUT_REQUIRED),
     TaskState.AUTH_REQUIRED: _waiting(TaskState.AUTH_REQUIRED),
@@ -126,10 +126,10 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """A status, without its text (see render.py). `event`: the cause; None for a change of state
-    that has no text. `number`: of its message among those of the task; None: it has no message.
-    `hint`: the problem of the last answer, for a question that is asked again. `usage`: of
-    the turn, on the terminal update."""
+    """A status without its text (see render.py). `event`: the cause; None for a change of state
+    without a text. `number`: the number of its message in the task; None if it has none. `hint`:
+    the problem of the last answer, for a question that is asked again. `usage`: the usage of the
+    turn, on the terminal update."""
 
     state: TaskState
     time: datetime
@@ -144,20 +144,20 @@ Update = StatusUpdate | ArtifactUpdate
 
 @dataclass(slots=True)
 class Task:
-    """One turn of one CLI session, and all that a client may ask about it.
+    """One turn of one CLI session, with all data that a client may request about it.
 
     `history` has the messages of clients, and the updates that have a message: a question or an
     end at once, progress when the next status replaces it. `status`: the update that brought the
     newest status, unless a message of the client came after it. `reported`: the updates that have
-    metadata. `reply`: the update of a direct reply, which stands for the task.
+    metadata. `reply`: the update of a direct reply, sent instead of the task.
     """
 
     id: str
     context_id: str
     created: datetime
     show_thoughts: bool = False
-    owner: str = ""  # id of the principal whose it is
-    attended: bool = False  # to be canceled without a listener
+    owner: str = ""  # id of the principal that owns the task
+    attended: bool = False  # the task is canceled when it has no listener
     state: TaskState = TaskState.SUBMITTED
     status_time: datetime = field(init=False)
     status: StatusUpdate | None = None
@@ -166,9 +166,9 @@ class Task:
     reported: list[StatusUpdate] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     asked: int = 0  # questions that clients have seen
-    asked_at: datetime | None = None  # when the last of them was published
+    asked_at: datetime | None = None  # time when the last of them was published
     reply: StatusUpdate | None = None
-    queued: Queued | None = None  # it waits for a slot
+    queued: Queued | None = None  # set while the task waits for a slot
     _usage: Usage | None = None
     _held: list[Event] = field(default_factory=list)  # progress made while a question is open
     _messages: int = 0
@@ -178,7 +178,7 @@ class Task:
 
     @property
     def question(self) -> Question | None:
-        """The question that is open; several are asked one after the other."""
+        """The open question; several questions are asked one after the other."""
         return self.questions[0] if self.questions else None
 
     def blank_copy(self) -> Task:
@@ -200,13 +200,13 @@ class Task:
         return outline
 
     def drop_content(self) -> None:
-        """The updates to come stay the same, except those of Retracted."""
+        """Free the content. Later updates stay the same, except those of Retracted."""
         self.history.clear()
         for artifact in self.artifacts.values():
             artifact.drop_content()
 
     def apply(self, event: Event, now: datetime) -> list[Update]:
-        """Let `event` happen. Returns the updates for all subscribers, in order.
+        """Apply `event`. Returns the updates for all subscribers, in order.
 
         Raises IllegalTransition if the table has no such event in this state.
         """
@@ -327,8 +327,8 @@ class Task:
         return updates
 
     def _done(self, event: Done, target: TaskState, now: datetime) -> list[Update]:
-        """Many clients show the final status and no artifact, others the artifacts alone. So both
-        have the last words: the event of the update has them as its text."""
+        """Many clients show only the final status, others only the artifacts. So both have the last
+        words: the event of the update has them as its text."""
         artifact = self.artifacts.get(ANSWER_ID)
         said = artifact.last_block if artifact else ""
         words = (event.summary or "").strip() or said
@@ -372,7 +372,7 @@ class Task:
         usage: Usage | None = None,
     ) -> StatusUpdate:
         self._remember(self.status)
-        update = StatusUpdate(state, now, event, number, hint, usage)
+        update = StatusUpdate(state, now, event, number, hint=hint, usage=usage)
         self.state, self.status_time, self.status = state, now, update
         if state.terminal or state.interrupted:
             self._remember(update)
@@ -385,7 +385,7 @@ class Task:
         return self._messages
 
     def _hear(self, message: Message | None) -> None:
-        """The client's message comes after the question that it is about."""
+        """Put the client's message into the history, after the question that it answers."""
         self._remember(self.status)
         self.status = None
         if message:

@@ -1,4 +1,4 @@
-"""Agent output made fit for people: without terminal controls, and cut to a readable length."""
+"""Agent output, prepared for people: without terminal controls, cut to a readable length."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import orjson
 from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
 
 E = TypeVar("E", bound=Event)
-STATUS_CHARS = 200  # of a status text: one line of a list
-MESSAGE_CHARS = 8_000  # of a question or an error: enough for a person to decide
-DATA_BYTES = 16 * 1024  # of a tool's input or output as JSON; the whole is in the CLI's own log
-STRING_CHARS = 4_000  # of one string in it, so that the other members survive the cut
+STATUS_CHARS = 200  # characters of a status text: one line of a list
+MESSAGE_CHARS = 8_000  # characters of a question or an error: enough for a person to decide
+DATA_BYTES = 16 * 1024  # JSON of a tool's input or output; the log of the CLI has all of it
+STRING_CHARS = 4_000  # characters of one string in it, so that other members survive the cut
 _BOUNDED = frozenset((ToolCall, ToolResult, Question, Status))
 DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
-# C0 and C1 controls, and the bidi controls that make a line read otherwise than it is.
+# C0 and C1 controls, and the bidi controls that change the visible order of a line.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # Characters that a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
 _UNPRINTED = re.compile(
@@ -35,8 +35,8 @@ def readable(text: str, limit: int = MESSAGE_CHARS) -> str:
 
 
 def exact(text: str, limit: int = MESSAGE_CHARS) -> str:
-    """`text` for a person who decides about it: no part of it may hide another one. Every control
-    character becomes a visible mark, and a cut says how much is missing."""
+    """`text` for a person who decides about it: no part of it may hide another part. Every control
+    character becomes a visible mark, and a cut text says how many characters are missing."""
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[:limit])
     left = len(text) - limit
     return f"{shown}… ({left} more characters are not shown)" if left > 0 else shown
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def capped(value: Any) -> tuple[Any, int | None]:
-    """`value` if its JSON has at most DATA_BYTES, else what fits and the size that it had."""
+    """`value` if its JSON has at most DATA_BYTES, else the part that fits and the first size."""
     if isinstance(value, str) and len(value) <= STRING_CHARS:
         return value, None
     try:
@@ -65,9 +65,9 @@ def capped(value: Any) -> tuple[Any, int | None]:
 
 def bounded(event: E) -> E:
     """`event` with the values of tools cut to DATA_BYTES of JSON each, and a status text cut to
-    what one_line() reads. `truncated` has the first size of each value that was cut. A second
-    call changes nothing."""
-    if type(event) not in _BOUNDED:  # most are text, and each costs time here
+    the characters that one_line() reads. `truncated` has the first size of each value that was
+    cut. A second call changes nothing."""
+    if type(event) not in _BOUNDED:  # most events are text, and work here costs time for each
         return event
     values: dict[str, tuple[Any, int | None]] = {}
     match event:
@@ -88,7 +88,7 @@ def bounded(event: E) -> E:
 
 
 def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:
-    """As capped(); of the changes, the first ones are kept."""
+    """The first changes that fit, and the size, as capped() returns them."""
     try:
         size = len(orjson.dumps(changes)) if changes else 0
     except TypeError:
@@ -107,10 +107,11 @@ def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], in
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line that an agent printed, or None where there is none.
+    """The JSON object in a line that an agent printed, or None if the line has none.
 
-    Half of a surrogate pair, which JavaScript and Python write where a text was cut, and bytes
-    that are not UTF-8 are replaced. JSON that is nested too deeply to be written again is refused.
+    Bytes that are not UTF-8 are replaced, and so are halves of surrogate pairs: JavaScript and
+    Python write them where a text was cut. JSON that is nested too deeply to be written again is
+    refused.
     """
     try:
         value = orjson.loads(line)
@@ -120,7 +121,7 @@ def json_object(line: bytes) -> dict[str, Any] | None:
             value = orjson.loads(text.encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return None
-    # Each level takes two characters, so that most lines need not be looked through.
+    # Each level takes two characters, so that most lines need no search.
     deep = len(line) > 2 * DEPTH and line.count(b"{") + line.count(b"[") >= DEPTH
     return value if isinstance(value, dict) and not (deep and is_deep(value)) else None
 
