@@ -20,8 +20,8 @@ class Agent:
     `idle_seconds`: how long an idle session is kept. `rules`: the operator's decisions on
     questions. `patience`: seconds that a question waits for its answer; 0 = unlimited. `trust`:
     the policy for a repository's own settings; `warm`: the sessions that are started ahead of
-    their tasks. `check` raises WorkspaceError if no CLI can work in a directory. `replies`: it may
-    answer with a Message instead of a task.
+    their tasks. `check` raises WorkspaceError if no CLI can work in a directory. `replies`: the
+    agent may answer with a Message instead of a task.
     """
 
     sessions: SessionFactory

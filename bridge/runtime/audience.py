@@ -1,4 +1,4 @@
-"""Who listens to tasks: a task that its client has left may be canceled (BRIDGE_ON_DISCONNECT)."""
+"""The listeners of tasks. A task without a listener may be canceled (BRIDGE_ON_DISCONNECT)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ log = logging.getLogger(__name__)
 
 
 class Listener:
-    """A stream, or a request that waits. `left`: the client has gone, before the answer ended."""
+    """A stream, or a request that waits. `left`: the client left before the answer ended."""
 
     left = False
 
 
 class Audience:
-    """Calls `gone` with a task that is `attended` when its last listener has left and nobody has
-    come back within `grace` seconds. An answer that the server ended is no reason."""
+    """Calls `gone` with an `attended` task if its last listener left and no client returned within
+    `grace` seconds. The end of an answer by the server does not count as a client that left."""
 
     def __init__(self, grace: float, gone: Callable[[TaskHandle], None]) -> None:
         self._grace = grace
@@ -31,7 +31,7 @@ class Audience:
 
     @contextmanager
     def listen(self, record: TaskHandle) -> Iterator[Listener]:
-        """As long as a client listens to the task."""
+        """The context in which a client listens to the task."""
         task_id, listener = record.task.id, Listener()
         self._stay(task_id)
         self._listening[task_id] = self._listening.get(task_id, 0) + 1
@@ -45,12 +45,12 @@ class Audience:
                     self.leave(record)
 
     def touch(self, record: TaskHandle) -> None:
-        """A client asks for the task: it has come back, and may come again."""
+        """A client asked for the task: restart the time in which it must return."""
         if record.task.id in self._leaving:
             self.leave(record)
 
     def leave(self, record: TaskHandle) -> None:
-        """The last client has stopped listening to the task."""
+        """The last client stopped listening to the task: start the timer."""
         task_id = record.task.id
         self._stay(task_id)
         if record.task.attended and not record.task.state.terminal and not self._closed:
@@ -58,7 +58,7 @@ class Audience:
             self._leaving[task_id] = loop.call_later(self._grace, self._give_up, record)
 
     def close(self) -> None:
-        """The server stops, which is why streams end from now on."""
+        """Stop all timers. From now on, streams end because the server stops."""
         self._closed = True
         for task_id in list(self._leaving):
             self._stay(task_id)

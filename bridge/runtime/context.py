@@ -36,27 +36,27 @@ class Context:
 
     @property
     def current(self) -> TaskHandle | None:
-        """The task whose turn it is."""
+        """The task that has the turn."""
         return self._current.record if self._current else None
 
     @property
     def only_task(self) -> TaskHandle | None:
-        """The task that runs, if no other one waits behind it."""
+        """The running task, if no other task waits behind it."""
         return self.current if not self._queue else None
 
     @property
     def queued(self) -> int:
-        """How many tasks wait behind the one that runs."""
+        """The number of tasks that wait behind the running task."""
         return sum(not turn.ended for turn in self._queue)
 
     def waits(self, record: TaskHandle) -> bool:
-        """Whether another task has its turn before it."""
+        """Whether another task has its turn before `record`."""
         return record is not next((turn.record for turn in self._turns()), None)
 
     def restore(
         self, tasks: Sequence[tuple[TaskHandle, Message]], session: StoredSession | None
     ) -> None:
-        """Continue the unfinished tasks of an earlier server. The first one may have begun, in
+        """Continue the unfinished tasks of an earlier server. The first task may have begun in
         `session`."""
         for record, prompt in tasks:
             turn = self._turn(record, prompt, left=session if record.begun else None)
@@ -68,7 +68,7 @@ class Context:
         if self._queue:
             self._begin_work()
 
-    # --- what clients do -----------------------------------------------------------------------
+    # --- operations of clients -----------------------------------------------------------------
 
     def submit(self, record: TaskHandle, message: Message) -> None:
         """Queue a turn: `message` is its prompt."""
@@ -77,17 +77,17 @@ class Context:
             self._begin_work()
 
     def answer(self, record: TaskHandle, message: Message, by: str) -> None:
-        """`message` is for the open question of `record`, by the principal of that id."""
+        """Give `message` of the principal with the id `by` to the open question of `record`."""
         self._turn_of(record).answer(message, by)
 
     def can_steer(self, record: TaskHandle, message: Message) -> bool:
-        """Whether `message` can join the turn of `record`: it must be running, with none behind
-        it, and the CLI must be able to take it as it is."""
+        """Whether `message` can join the turn of `record`. The task must run without another task
+        behind it, and the CLI must be able to read the message without a conversion."""
         running = record is self.only_task and record.task.state is TaskState.WORKING
         return running and self._agent.steers and self._agent.attachments.fits(message)
 
     def steer(self, record: TaskHandle, message: Message) -> None:
-        """`message` joins the turn of `record`."""
+        """Add `message` to the turn of `record`."""
         self._turn_of(record).steer(message)
 
     def shown(self, record: TaskHandle) -> None:
@@ -96,12 +96,12 @@ class Context:
             self._current.prompted()
 
     def cancel(self, record: TaskHandle, reason: str | None = None) -> None:
-        """The task ends now; its CLI is stopped, and the worker waits for that."""
+        """End the task now and stop its CLI. The worker waits for the end of the CLI."""
         self._turn_of(record).end(Canceled(reason) if reason else Canceled())
 
     def detach(self) -> Sequence[str]:
-        """Leave the unfinished tasks to another server, unless one runs in a session that cannot
-        survive this one. Returns the marker of a session that does."""
+        """Leave the unfinished tasks to another server, unless a task runs in a session that cannot
+        survive this server. Returns the marker of the session that survives."""
         session, turn = self.lease.session, self._current
         running = turn and turn.record.begun and not turn.ended
         survives = session and session.spool and session.healthy
@@ -111,7 +111,7 @@ class Context:
         self._questions.close()
         for left in self._turns():
             if not left.ended:
-                left.record.log.close()  # its readers come back to the next server
+                left.record.log.close()  # its readers reconnect to the next server
         if self._worker:
             self._worker.cancel()
         return (self.lease.detach(),) if running else ()
@@ -131,7 +131,7 @@ class Context:
         return lost
 
     async def shut_down(self) -> None:
-        """End all tasks and the session. Returns when its processes are gone."""
+        """End all tasks and the session. Returns after the end of its processes."""
         for turn in () if self._detached else self._turns():
             if not turn.ended:
                 turn.end(Interrupted("The bridge was shut down before the task had ended."))

@@ -1,6 +1,6 @@
-"""What a client may choose for its turns in `metadata.bridge` (docs/extension.md).
+"""The choices of a client for its turns in `metadata.bridge` (docs/extension.md).
 
-Nothing here becomes part of a command line before it has been held against what the operator and
+A choice becomes part of a command line only after a check against the values that the operator and
 the adapter allow.
 """
 
@@ -18,16 +18,16 @@ from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
 
 OnDisconnect = Literal["continue", "cancel"]
-"""What becomes of a task whose client has gone (BRIDGE_ON_DISCONNECT)."""
+"""The treatment of a task after its client left (BRIDGE_ON_DISCONNECT)."""
 
 
 class _Wishes(Params):
     model_config = ConfigDict(**{**Params.model_config, "str_max_length": 4096})
 
-    cwd: Any = None  # Workspaces says what is wrong with it
+    cwd: Any = None  # Workspaces validates it
     model: StrictStr | None = None
     mode: StrictStr | None = None
-    budget_usd: StrictFloat | None = Field(None, gt=0)  # integers, too
+    budget_usd: StrictFloat | None = Field(None, gt=0)  # also integers
     thoughts: StrictBool | None = None
     on_disconnect: OnDisconnect | None = None
 
@@ -37,17 +37,17 @@ class _Metadata(Params):
 
 
 class _Request(Params):
-    """Only for errors to name the members as clients do."""
+    """This level only makes errors name the members as clients do."""
 
     metadata: _Metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A kind of work, and who does it: an agent, a model of it, or both. `keywords` are words of a
-    message by which it is recognised; case does not count."""
+    """A kind of work, and its agent, its model or both. A message that contains one of `keywords`
+    selects the profile; case is ignored."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # it is read from TOML
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # the source is TOML
 
     agent: str | None = None
     model: str | None = None
@@ -60,7 +60,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`cwd` and `session` belong to the context, the others to the task. None: not chosen."""
+    """`cwd` and `session` belong to the context, the other members to the task. None: no choice."""
 
     cwd: Any = None
     session: SessionOptions = field(default_factory=SessionOptions)
@@ -71,8 +71,8 @@ class Options:
 def read_options(
     *metadata: Mapping[str, Any] | None, adapter: type[Adapter], models: tuple[str, ...]
 ) -> Options:
-    """The client's choices; of several metadata the first that makes one counts. `models`: those
-    that the operator lets clients choose. Raises InvalidParams for what is not to be had."""
+    """The client's choices. If several metadata contain a choice, the first one counts. `models`:
+    the models that the operator allows. Raises InvalidParams for a choice that is not available."""
     given: dict[str, Any] = {}
     for one in filter(None, reversed(metadata)):
         bridge = one.get("bridge")

@@ -1,8 +1,8 @@
-"""Which message is a repetition of an earlier one, so that a retry begins no second task (§3.3.1).
+"""Detects repeated messages, so that a retry does not begin a second task (§3.3.1).
 
 A repetition has the principal, the id and the content of the earlier message. The id alone does not
-identify a message: many clients, the official test suites among them, use one id for messages that
-have nothing to do with each other.
+identify a message: many clients, such as the official test suites, use one id for unrelated
+messages.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import orjson
 from bridge.store.protocol import Change, MessageAccepted, MessageKey, Store
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart
 
-UNIQUE = 16  # characters; a shorter id is a number or a name, which a client uses again
+UNIQUE = 16  # characters; a shorter id is a number or a name, and a client uses it again
 _VERSION = b"\1"  # of the digest; the digests of servers up to 0.1.0 have none
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One message. Its repetitions wait until it is accepted or refused. `task_id`: the task that
-    it belongs to already. `key` is None for a message without a unique id."""
+    """One message. Its repetitions wait until it is accepted or refused. `task_id`: the task to
+    which it already belongs. `key` is None for a message without a unique id."""
 
     key: MessageKey | None = None
     task_id: str | None = None
 
     def accept(self, task_id: str) -> Sequence[Change]:
-        """The message belongs to this task from now on."""
+        """The changes that assign the message to this task."""
         return [MessageAccepted(self.key, task_id, self.task_id)] if self.key else []
 
 
@@ -46,7 +46,7 @@ class IdempotencyIndex:
 
     @asynccontextmanager
     async def reserve(self, owner: str, message: Message) -> AsyncIterator[Reservation]:
-        """The message of the principal `owner`, as long as the server decides about it."""
+        """Reserve the message of the principal `owner` until the server accepted or refused it."""
         if len(message.id) < UNIQUE:
             yield Reservation()
             return
@@ -66,9 +66,9 @@ class IdempotencyIndex:
 
 
 def digest(message: Message) -> bytes:
-    """Of the decoded message, so that neither the protocol version, nor the order of members, nor
-    the spelling of base64 makes a difference; without the position at which the client wants to
-    resume the stream, which is another one in each retry."""
+    """The digest of the decoded message. The protocol version, the order of members and the
+    spelling of base64 make no difference to it. It excludes the position from which the client
+    resumes the stream, because each retry has another position."""
     facts = {
         "role": message.role.value,
         "parts": [_part(part) for part in message.parts],
@@ -106,7 +106,7 @@ def _without_position(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _old_digest(message: Message) -> bytes:
-    """The digest of the servers up to 0.1.0: a client may retry across an upgrade."""
+    """The digest of servers up to 0.1.0, because a client may retry across an upgrade."""
     metadata = dict(message.metadata or {})
     if isinstance(bridge := metadata.get("bridge"), dict):
         metadata["bridge"] = {name: value for name, value in bridge.items() if name != "after"}

@@ -31,15 +31,15 @@ from bridge.store.serialization import dump
 
 log = logging.getLogger(__name__)
 
-MOST_OUTPUT = 64 * 1024 * 1024  # bytes of a session's output, of which a live one keeps all
+MOST_OUTPUT = 64 * 1024 * 1024  # bytes of output; a live session keeps all of its output
 Make = Callable[[SessionStart, str | None], Session]
 """Makes a session; the second argument is the id that an earlier server gave it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session that an earlier server has left: its id, how it was launched, the inputs of its
-    adapter, and the bytes of its output that have been understood."""
+    """A session of an earlier server: its id, its launch parameters, the inputs of its adapter, and
+    the number of bytes of its output that were processed."""
 
     id: str
     start: SessionStart
@@ -48,7 +48,7 @@ class StoredSession:
 
     @classmethod
     def read(cls, found: OpenSession) -> StoredSession | None:
-        """None if a part of it is damaged."""
+        """The decoded session; None if a part of it is damaged."""
         start = readable(SessionStart, found.start)
         given = [readable(AdapterInput, one) for one in found.given]
         if start is None or None in given:
@@ -58,8 +58,8 @@ class StoredSession:
 
 class Lease:
     """A holder of the pool. It keeps an idle session for `idle_seconds`, unless another context
-    needs the slot; the next session resumes the conversation. `start`: how the next session is
-    launched. `idle`: no task needs the session. `waits_a_minute`: see
+    needs the slot. The next session resumes the conversation. `start`: the launch parameters of the
+    next session. `idle`: no task needs the session. `waits_a_minute`: see
     Adapter.resumes_next_minute."""
 
     def __init__(
@@ -85,18 +85,18 @@ class Lease:
         self._prewarm = prewarm
         self._idle_seconds = idle_seconds
         self._waits_a_minute = waits_a_minute
-        self._began = datetime.now(UTC)  # the latest time at which the conversation can have begun
+        self._began = datetime.now(UTC)  # the latest possible begin of the conversation
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
     def cold(self) -> bool:
-        """There is nothing to lose but the id of the conversation."""
+        """Whether only the id of the conversation would be lost."""
         return self.idle and self.session is None and self._closing is None
 
     @property
     def read(self) -> OutputRead | None:
-        """How much of the session's output has been understood; None if it is not stored."""
+        """The processed position of the session's output; None if the output is not stored."""
         if self.session and self.session.spool:
             return OutputRead(self.session.spool.name, self.session.position)
         return None
@@ -104,11 +104,11 @@ class Lease:
     # --- the conversation ----------------------------------------------------------------------
 
     def trust(self, allowed: bool) -> None:
-        """The client has decided whether the CLI may use the project files."""
+        """Record the client's decision whether the CLI may use the project files."""
         self._change(replace(self.start, trusted=allowed))
 
     def remember(self, session_id: str, *, resume: bool) -> None:
-        """The id of the conversation that the next session resumes, or begins."""
+        """Record the id of the conversation that the next session resumes or begins."""
         if session_id != self.start.session_id:
             self._began = datetime.now(UTC)
         self._change(replace(self.start, session_id=session_id, resume=resume))
@@ -119,11 +119,11 @@ class Lease:
             self.save()
 
     def save(self) -> None:
-        """Store how the next session is launched."""
+        """Store the launch parameters of the next session."""
         self._store.append([ContextSaved(self.fence.context, dump(self.start))], fence=self.fence)
 
     def resume_delay(self) -> float:
-        """Seconds until the CLI can resume its conversation (see Adapter); 0: it can now."""
+        """Seconds until the CLI can resume its conversation (see Adapter); 0 = immediately."""
         now = datetime.now(UTC)
         minute = now.replace(second=0, microsecond=0)
         early = self._waits_a_minute and self.start.resume and minute <= self._began
@@ -132,14 +132,14 @@ class Lease:
     # --- the session and its slot --------------------------------------------------------------
 
     def engage(self) -> None:
-        """A task needs the session from now on."""
+        """Mark the session as needed by a task."""
         self.idle = False
         if self._idle_timer:
             self._idle_timer.cancel()
 
     def attach(self, stored: StoredSession) -> None:
         """Continue a session of an earlier server. Raises InputUnknown or OSError; `session` is
-        set even then, and has to be closed."""
+        set even then, and the caller must close it."""
         self.session = self._make(stored.start, stored.id)
         self.pool.claim(self)
         self.session.attach(stored.given, stored.position)
@@ -153,7 +153,7 @@ class Lease:
             self.start = replace(self.start, folder=folder)
 
     async def acquire(self, wanted: Callable[[], bool], announce: Announce) -> Session | None:
-        """The session, with a slot; None: it is not `wanted` any more (see recheck). Raises
+        """The session, with a slot; None if it is no longer `wanted` (see recheck). Raises
         LaunchError."""
         await self.pool.enter(self, wanted, lambda: self._prewarm.has(self.start), announce)
         if self.session is None and wanted():
@@ -183,25 +183,25 @@ class Lease:
         self.session = session
 
     def _store_session(self, session: Session) -> None:
-        """Let a later server find the session."""
+        """Store the session, so that a later server can find it."""
         if session.spool:
             opened = SessionOpened(session.spool.name, self.fence.context, dump(self.start))
             self._store.append([opened], fence=self.fence)
 
     def recheck(self) -> None:
-        """A task may not want the session any more."""
+        """Check again whether a task still wants the session."""
         self.pool.recheck(self)
 
     def wait(self, since: datetime, give_up: Callable[[], None]) -> None:
-        """The session waits for a person, and needs no slot; see SessionPool.ask."""
+        """Release the slot while the session waits for a person; see SessionPool.ask."""
         self.pool.ask(self, since, give_up)
 
     def work(self) -> None:
-        """The answer is there: the session works again."""
+        """Resume the session after the answer arrived."""
         self.pool.resume(self)
 
     def rest(self) -> None:
-        """No task needs the session: the slot may go to another context."""
+        """Mark the session as idle, so that another context may get its slot."""
         self.idle = True
         self.pool.rest(self)
         session = self.session
@@ -224,12 +224,12 @@ class Lease:
             self.session.kill()
 
     async def close(self) -> None:
-        """End the session, if there is one, and give back the slot. Returns when its processes are
-        gone."""
+        """End the session, if there is one, and release the slot. Returns after the end of its
+        processes."""
         self._begin_close()
         if self._closing is None:
             self.pool.leave(self)
-        while self._closing:  # another caller may have begun the next session meanwhile
+        while self._closing:  # another caller may have begun a new session
             await asyncio.shield(self._closing)
 
     def _begin_close(self) -> None:
@@ -244,13 +244,13 @@ class Lease:
             await session.stop()
         finally:
             self._forget(session)
-            if not self.start.resume:  # an id that was tried once may be taken
+            if not self.start.resume:  # a used id may be taken
                 self.remember(str(uuid.uuid4()), resume=False)
             self._closing = None
             self.pool.leave(self)
 
     def _forget(self, session: Session) -> None:
-        """The session is over, and all of its output is understood."""
+        """Remove the stored session. It has ended, and all of its output is processed."""
         spool = session.spool
 
         def then(error: StoreError | None) -> None:

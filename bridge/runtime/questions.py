@@ -27,12 +27,12 @@ from bridge.workspace.project_config import Trust
 PROJECT_CONFIG = "project-config"  # id of the question whether a repository is trusted
 TOO_MANY = "More questions were open than the server keeps (BRIDGE_MAX_WAITING_SESSIONS)"
 OnTimeout = Callable[[str, str], None]
-"""Called with the cause of a timeout in words, and as one word."""
+"""Called with the cause of a timeout: a sentence, and a keyword."""
 
 
 class Questions:
     """`rules`: the operator's decisions. `timeout`: seconds that a question waits for its answer;
-    0 = unlimited. `watched`: the question that the timer is for."""
+    0 = unlimited. `watched`: the question of the current timer."""
 
     def __init__(self, rules: Sequence[Rule], trust: Trust, *, timeout: float) -> None:
         self._rules = rules
@@ -55,7 +55,7 @@ class Questions:
     def read(
         self, task: Task, message: Message, *, by: str, now: datetime
     ) -> Answered | NotUnderstood:
-        """The message of the principal `by` as the answer to the open question of the task."""
+        """Read the message of the principal `by` as the answer to the open question of the task."""
         assert task.question
         if is_hasty(message, task.asked, now - (task.asked_at or now)):
             return NotUnderstood(message, HASTY)
@@ -65,7 +65,7 @@ class Questions:
         return Answered(replace(answer, by=by))
 
     def project_question(self, cwd: str) -> Question | None:
-        """Whether the CLI may use the project files in `cwd`; None: it may, or has none."""
+        """The question whether the CLI may use the project files in `cwd`; None: not necessary."""
         doubts = self._trust.doubts(cwd)
         if not doubts:
             return None
@@ -81,7 +81,7 @@ class Questions:
         return Question(PROJECT_CONFIG, "permission", text, options, subject)
 
     def project_failure(self, cwd: str) -> Failed | None:
-        """Why a CLI cannot start in `cwd` that must not use the project files."""
+        """The failure of a CLI that must not use the project files in `cwd`; None: it can start."""
         obstacles = self._trust.obstacles(cwd)
         if not obstacles:
             return None
@@ -93,7 +93,7 @@ class Questions:
         return Failed(text, PROJECT_CONFIG, {"files": obstacles})
 
     def watch(self, question: Question | None, on_timeout: OnTimeout) -> None:
-        """Start the timer for the open question; stop the one before."""
+        """Start the timer for the open question, and stop the previous timer."""
         self.watched = question
         self.close()
         if question and self._timeout:
@@ -109,8 +109,8 @@ class Questions:
 
 
 def give_up(question: Question, text: str, by: str) -> tuple[Answer, Status] | TimedOut:
-    """The denial of a question without an answer, and the status about it; the end of the turn if
-    the question cannot be denied. `text` is the cause, `by` the same in one word."""
+    """The denial of a question without an answer, and a status that reports it. If the question
+    cannot be denied: the end of the turn. `text` is the cause as a sentence, `by` as a keyword."""
     answer = refusal(question, by)
     if answer:
         return answer, Status(f"{text}; the request was denied.", _facts(answer))
@@ -118,7 +118,7 @@ def give_up(question: Question, text: str, by: str) -> tuple[Answer, Status] | T
 
 
 def decision(question: Question, answer: Answer) -> Status:
-    """The status about a question that the operator's rules answered."""
+    """The status that reports an answer by the operator's rules."""
     facts = _facts(answer)
     verb = {"deny": "Denied", "allow": "Allowed"}[facts["decision"]]
     return Status(f"{verb} by a rule of the operator: {question.text}", facts)

@@ -1,4 +1,4 @@
-"""The only writer of tasks: events happen to a task here, and their updates become visible here."""
+"""The only writer of tasks. It applies events to a task, and publishes their updates."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """`on_status` gets the status updates of a task after their commit, `on_end` each task that
-    has ended, `on_lost` each task whose changes the store has rejected: another server owns it."""
+    """`on_status` gets the status updates of a task after their commit. `on_end` gets each task
+    that has ended. `on_lost` gets each task with changes that the store rejected, because another
+    server owns it."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class Recorder:
     def record(
         self, record: TaskHandle, events: Sequence[Event], *, read: OutputRead | None = None
     ) -> None:
-        """Let `events` happen to the task, up to its end. Their updates become visible after the
-        commit. `read` is committed with them. Raises what Task.apply raises, after it has recorded
-        the events before that."""
+        """Apply `events` to the task, up to its end. Their updates become visible after the commit.
+        `read` is committed with them. Raises the errors of Task.apply, after it has recorded the
+        events before the error."""
         task = record.task
         if task.state.terminal or record.lost:
             log.debug("event after the end", extra={"task": task.id, "events": len(events)})
@@ -84,7 +85,7 @@ class Recorder:
         try:
             for event in events:
                 if not task.state.terminal:
-                    # An adapter gets its question back as it was.
+                    # An adapter gets its question back unchanged.
                     one = event if isinstance(event, Question) else bounded(event)
                     updates += task.apply(one, now)
                     happened.append(one)
@@ -163,7 +164,7 @@ class Recorder:
         session_id: str | None,
         then: Callable[[], None],
     ) -> None:
-        """Record that the adapter gets an input; `then` gives it, after the commit. `session_id`:
+        """Record an input of the adapter. `then` gives the input after the commit. `session_id`:
         None for a session that does not survive the server."""
         changes: list[Change] = []
         if session_id:
@@ -178,14 +179,14 @@ class Recorder:
         self._audit.events(record.task, (question, Answered(answer)))
 
     def after_commit(self, then: Callable[[], None]) -> None:
-        """Call `then` after the commit of all that was recorded; at once if that may take long."""
+        """Call `then` after the commit of all records; at once if a store problem may delay it."""
         if self._store.problem:
             then()
         else:
             self._store.append((), fence=None, then=lambda error: then())
 
     def slow_down(self, pause: Callable[[bool], None]) -> None:
-        """If too much waits for its commit, call `pause(True)`, and `pause(False)` later."""
+        """If the queue of commits is too long, call `pause(True)` now and `pause(False)` later."""
         if self._store.congested:
             pause(True)
             self._store.on_relief(lambda: pause(False))

@@ -1,9 +1,9 @@
-"""Which of several agents a message is for, and which one has the task that a client names.
+"""Selects the agent for a message or a task.
 
-A message goes to the agent that has its task or its context. One that begins a conversation may
-name, in `metadata.bridge`, an `agent`, a `skill` of the card (`metadata.skillId` is understood,
-too) or a `profile`; else a keyword of a profile chooses, where profiles have any; else it is the
-default agent's (docs/extension.md).
+A message goes to the agent that has its task or its context. A message that begins a conversation
+may name in `metadata.bridge` an `agent`, a `skill` of the card (also as `metadata.skillId`) or a
+`profile`. Otherwise a keyword of a profile selects the agent. Without a match the message goes to
+the default agent (docs/extension.md).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bridge.store.serialization import micros
 
 
 class Router:
-    """The agents behind one address, by id; the first is the default. `skills` says whose each
-    skill is, `profiles` are in the order in which their keywords are looked for."""
+    """The agents behind one address, by id; the first is the default. `skills` maps each skill to
+    its agent. The keywords of `profiles` are tried in their order."""
 
     def __init__(
         self,
@@ -45,21 +45,21 @@ class Router:
         self.quotas = managers[self._default].quotas
 
     async def send(self, params: SendParams, principal: Principal) -> Sent:
-        """Begin a task, or answer the question of one. Raises RequestError."""
+        """Begin a task, or answer the question of a task. Raises RequestError."""
         agent, profile = await self._choose(params, principal)
         if profile and profile.model:
             params = replace(params, metadata=_with_model(params, profile.model))
         return await self._managers[agent].send(params, principal)
 
     async def get(self, task_id: str, principal: Principal, scope: Scope = "read") -> TaskHandle:
-        """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
+        """The task; the client knows it from now on. Raises Forbidden and TaskNotFound."""
         manager = await self._of(task_id, principal)
         return await manager.get(task_id, principal, scope)
 
     async def list(
         self, asked: ListParams, principal: Principal
     ) -> tuple[Sequence[TaskHandle], Page]:
-        """The tasks of a page, of those that the principal may see. Raises InvalidParams."""
+        """One page of the tasks that the principal may see. Raises InvalidParams."""
         authorize(principal, "read")
         query = TaskQuery(
             agents=tuple(self._managers),
@@ -82,32 +82,32 @@ class Router:
         return await manager.cancel(task_id, principal)
 
     async def subscribe(self, task_id: str, again: bool, principal: Principal) -> TaskHandle:
-        """`again`: the client resumes a stream that broke, maybe at its very end."""
+        """`again`: the client resumes a broken stream, which may have ended already."""
         manager = await self._of(task_id, principal)
         return await manager.subscribe(task_id, again, principal)
 
     def listen(self, handle: TaskHandle) -> AbstractContextManager[Listener]:
-        """As long as a client listens to the task; see TaskManager.listen()."""
+        """The context in which a client listens to the task; see TaskManager.listen()."""
         return self._managers[handle.agent].listen(handle)
 
     async def settled(self, sent: Sent) -> None:
-        """Until the task has ended or waits for the client, looking from the message on."""
+        """Wait until the task, after this message, has ended or waits for the client."""
         await self._managers[sent.record.agent].settled(sent)
 
     def begin(self, handle: TaskHandle, pause: float) -> AsyncIterator[None]:
-        """Until it is known whether the agent replies with a Message; see TaskManager.begin()."""
+        """Wait until the kind of the reply (Message or Task) is known; see TaskManager.begin()."""
         return self._managers[handle.agent].begin(handle, pause)
 
-    # --- whose it is -----------------------------------------------------------------------------
+    # --- selection of the agent ------------------------------------------------------------------
 
     async def _of(self, task_id: str, principal: Principal) -> TaskManager:
-        """The manager of the task; an unknown task is the default agent's to deny."""
+        """The manager of the task. The default agent's manager rejects an unknown task."""
         return self._managers[await self._having(principal, task_id, None) or self._default]
 
     async def _having(
         self, principal: Principal, task_id: str | None, context_id: str | None
     ) -> str | None:
-        """The agent that has the task, or else the context, if the principal may see it."""
+        """The agent of the task, or else of the context, if the principal may see it."""
         if len(self._managers) == 1:
             return self._default
         if task_id is not None:
@@ -121,7 +121,7 @@ class Router:
         return None
 
     async def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:
-        """The agent, and the profile of the message if it has one. Raises InvalidParams."""
+        """The agent, and the profile of the message or None. Raises InvalidParams."""
         message = params.message
         wishes = _wishes(message.metadata, params.metadata)
         profile = self._profile(wishes)
@@ -142,7 +142,7 @@ class Router:
         return _known("profile", name, self._profiles) if name else None
 
     def _named(self, wishes: Mapping[str, str], profile: Profile | None) -> str | None:
-        """The agent that the client has named, in one way or the other."""
+        """The agent that the client named directly, or with a skill or profile."""
         if "agent" in wishes:
             _known("agent", wishes["agent"], self._managers)
             return wishes["agent"]
@@ -153,7 +153,7 @@ class Router:
 
 
 def _wishes(*metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the client names; of several metadata the first that does counts."""
+    """The names that the client chose. If several metadata contain one, the first one counts."""
     found: dict[str, str] = {}
     for one in filter(None, reversed(metadata)):
         bridge = one.get("bridge")
@@ -172,21 +172,21 @@ def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, 1)
-    text = f"There is no {what} of this name here; there are: {', '.join(known) or 'none'}."
+    text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
     text += f" Did you mean {near[0]}?" if near else ""
     raise InvalidParams(text, [(f"metadata.bridge.{what}", text)])
 
 
 def _with_model(params: SendParams, model: str) -> dict[str, Any]:
-    """The request's metadata; a choice of the client there or in the message comes first."""
+    """The request's metadata with `model`. A choice of the client, in either metadata, wins."""
     metadata = dict(params.metadata or {})
     bridge = metadata.get("bridge")
     return {**metadata, "bridge": {"model": model, **(bridge if isinstance(bridge, dict) else {})}}
 
 
 def skills_of(agents: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Whose each skill is, from the skills of each agent. An agent's id is a skill of its own; of a
-    skill that several have, it is the first one's."""
+    """The agent of each skill, from the skills of each agent. The id of an agent is also its skill.
+    A skill of several agents belongs to the first of them."""
     found = {agent: agent for agent in agents}
     for agent, skills in agents.items():
         for skill in skills:

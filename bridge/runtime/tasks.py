@@ -1,5 +1,5 @@
-"""The task manager: what clients may do with tasks. The only writer of tasks is a task's context,
-which the manager finds or makes."""
+"""The task manager: the operations of clients on tasks. Only the context of a task writes the
+task. The manager finds or makes the context."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 # A stream must begin with a Task or with a Message. An agent that may reply with a Message has
 # this many seconds to do so before its client is shown a Task.
 REPLY_WITHIN = 10.0
-NODE = "local"  # the only one, where a server has its store for itself
+NODE = "local"  # the only node of a server that does not share its store
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was accepted. Its consequences have numbers above `after`. `again`: it had
-    been accepted before, and nothing was begun."""
+    """An accepted message. Its updates have numbers above `after`. `again`: the message was already
+    accepted before, and begins no work."""
 
     record: TaskHandle
     after: int
@@ -79,7 +79,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A send that is decided now."""
+    """A send request while the server decides about it."""
 
     params: SendParams
     principal: Principal
@@ -89,11 +89,11 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What clients of an agent may do. `models`: those that they may choose from. `when_busy`:
-    what becomes of a message to a context that works: it waits its turn, is refused, or joins the
-    running turn where the CLI can take it. `queue`: how many tasks of one context may wait.
-    `on_disconnect`: what becomes of a task whose client is gone for `grace` seconds.
-    `retention`: the finished tasks that are kept."""
+    """The rules for clients of an agent. `models`: the models that they may choose. `when_busy`:
+    a message to a busy context waits for its turn, is refused, or joins the running turn if the
+    CLI can take it. `queue`: the maximum number of waiting tasks of one context. `on_disconnect`:
+    the treatment of a task without a client for `grace` seconds. `retention`: the finished tasks
+    that are kept."""
 
     show_thoughts: bool = False
     models: tuple[str, ...] = ()
@@ -108,10 +108,10 @@ DEFAULT_POLICY = Policy()
 
 
 class Notifier(Protocol):
-    """Who keeps something for each task, and must hear that it will not be asked for any more."""
+    """Keeps data for each task. The manager reports the tasks that no longer need the data."""
 
     async def forget(self, task_id: str) -> None:
-        """The finished task was dropped to make room."""
+        """The finished task was removed by the retention."""
 
     def leave(self, task_id: str) -> None:
         """The task ended with a direct reply, and no client has seen it."""
@@ -121,7 +121,7 @@ Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
 
 
 class TaskManager:
-    """`adapter` says what messages its agents can read and how they may answer."""
+    """`adapter` defines the messages that its agents can read, and the kinds of their replies."""
 
     def __init__(
         self,
@@ -156,10 +156,10 @@ class TaskManager:
             on_lost=self._lost,
         )
         self._closing = False
-        self.kept: Sequence[str] = ()  # markers of the sessions that outlive this server
+        self.kept: Sequence[str] = ()  # markers of the sessions that survive this server
 
     async def load(self) -> Stored:
-        """All that an earlier server has left of this agent; the store must be open."""
+        """The stored state of this agent from an earlier server. The store must be open."""
         agent, fences = self._tasks.agent, dict[ContextKey, Fence]()
         contexts, tasks = await self._store.contexts(agent), await self._tasks.restore()
         for key in (*(saved.context for saved in contexts), *(task.context for task, _ in tasks)):
@@ -169,16 +169,16 @@ class TaskManager:
         return Stored(contexts, tasks, await self._store.sessions(agent), fences)
 
     async def _claim(self, key: ContextKey) -> Fence:
-        """The right to write the context. Raises Unavailable if another server has it."""
+        """Claim the right to write the context. Raises Unavailable if another server has it."""
         fence = await self._store.claim(key, NODE, math.inf)
         if fence is None:
             raise Unavailable("Another server works in this context; try again in a moment.")
         return fence
 
     def restore(self, stored: Stored, reattach: bool) -> set[str]:
-        """Continue the work of an earlier server: tasks that had not begun are begun now, and
-        running ones go on where their CLIs are, if `reattach`. Returns the ids of the sessions that
-        are used again."""
+        """Continue the work of an earlier server. Tasks that had not begun begin now. With
+        `reattach`, running tasks continue with their running CLIs. Returns the ids of the sessions
+        that are used again."""
         for saved in stored.contexts:
             start = readable(SessionStart, saved.start)
             if start:
@@ -203,8 +203,8 @@ class TaskManager:
         return kept
 
     def warm_up(self) -> None:
-        """Have sessions ready from now on; nothing of an earlier server is left by now, and its
-        clients may come back."""
+        """Start sessions ahead of their tasks from now on. Call it after the work of an earlier
+        server is restored: its clients may return from now on."""
         self._warm.begin()
         for record in self._tasks.unfinished():
             if not record.task.question:
@@ -213,7 +213,7 @@ class TaskManager:
     # --- operations ----------------------------------------------------------------------------
 
     async def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
-        """Begin a task, or answer the question of one. Raises RequestError."""
+        """Begin a task, or answer the question of a task. Raises RequestError."""
         message = params.message
         self._check_available()
         async with self._idempotency.reserve(principal.id, message) as reserved:
@@ -223,7 +223,7 @@ class TaskManager:
                 return Sent(known, known.log.last, again=True)
             named = await self._named(message, principal)
             async with self._claimed(self._context_of(named, message, principal)) as fence:
-                # From here to Context.submit() nothing is awaited, so that nothing else happens.
+                # No await from here to Context.submit(), so that no other code runs in between.
                 self._check_available()
                 message = self._agent.attachments.check(message, principal.workspaces)
                 request = _Request(replace(params, message=message), principal, reserved, fence)
@@ -232,7 +232,7 @@ class TaskManager:
     def _context_of(
         self, named: TaskHandle | None, message: Message, principal: Principal
     ) -> ContextKey:
-        """The context of the task that the message names, or else its own, which may be new."""
+        """The context of the named task, or else the context of the message, which may be new."""
         if named:
             return named.context
         context_id = message.context_id or str(uuid.uuid4())
@@ -240,7 +240,7 @@ class TaskManager:
 
     @asynccontextmanager
     async def _claimed(self, key: ContextKey) -> AsyncIterator[Fence]:
-        """The right to write the context. A context that was not begun keeps none."""
+        """Hold the right to write the context. Release it if the context was not begun."""
         fence = await self._claim(key)
         try:
             yield fence
@@ -249,14 +249,14 @@ class TaskManager:
                 await self._store.release(fence)
 
     def _check_available(self) -> None:
-        """Raises Unavailable."""
+        """Raises Unavailable if the server shuts down or cannot write."""
         if self._closing:
             raise Unavailable("The server is shutting down; try again in a moment.")
         if self._store.problem:
             raise Unavailable("The server cannot write anything down now; try again in a moment.")
 
     async def _named(self, message: Message, principal: Principal) -> TaskHandle | None:
-        """The task that the message names, or that asks in the context that it names."""
+        """The task that the message names, or the task with a question in the named context."""
         if message.task_id is not None:
             return await self.get(message.task_id, principal)
         context = self._contexts.get(self._context_of(None, message, principal).name)
@@ -266,7 +266,7 @@ class TaskManager:
         return await self.get(asking.task.id, principal)
 
     def _begin(self, message: Message, request: _Request) -> Sent:
-        """A task of its own for `message`, or its place in the turn that runs."""
+        """Begin a task for `message`, or add the message to the running turn."""
         params, principal = request.params, request.principal
         authorize(principal, "run")
         options = self._options(message, params)
@@ -281,7 +281,14 @@ class TaskManager:
             options.on_disconnect or self._policy.on_disconnect
         )
         now = datetime.now(UTC)
-        task = Task(str(uuid.uuid4()), context.id, now, thoughts, principal.id, attended)
+        task = Task(
+            str(uuid.uuid4()),
+            context.id,
+            now,
+            show_thoughts=thoughts,
+            owner=principal.id,
+            attended=attended,
+        )
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
         record = TaskHandle(task, self._tasks.agent, fence=request.fence)
@@ -289,13 +296,13 @@ class TaskManager:
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(record, message)
-        self._audience.leave(record)  # until its client listens
+        self._audience.leave(record)  # start the timer until its client listens
         return Sent(record, 0)
 
     async def get(
         self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read"
     ) -> TaskHandle:
-        """The task, which the client now knows. Raises Forbidden and TaskNotFound."""
+        """The task; the client knows it from now on. Raises Forbidden and TaskNotFound."""
         record = await self._tasks.find(task_id)
         authorize(principal, scope, task_id, record.task.owner if record else None)
         assert record
@@ -314,7 +321,7 @@ class TaskManager:
     async def subscribe(
         self, task_id: str, again: bool, principal: Principal = OPERATOR
     ) -> TaskHandle:
-        """`again`: the client resumes a stream that broke, maybe at its very end."""
+        """`again`: the client resumes a broken stream, which may have ended already."""
         record = await self.get(task_id, principal)
         if record.task.state.terminal and not again:
             text = f"The task is {record.task.state.value}: nothing more will come. Get it instead."
@@ -322,11 +329,11 @@ class TaskManager:
         return record
 
     def listen(self, record: TaskHandle) -> AbstractContextManager[Listener]:
-        """As long as a client listens to the task; the listener says whether it has left."""
+        """The context in which a client listens; the listener shows whether the client left."""
         return self._audience.listen(record)
 
     async def settled(self, sent: Sent) -> None:
-        """Until the task has ended or waits for the client, looking from the message on."""
+        """Wait until the task, after this message, has ended or waits for the client."""
         if sent.again and sent.record.task.state.interrupted:
             return
         async for batch in sent.record.log.follow(sent.after, pause=3600.0):
@@ -335,8 +342,8 @@ class TaskManager:
                     return
 
     async def begin(self, record: TaskHandle, pause: float) -> AsyncIterator[None]:
-        """Until it is known whether the agent replies with a Message, which only some may do; an
-        item each time that `pause` seconds have passed."""
+        """Wait until the kind of the reply is known: only some agents may reply with a Message.
+        Yields each time that `pause` seconds have passed."""
         loop = asyncio.get_running_loop()
         end = loop.time() + REPLY_WITHIN
         while self._may_reply(record) and record.log.visible < 1 and loop.time() < end:
@@ -349,13 +356,14 @@ class TaskManager:
             self._show(record)
 
     def _may_reply(self, record: TaskHandle) -> bool:
-        """Whether a Message may take the task's place soon: what waits its turn is a task."""
+        """Whether a Message may replace the task soon. A task in the queue stays a task."""
         context = self._contexts.get(record.context.name)
         return self._adapter.may_reply and context is not None and not context.waits(record)
 
     async def close(self, drain: float, keep: bool = False) -> None:
-        """Take no more messages; give the agents that work `drain` seconds, then end everything,
-        or `keep` for another server what can outlive this one (see `kept`)."""
+        """Accept no more messages, and wait up to `drain` seconds for the working agents. Then end
+        all tasks and sessions. With `keep`, leave the sessions that can survive this server to
+        another server (see `kept`)."""
         self._closing = True
         self._audience.close()
         cooling = asyncio.create_task(self._warm.close())
@@ -383,34 +391,34 @@ class TaskManager:
         return self._pool.quotas
 
     def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` told of every status of every task, from now on."""
+        """Call `watcher` with every status update of every task from now on."""
         self._watchers.append(watcher)
 
     def figures(self) -> dict[str, int]:
-        """For GET /health: tasks that have not ended, contexts that are known, and, if there are to
-        be any, sessions that wait for one."""
+        """Numbers for GET /health: unfinished tasks, known contexts and, if prewarming is
+        configured, sessions that are ready for a task."""
         known = {"tasks": len(self._tasks.unfinished()), "contexts": len(self._contexts)}
         return {**known, "warm": self._warm.ready} if self._agent.warm.number else known
 
     def kill(self) -> None:
-        """End every process at once, without waiting for any."""
+        """End every process immediately, without waiting."""
         self._warm.kill()
         for context in self._contexts.values():
             context.lease.kill()
 
     def _abandon(self, record: TaskHandle) -> None:
-        """Its client has gone for good."""
+        """Cancel the task, because its client did not return in time."""
         self._agent.audit.note("cancel", record.task, "bridge", by="disconnect")
         text = (
-            f"Canceled: its client was gone for {self._policy.grace:g} s, and nobody else followed "
-            "it (BRIDGE_ON_DISCONNECT)."
+            f"Canceled: no client followed the task for {self._policy.grace:g} s "
+            "(BRIDGE_ON_DISCONNECT)."
         )
         self._contexts[record.context.name].cancel(record, text)
 
-    # --- parts of them -------------------------------------------------------------------------
+    # --- parts of the operations ---------------------------------------------------------------
 
     def _options(self, message: Message, params: SendParams) -> Options:
-        """What the client asks for in metadata. Raises InvalidParams."""
+        """The choices of the client in the metadata. Raises InvalidParams."""
         return read_options(
             message.metadata, params.metadata, adapter=self._adapter, models=self._policy.models
         )
@@ -442,14 +450,14 @@ class TaskManager:
         return sent
 
     def _accepted(self, record: TaskHandle, request: _Request) -> Sent:
-        """The message belongs to a task that is there."""
+        """Assign the message to an existing task."""
         self._store.append(request.reserved.accept(record.task.id), fence=record.fence)
         return Sent(record, record.log.last)
 
     def _begin_next(self, task: Task, message: Message, request: _Request) -> Sent:
-        """The message names a task that asks nothing: it is for the turn after that one."""
+        """Begin the next turn with a message that names a task without a question."""
         if task.owner != request.principal.id:
-            text = "The task asks nothing, and only its owner can go on with its conversation."
+            text = "The task has no open question. Only its owner can continue the conversation."
             raise UnsupportedOperation(text)
         named = replace(message, task_id=None, context_id=task.context_id)
         return self._begin(named, request)
@@ -514,7 +522,7 @@ class TaskManager:
             raise UnsupportedOperation(f"{text} (BRIDGE_MAX_TASKS_PER_CONTEXT).")
 
     def _check_same(self, context: Context, options: Options) -> None:
-        """What a conversation began with stays as it is. Raises InvalidParams."""
+        """The options of a context cannot change. Raises InvalidParams if `options` differ."""
         if (
             options.cwd is not None
             and self._workspaces.resolve(options.cwd) != context.lease.start.cwd
@@ -532,11 +540,11 @@ class TaskManager:
             watcher(record, updates)
         if updates[-1].state.terminal:
             expiring = asyncio.create_task(self._expire())
-            self._background.add(expiring)  # the loop itself keeps no task alive
+            self._background.add(expiring)  # the loop holds only weak references
             expiring.add_done_callback(self._background.discard)
 
     def _lost(self, record: TaskHandle) -> None:
-        """Another server owns the context of the task by now."""
+        """Abandon the context of the task, because another server owns it."""
         self._tasks.remove(record.task.id)
         context = self._contexts.pop(record.context.name, None)
         if context is None:
@@ -549,7 +557,7 @@ class TaskManager:
         closing.add_done_callback(self._background.discard)
 
     async def _expire(self) -> None:
-        """Remove the finished tasks that are too many, too old or too large."""
+        """Remove the finished tasks that exceed the limits of number, age or size."""
         retention = replace(self._policy.retention, agent=self._tasks.agent)
         for task_id in await self._store.expired(retention, micros(datetime.now(UTC))):
             head = await self._store.head(task_id)
@@ -566,7 +574,7 @@ class TaskManager:
     def _finished(self, record: TaskHandle) -> None:
         self._pool.quotas.ended(record.task.owner)
         if record.task.reply and not record.shown:
-            self._remove(record.task.id)  # a Message stands for the task
+            self._remove(record.task.id)  # a Message replaces the task
             if self._notifier:
                 self._notifier.leave(record.task.id)
         else:
@@ -584,6 +592,6 @@ class TaskManager:
 
 
 def _names_question(message: Message) -> bool:
-    """Whether it can be nothing but an answer, for which it may be too late."""
+    """Whether the message can only be an answer. The answer may be too late."""
     found = (part.data for part in message.parts if isinstance(part, DataPart))
     return any(isinstance(data, dict) and "questionId" in data for data in found)

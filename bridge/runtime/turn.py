@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 
 class Turn:
-    """`prompt` begins the turn; `left` is the session in which an earlier server has begun it.
-    `active`: it has begun, and has not ended."""
+    """`prompt` begins the turn. `left` is the session in which an earlier server began the turn.
+    `active`: the turn has begun and has not ended."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Turn:
             try:
                 await (self._resume(self.left) if self.left else self._begin())
             except (LaunchError, OSError):
-                self._agent.check(self._lease.start.cwd)  # which may be the cause
+                self._agent.check(self._lease.start.cwd)  # the directory may be the cause
                 raise
         except Exception as error:
             self.apply(_failure(error, self.record.task.id))
@@ -137,14 +137,14 @@ class Turn:
         await session.run(begin, self._receive, self.prompted)
 
     def prompted(self) -> None:
-        """The CLI has the prompt. A task that a direct reply may replace is not shown before the
-        agent says something, unless a client knows it already."""
+        """The CLI has the prompt. A task that a direct reply may replace stays hidden until the
+        first output of the agent, unless a client already knows the task."""
         unknown = self._agent.replies and not self.record.shown
         if self.record.task.state is TaskState.SUBMITTED and not unknown:
             self.apply(Prompted())
 
     async def _live_session(self) -> Session | None:
-        """The idle session, or a new one as soon as there is a slot. None: the task has ended."""
+        """The idle session, or a new session when a slot is free. None: the task has ended."""
         await self._lease.prepare(self._agent.attachments.folder(self._lease.key))
         if self._lease.session is None:
             while (delay := self._lease.resume_delay()) and not self.ended:
@@ -162,8 +162,8 @@ class Turn:
         self.apply(Queued(ahead, answers))
 
     async def _ask_for_trust(self) -> None:
-        """Ask whether the CLI may use the project files. The task fails if the CLI cannot be kept
-        from using them."""
+        """Ask whether the CLI may use the project files. Without permission, the task fails if the
+        bridge cannot prevent their use."""
         task, cwd = self.record.task, self._lease.start.cwd
         if self._lease.start.trusted is None and not self.ended:
             question = self._questions.project_question(cwd)
@@ -201,7 +201,7 @@ class Turn:
             self._settle(question, answer)
 
     def apply(self, *events: Event) -> None:
-        """Let `events` happen to the task."""
+        """Apply `events` to the task."""
         session, record = self._lease.session, self.record
         self._recorder.record(record, events, read=self._lease.read if self.active else None)
         if session:
@@ -222,7 +222,7 @@ class Turn:
         self._lease.recheck()
 
     def answer(self, message: Message, by: str) -> None:
-        """`message` is for the open question, by the principal of that id."""
+        """Give `message` of the principal with the id `by` to the open question."""
         question = self.record.task.question
         assert question
         read = self._questions.read(self.record.task, message, by=by, now=datetime.now(UTC))
@@ -232,7 +232,7 @@ class Turn:
             self.apply(read)
 
     def steer(self, message: Message) -> None:
-        """`message` joins the turn."""
+        """Add `message` to the turn."""
         session, task = self._lease.session, self.record.task
         prompt = Prompt.of(replace(message, task_id=task.id, context_id=task.context_id))
         given = session.told("steer", prompt.message) if session else None
@@ -241,7 +241,7 @@ class Turn:
             self._give(session, given, partial(session.steer, prompt))
 
     def _settle(self, question: Question, answer: Answer, *events: Event) -> None:
-        """Let `events` happen, and give the CLI the answer to its question."""
+        """Apply `events`, and give the CLI the answer to its question."""
         session = self._lease.session
         if question.id == PROJECT_CONFIG and not session:
             self._lease.trust(allows(answer))
@@ -251,8 +251,8 @@ class Turn:
             self._give(session, given, partial(session.answer, question, answer))
 
     def _give(self, session: Session, given: AdapterInput, give: Callable[[], None]) -> None:
-        """Give the CLI an input, after the commit of it: no server gives it twice. The output
-        waits meanwhile, so that the recorded position stays exact."""
+        """Give the CLI an input after its commit, so that no server gives it twice. Reading pauses
+        until then, so that the recorded position of the output stays exact."""
 
         def then() -> None:
             if not self.ended:
@@ -264,7 +264,7 @@ class Turn:
         self._recorder.record_input(self.record, given, session_id=session_id, then=then)
 
     def _watch(self) -> None:
-        """Limit the time of the open question."""
+        """Start or stop the timer of the open question."""
         question = self.record.task.question
         if question is self._questions.watched:
             return
@@ -288,7 +288,7 @@ class Turn:
 
 
 def _failure(error: Exception, task_id: str) -> Failed:
-    """The end of a task whose turn raised `error`."""
+    """The end of a task after its turn raised `error`."""
     match error:
         case WorkspaceError():
             log.warning(str(error), extra={"task": task_id})
