@@ -16,10 +16,10 @@ from bridge.session.session import Limits, Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFactory:
-    """`adapter` makes the adapter of each session. `environment` is that of the CLI. The markers of
-    this server's processes begin with `markers`. `spools`: the folder for the streams of sessions
-    that survive the server; None for pipes. `sandbox`: the boundary of each CLI process; None for
-    no boundary. `secrets` are redacted from the output."""
+    """`adapter` makes the adapter of each session. `environment`: the variables of the CLI. The
+    markers of this server's processes begin with `markers`. `spools`: the folder for the streams of
+    sessions that survive the server; None for pipes. `sandbox`: the boundary of each CLI process;
+    None for no boundary. `secrets` are redacted from the output."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
@@ -31,8 +31,8 @@ class SessionFactory:
     secrets: Secrets = NO_SECRETS
 
     def make(self, start: SessionStart, session_id: str | None = None) -> Session:
-        """A session whose process is not started yet. `session_id`: the id that an earlier server
-        gave it; None for a new one. Raises LaunchError."""
+        """A session with a process that is not started yet. `session_id`: the id from an earlier
+        server; None for a new session. Raises LaunchError."""
         session_id = session_id or uuid.uuid4().hex
         trusted = self.config.project_config or start.trusted is True
         adapter = self.adapter(replace(self.config, project_config=trusted), start)
@@ -49,4 +49,12 @@ class SessionFactory:
                 text = f"cannot make a folder for temporary files: {error.strerror}"
                 raise LaunchError(text) from error
         marker = f"{self.markers}{session_id}"
-        return Session(adapter, environment, self.limits, marker, spool, rules, self.secrets)
+        return Session(
+            adapter,
+            environment,
+            self.limits,
+            marker,
+            spool=spool,
+            rules=rules,
+            secrets=self.secrets,
+        )

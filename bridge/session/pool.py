@@ -1,7 +1,7 @@
-"""The places for live sessions: how many there are, and who comes next.
+"""The slots for live sessions, and the queue for them.
 
-A session that waits for a person has no place: it neither counts against the limit nor against its
-principal's quota. Such sessions have a limit of their own.
+A session that waits for a person has no slot. It counts neither against the limit nor against the
+quota of its principal. Such sessions have a separate limit.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Protocol
 
 from bridge.auth.quotas import Quotas
 
-WAITING_PER_SESSION = 4  # default of the limit of sessions that wait, for each session at work
-ANNOUNCE_EVERY = 0.2  # seconds between two rounds in which waiting tasks are told their position
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between two updates of one task; each doubles
+WAITING_PER_SESSION = 4  # default limit of sessions that wait for a person, per slot
+ANNOUNCE_EVERY = 0.2  # seconds between two rounds of position updates
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between two updates of one task; doubles each time
 
 
 class Holder(Protocol):
-    """Who needs a place: a context, or a session that waits for one (see session/prewarm.py).
-    `idle`: its session is warm, and has nothing to do."""
+    """A user of a slot: a context, or a prewarmed session (see session/prewarm.py). `idle`: its
+    session is live, and has no task."""
 
     @property
     def owner(self) -> str: ...
@@ -33,11 +33,11 @@ class Holder(Protocol):
     def idle(self) -> bool: ...
 
     async def close(self) -> None:
-        """Give up the session, and the place."""
+        """End the session, and release the slot."""
 
 
 class Use(Enum):
-    """What a session with a holder in the pool does."""
+    """The state of a session that has a holder in the pool."""
 
     WORKING = "working"
     IDLE = "idle"
@@ -45,18 +45,18 @@ class Use(Enum):
 
 
 Announce = Callable[[int, int], None]
-"""Told how many tasks are ahead of this one, and how many sessions wait for answers."""
+"""Called with the number of tasks ahead, and the number of sessions that wait for answers."""
 
 
 class _Waiter:
-    """Who waits for a place. `number` tells who came first. `announce` is called when the position
-    has changed, in growing intervals."""
+    """A holder that waits for a slot. `number` is the order of arrival. `announce` is called when
+    the position has changed, in growing intervals."""
 
     __slots__ = ("_announce", "_called", "_due", "_known", "_pause", "number", "parked")
 
     def __init__(self, number: int, announce: Announce) -> None:
         self.number = number
-        self.parked = False  # there was no place for it
+        self.parked = False  # no slot was free for it
         self._called = asyncio.Event()
         self._announce = announce
         self._known: tuple[int, int] | None = None
@@ -64,17 +64,17 @@ class _Waiter:
         self._pause = FIRST_PAUSE
 
     def call(self) -> None:
-        """It shall look again."""
+        """Wake the waiter, so that it checks for a slot again."""
         self._called.set()
 
     async def wait(self) -> None:
-        """Until it is called, or not at all if that has happened since the last time."""
+        """Wait for a call. Returns immediately after a call since the last wait."""
         await self._called.wait()
         self._called.clear()
 
     def tell(self, ahead: int, answers: int, now: float) -> float:
-        """Announce the position if it has changed and an update is due. Returns the time at which
-        the next one is; infinity where none is needed."""
+        """Announce the position if it has changed and an update is due. Returns the time of the
+        next update; infinity if none is necessary."""
         if not self.parked or self._known == (ahead, answers):
             return math.inf
         if now >= self._due:
@@ -86,10 +86,10 @@ class _Waiter:
 
 
 class SessionPool:
-    """The places for live sessions, and what else principals share. Whoever has none waits its
-    turn for one; a warm but idle session gives up its place to whoever waits, a spare one first.
-    The turn is that of the principal for whom the fewest work, and only whose turn it is is
-    woken. `waiting_limit`: how many sessions may wait for a person."""
+    """The slots for live sessions, and the quotas of principals. A holder without a slot waits in a
+    queue. An idle session is evicted for a waiting holder, a spare session first. The next slot
+    goes to the principal with the fewest working sessions, and only its holder is woken.
+    `waiting_limit`: the maximum number of sessions that wait for a person."""
 
     def __init__(
         self, limit: int, quotas: Quotas | None = None, waiting_limit: int | None = None
@@ -98,19 +98,19 @@ class SessionPool:
         self._limit = limit
         self._waiting_limit = waiting_limit or WAITING_PER_SESSION * limit
         self._holders: dict[Holder, Use] = {}
-        self._working: Counter[str] = Counter()  # how many of them do, by owner
-        # Of those that wait for a person: since when, and what answers for the person.
+        self._working: Counter[str] = Counter()  # number of working holders, by owner
+        # For each holder that waits for a person: since when, and the callback that gives up.
         self._waiting: dict[Holder, tuple[datetime, Callable[[], None]]] = {}
-        self._spares: dict[Holder, None] = {}  # hold one each as long as nobody else needs it
-        self._queues: dict[str, OrderedDict[Holder, _Waiter]] = {}  # by owner; the first one first
+        self._spares: dict[Holder, None] = {}  # each holds a slot that no other holder needs
+        self._queues: dict[str, OrderedDict[Holder, _Waiter]] = {}  # by owner; in order of arrival
         self._numbers = count()
         self._changed: asyncio.Future[None] | None = None
-        self._closing: asyncio.Task[None] | None = None  # of idle sessions beyond the limit
+        self._closing: asyncio.Task[None] | None = None  # closes idle sessions above the limit
         self._announcing: asyncio.TimerHandle | None = None
-        self._announced = -math.inf  # when the last round was
+        self._announced = -math.inf  # time of the last round
 
     def figures(self) -> Mapping[str, int | bool]:
-        """How much is in use, for GET /health. `queued`: tasks that wait for a place."""
+        """The used slots, for GET /health. `queued`: tasks that wait for a slot."""
         working = self._working.total()
         return {
             "working": working,
@@ -128,14 +128,14 @@ class SessionPool:
         spare: Callable[[], bool] = lambda: False,
         announce: Announce = lambda ahead, answers: None,
     ) -> None:
-        """Wait for a place; come back without one when it is `wanted` no more (see recheck). Where
-        there is a `spare` session for it, its place will do: it must be taken at once. `announce`
-        is told the position in the queue."""
+        """Wait for a slot. Returns without a slot when it is no longer `wanted` (see recheck). If
+        there is a `spare` session for the holder, the slot of that session is enough; the caller
+        must take the session immediately. `announce` gets the position in the queue."""
         if self._holders.get(holder) is Use.WORKING:
             return
         if holder in self._holders and self._may_work(holder.owner) and wanted():
-            # Else two could wait for each other: whoever has the turn, for this place to be given
-            # up, which it is not as long as somebody wants it; and this one for its turn.
+            # Otherwise two holders could wait for each other: the next holder for this slot, and
+            # this holder for its turn. A slot is not released while a task wants it.
             self._hold(holder, Use.WORKING)
             return
         waiter = _Waiter(next(self._numbers), announce)
@@ -146,7 +146,7 @@ class SessionPool:
                 if self._next() is waiter and await self._make_room(holder, spare):
                     if self._may_work(holder.owner):
                         break
-                    self._notify()  # the room is somebody else's
+                    self._notify()  # the free slot is for another holder
                 waiter.parked = True
                 self._announce_soon()
                 await waiter.wait()
@@ -159,14 +159,14 @@ class SessionPool:
             self._notify()
 
     def recheck(self, holder: Holder) -> None:
-        """It may want a place no more, if it waits for one."""
+        """Wake a waiting holder, which may no longer want a slot."""
         queue = self._queues.get(holder.owner)
         if queue and holder in queue:
             queue[holder].call()
 
     def _next(self) -> _Waiter | None:
-        """Whose turn it is; None where all who wait have as many at work as they may. Who has a
-        session needs no room, and so comes first: others may wait for its place."""
+        """The waiter that is next; None if all waiting principals have reached their quotas. A
+        holder with a session is first: it needs no free slot, and others may wait for its slot."""
         waiting = [
             (holder not in self._holders, self._working[owner], waiter.number, waiter)
             for owner, queue in self._queues.items()
@@ -176,7 +176,7 @@ class SessionPool:
         return min(waiting)[3] if waiting else None
 
     def _first(self, queue: OrderedDict[Holder, _Waiter]) -> tuple[Holder, _Waiter]:
-        """Of one principal."""
+        """The first waiter of one principal. A holder with a session is first."""
         first = next(iter(queue.items()))
         return next((one for one in queue.items() if one[0] in self._holders), first)
 
@@ -187,22 +187,22 @@ class SessionPool:
         return self.quotas.of(owner).running or math.inf
 
     def claim(self, holder: Holder) -> None:
-        """Its session is alive already, and works."""
+        """Give a slot to a holder with a session that is live and works."""
         self._hold(holder, Use.WORKING)
 
     # --- sessions that wait for a person -------------------------------------------------------
 
     def ask(self, holder: Holder, since: datetime, give_up: Callable[[], None]) -> None:
-        """The session waits for a person. Where too many do, `give_up` of the one that has waited
-        for longest is called, which answers for the person. A question that is asked before there
-        is a session needs no place."""
+        """The session waits for a person. If too many sessions do, the pool calls `give_up` of the
+        session with the longest wait, which answers for the person. A question before the start
+        of the session needs no slot."""
         if holder not in self._holders:
             return
         self._let_go(holder)
         self._holders[holder] = Use.WAITING
         self._waiting[holder] = since, give_up
         self._notify()
-        if len(self._waiting) > self._waiting_limit:  # later: this may be in the midst of an event
+        if len(self._waiting) > self._waiting_limit:  # later: an event may be in progress
             asyncio.get_running_loop().call_soon(self._give_up_oldest)
 
     def _give_up_oldest(self) -> None:
@@ -211,14 +211,14 @@ class SessionPool:
             self._waiting[oldest][1]()
 
     def resume(self, holder: Holder) -> None:
-        """The session waits for nobody any more. It works at once, even beyond the limit: its
-        process exists, and the person has waited already."""
+        """The session no longer waits for a person. It works immediately, even above the limit: its
+        process exists, and the person has already waited."""
         if holder in self._waiting:
             self._hold(holder, Use.WORKING)
             self._shrink()
 
     def _shrink(self) -> None:
-        """Close idle sessions, where there are more than the limit."""
+        """Close idle sessions if the number of sessions is above the limit."""
         if self._excess > 0 and (self._closing is None or self._closing.done()):
             self._closing = asyncio.create_task(self._close_excess())
 
@@ -231,18 +231,18 @@ class SessionPool:
 
     @staticmethod
     async def _close_idle(one: Holder) -> None:
-        if one.idle:  # which may have changed since it was chosen
+        if one.idle:  # may have changed since the selection
             await one.close()
 
     def _idle(self) -> Iterator[Holder]:
-        """The sessions to give up: spare ones first, then those that are idle for longest."""
+        """The sessions to evict: spare sessions first, then the longest idle sessions."""
         return (one for one in chain(self._spares, self._holders) if one.idle)
 
-    # --- places --------------------------------------------------------------------------------
+    # --- slots ---------------------------------------------------------------------------------
 
     async def vacate(self) -> bool:
-        """Whether there is a place that nobody waits for; if need be the one of who has been idle
-        for longest, as long as that leaves no fewer of those than there are spare sessions then."""
+        """Whether a slot is free and no holder waits for it. If necessary, evict the longest idle
+        session, provided that afterwards idle sessions are not fewer than spare sessions."""
         if self._full and self._next() is None:
             idle = [one for one in self._holders if one.idle]
             if len(idle) > len(self._spares) + 1:
@@ -250,7 +250,7 @@ class SessionPool:
         return not self._full and self._next() is None
 
     def lend(self, spare: Holder) -> None:
-        """Give a spare session such a place, until somebody needs it."""
+        """Give a spare session a vacated slot, until another holder needs it."""
         self._spares[spare] = None
 
     def leave(self, holder: Holder) -> None:
@@ -259,7 +259,7 @@ class SessionPool:
         self._notify()
 
     def rest(self, holder: Holder) -> None:
-        """Its session has nothing to do: it is now the last to be given up."""
+        """Mark the holder's session as idle. It is now the last to be evicted."""
         if holder in self._holders:
             self._hold(holder, Use.IDLE)
             self._shrink()
@@ -279,7 +279,7 @@ class SessionPool:
                 del self._working[holder.owner]
 
     def _notify(self) -> None:
-        """There may be a place, or another's turn."""
+        """Wake the next waiter: a slot may be free, or the order may have changed."""
         following = self._next()
         if following:
             following.call()
@@ -290,7 +290,7 @@ class SessionPool:
 
     @property
     def _excess(self) -> int:
-        """How many sessions there are beyond the limit; negative where there is room."""
+        """The number of sessions above the limit; negative if slots are free."""
         return len(self._holders) - len(self._waiting) + len(self._spares) - self._limit
 
     @property
@@ -298,7 +298,7 @@ class SessionPool:
         return self._excess >= 0
 
     async def _make_room(self, holder: Holder, spare: Callable[[], bool]) -> bool:
-        if holder in self._holders:  # its session is warm
+        if holder in self._holders:  # its session is live
             return True
         if self._full and not spare():
             idle = next(self._idle(), None)
@@ -307,16 +307,16 @@ class SessionPool:
         return not self._full or (self._excess == 0 and spare())
 
     async def changed(self) -> None:
-        """Until a place may be free that was not."""
+        """Wait until another slot may be free."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
-    # --- what waiting tasks are told -----------------------------------------------------------
+    # --- position updates of waiting tasks -----------------------------------------------------
 
     def _announce_soon(self, earliest: float = 0.0) -> None:
-        """Have a round, not before the time `earliest`. Rounds have a pause between them, since
-        each costs as much as there are waiting tasks."""
+        """Schedule a round, not before the time `earliest`. Rounds have a pause between them,
+        because the cost of a round grows with the number of waiting tasks."""
         if not self._queues:
             return
         loop = asyncio.get_running_loop()
@@ -336,7 +336,7 @@ class SessionPool:
             self._announce_soon(min(due))
 
     def _in_order(self) -> list[_Waiter]:
-        """Who waits for a place, in the order of their turns as long as nobody's work ends."""
+        """The waiters, in the order of their turns if no working session ends."""
         ranked = [
             (rank >= self._most(owner), holder not in self._holders, rank, waiter.number, waiter)
             for owner, queue in self._queues.items()

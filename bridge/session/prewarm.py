@@ -1,7 +1,7 @@
 """CLIs that are started ahead of the first task of a new context.
 
 They use free slots of the pool and are evicted first. Their output waits in its pipe, and their
-handshake for the first prompt: a context that takes one has a session like any other.
+handshake waits for the first prompt. A context that takes one gets an ordinary session.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bridge.workspace.project_config import TRUSTING, Trust, state
 
 log = logging.getLogger(__name__)
 
-MAX_AGE = 900.0  # seconds: login, settings and workspace change, and the CLI has read them
-LOOK_AGAIN = 60.0  # seconds between two looks at the files of the workspace
-LONGEST_PAUSE = 600.0  # seconds between two attempts to start a CLI that does not stay
+MAX_AGE = 900.0  # seconds; login, settings and workspace may change after the CLI read them
+LOOK_AGAIN = 60.0  # seconds between two checks of the workspace files
+LONGEST_PAUSE = 600.0  # seconds between two attempts to start a CLI that exits
 # Instructions and the state of git: Claude Code reads both within a second of its start.
 READ_AT_START = (
     *("*.md", ".*/*.md", ".*/rules/**/*.md"),
@@ -35,8 +35,8 @@ READ_AT_START = (
 
 @dataclass(frozen=True, slots=True)
 class PrewarmPlan:
-    """`number`: of sessions to keep ready. `files`: patterns of the files in the workspace that the
-    CLI reads at its start, besides READ_AT_START."""
+    """`number`: the number of sessions to keep ready. `files`: patterns of the workspace files that
+    the CLI reads at its start, in addition to READ_AT_START."""
 
     number: int = 0
     files: tuple[str, ...] = ()
@@ -46,8 +46,8 @@ NOTHING = PrewarmPlan()
 
 
 class PrewarmedSession:
-    """A session without a task, until it is taken or ends. `ended` is called at its end, unless it
-    is taken; `problem` is the cause, empty for an intended end."""
+    """A session without a task, until a context takes it or it ends. `ended` is called at its end,
+    unless a context took it. `problem` is the cause; empty for an intended end."""
 
     owner = ""
     idle = True
@@ -71,18 +71,18 @@ class PrewarmedSession:
 
     @property
     def fresh(self) -> bool:
-        """Whether the workspace is as it was at the start of the CLI."""
+        """Whether the workspace files are unchanged since the start of the CLI."""
         try:
             return state(self.start.cwd, self._files) == self._seen
         except OSError:
             return False
 
     def fits(self, start: SessionStart) -> bool:
-        """Whether a session with this start would differ in the id of its conversation only."""
+        """Whether a session with this start would only have another id of its conversation."""
         return self.session.healthy and _launch(start) == _launch(self.start) and self.fresh
 
     def take(self) -> None:
-        """The caller owns the session."""
+        """Transfer the ownership of the session to the caller."""
         self._taken = True
         self._life.cancel()
 
@@ -106,10 +106,10 @@ class PrewarmedSession:
 
     def _wait(self) -> None:
         self.session.pause(True)
-        self.session.waiting(True)  # the time limits of a turn do not count
+        self.session.waiting(True)  # the time limits of a turn do not apply
 
     def _receive(self, events: Sequence[AgentEvent | TimedOut]) -> None:
-        for event in events:  # of a CLI that has ended
+        for event in events:  # from a CLI that has exited
             if isinstance(event, Failed):
                 self.problem = self.problem and event.text
 
@@ -138,8 +138,8 @@ class Prewarm:
         self._files = (*plan.files, *READ_AT_START)
         self._trust = trust
         self._sessions: list[PrewarmedSession] = []
-        self._failures = 0  # in a row
-        self._earliest = 0.0  # when the next one is started, by the loop's clock
+        self._failures = 0  # consecutive
+        self._earliest = 0.0  # earliest time of the next start, by the clock of the loop
         self._worker: asyncio.Task[None] | None = None
 
     @property
@@ -155,7 +155,7 @@ class Prewarm:
         return any(one.fits(start) for one in self._sessions)
 
     def take(self, start: SessionStart) -> PrewarmedSession | None:
-        """A session that fits, if there is one. It has no slot any more, and is the caller's."""
+        """A session that fits, or None. It no longer has a slot, and the caller owns it."""
         found = next((one for one in self._sessions if one.fits(start)), None)
         if found:
             self._failures = 0
@@ -165,14 +165,14 @@ class Prewarm:
         return found
 
     async def close(self) -> None:
-        """End all of them, and start none any more."""
+        """End all sessions, and start no more."""
         if self._worker:
             self._worker.cancel()
             await asyncio.wait([self._worker])
         await asyncio.gather(*(one.close() for one in self._sessions))
 
     def kill(self) -> None:
-        """End their processes at once, without waiting."""
+        """End all processes immediately, without waiting."""
         for one in self._sessions:
             one.session.kill()
 
@@ -188,7 +188,7 @@ class Prewarm:
                 continue
             try:
                 self._start()
-            except Exception as error:  # of an adapter, or of the directory
+            except Exception as error:  # from an adapter, or from the directory
                 self._fail(str(error))
 
     def _due(self) -> bool:
@@ -211,7 +211,7 @@ class Prewarm:
         self.pool.leave(one)
 
     def _fail(self, problem: str) -> None:
-        """Try again after a pause that grows. The operator is told once."""
+        """Retry after a pause that grows. Log the first failure only."""
         self._failures += 1
         pause = min(2.0**self._failures, LONGEST_PAUSE)
         self._earliest = asyncio.get_running_loop().time() + pause
@@ -221,5 +221,5 @@ class Prewarm:
 
 
 def _launch(start: SessionStart) -> SessionStart:
-    """The members that make a difference to a session that begins a conversation."""
+    """The start with only the members that affect a session that begins a conversation."""
     return replace(start, session_id="", owner="", trusted=start.trusted or None)

@@ -1,5 +1,5 @@
-"""Secrets that the server knows are taken out of what leaves it, also where a CLI says one in two
-pieces."""
+"""Redacts the secrets that the server knows from its output, also if a CLI splits a secret over
+two pieces."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bridge.task.events import ENDINGS, AgentEvent, ArtifactChunk, Retracted, Te
 from bridge.task.message import TextPart
 
 MARK = "[redacted]"
-RETRACTABLE = 64 * 1024  # characters of an answer that can be taken back, and leave its end known
-SHORTEST = 8  # characters; what is shorter is found everywhere, and protects nothing
+RETRACTABLE = 64 * 1024  # characters of an answer that can be retracted with a known new end
+SHORTEST = 8  # characters; a shorter value matches everywhere and protects nothing
 T = TypeVar("T")
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -35,7 +35,7 @@ _LOOKS_LIKE_ONE = (
 
 
 def secrets_of(environment: Mapping[str, str]) -> set[str]:
-    """The values of variables whose names say that they are secrets."""
+    """The values of variables with a name that indicates a secret."""
     return {
         value
         for name, value in environment.items()
@@ -44,8 +44,8 @@ def secrets_of(environment: Mapping[str, str]) -> set[str]:
 
 
 class Secrets:
-    """`values` are taken out, however they are encoded; with `patterns` also what looks like a
-    credential."""
+    """`values` are redacted in all their encodings. With `patterns`, text that looks like a
+    credential is redacted, too."""
 
     def __init__(self, values: Iterable[str] = (), patterns: bool = False) -> None:
         long = {value for value in values if len(value) >= SHORTEST}
@@ -65,12 +65,13 @@ class Secrets:
         return self._pattern.sub(MARK, text) if self._suspects(text) else text
 
     def clean_all(self, value: T) -> T:
-        """`value` with every text in it cleaned; the same object where there was nothing."""
+        """`value` with all its texts redacted; the same object if it contains no secret."""
         cleaned: T = self._cleaned(value)
         return cleaned
 
     def beginning(self, text: str) -> int:
-        """Where in `text`, at its end, the first of `values` may begin; its length if nowhere."""
+        """The first position in `text` of a secret that may continue after the end of `text`; the
+        length of `text` if there is none."""
         if not text:
             return 0
         first, last = len(text), text[-1]
@@ -85,7 +86,7 @@ class Secrets:
         return first
 
     def _suspects(self, text: str) -> bool:
-        for value in self._values:  # a plain loop: this is asked of all that an agent says
+        for value in self._values:  # a plain loop: this runs for all output of an agent
             if value in text:
                 return True
         return self._patterns
@@ -112,7 +113,7 @@ class Secrets:
 
 @cache
 def _members(kind: Any) -> tuple[str, ...]:
-    """The names of a dataclass's members; none of what is no dataclass."""
+    """The names of a dataclass's members; empty for other types."""
     return tuple(one.name for one in fields(kind) if one.init) if is_dataclass(kind) else ()
 
 
@@ -120,27 +121,27 @@ NO_SECRETS = Secrets()
 
 
 class Redactor:
-    """Takes secrets out of what one CLI says, event by event. Text that may turn out to be the
-    beginning of one waits for what follows, at the latest for the end of the turn."""
+    """Redacts secrets from the events of one CLI. Text that may be the beginning of a secret waits
+    for the following text, at the latest for the end of the turn."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._held: dict[_Key, tuple[str, _Growing]] = {}
-        self._length = 0  # of the answer, as the CLI has said it
-        self._marks: list[tuple[int, int]] = []  # in it: where each secret ended, its length
-        self._end: list[str] = []  # of the answer, as it was told
+        self._length = 0  # of the answer, as the CLI sent it
+        self._marks: list[tuple[int, int]] = []  # in it: the end of each secret, its length
+        self._end: list[str] = []  # of the answer, as it was delivered
         self._end_length = 0
 
     def clean(self, events: Iterable[AgentEvent]) -> list[AgentEvent]:
         if not self._secrets:
             return list(events)
         told: list[AgentEvent] = []
-        for event in events:  # a plain loop, as above
+        for event in events:  # a plain loop, for the same reason
             told += self._told(event)
         return told
 
     def rest(self) -> list[AgentEvent]:
-        """What has waited until now: the turn is over."""
+        """The text that still waits at the end of the turn."""
         rest = [one for key in list(self._held) for one in self._rest(key)]
         self._length, self._marks = 0, []
         self._keep_end("")
@@ -164,7 +165,7 @@ class Redactor:
                 return [self._secrets.clean_all(event)]
 
     def _more(self, key: _Key, event: _Growing, begins: bool = False) -> list[AgentEvent]:
-        """What can be told of a text that goes on with `event`, or `begins` with it."""
+        """The events to deliver now, for a text that continues with `event` or `begins` with it."""
         held = "" if begins else self._held.pop(key, ("", event))[0]
         text = held + _text(event)
         found = self._secrets.found(text)
@@ -185,7 +186,7 @@ class Redactor:
         return [event if untouched else _with_text(event, clean[:end])]
 
     def _rest(self, key: _Key) -> list[AgentEvent]:
-        """What has waited: nothing follows it."""
+        """The text that waits under `key`, if no text follows it."""
         if key not in self._held:
             return []
         text, event = self._held.pop(key)
@@ -200,7 +201,7 @@ class Redactor:
                 return [Thought(text)]
 
     def _retracted(self, length: int) -> list[AgentEvent]:
-        """The CLI takes back what it has said, of which not all was told, or not as it was."""
+        """The CLI retracts `length` characters. Some of them may still wait or be redacted."""
         self._length -= length
         held, event = self._held.pop(_ANSWER, ("", Text("")))
         if length < len(held):
@@ -209,11 +210,11 @@ class Redactor:
         length -= len(held)
         while self._marks and self._marks[-1][0] > self._length:
             end, size = self._marks.pop()
-            length += len(MARK) - min(size, end - self._length)  # a mark goes as a whole
+            length += len(MARK) - min(size, end - self._length)  # a mark is retracted as a whole
         told = "".join(self._end)
         told = told[: max(0, len(told) - length)]
         begun = len(told) - self._secrets.beginning(told)
-        if begun:  # what now stands at the end was harmless only by what has followed it
+        if begun:  # the new end may begin a secret, now that its following text is gone
             self._held[_ANSWER] = told[-begun:], Text("")
             told = told[:-begun]
         self._keep_end(told)
@@ -256,7 +257,7 @@ def _part(event: ArtifactChunk) -> TextPart:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A value as it is, and as it may be written in JSON, in an address, and in a header."""
+    """A value without encoding, and its encodings for JSON, addresses and headers."""
     yield value
     yield json.dumps(value)[1:-1]
     yield quote(value, safe="")

@@ -1,6 +1,6 @@
-"""One CLI session: an adapter and its process. Moves bytes between them and keeps the time.
+"""One CLI session: an adapter and its process. Moves bytes between them and enforces time limits.
 
-It decides nothing: the adapter says what lines mean, the manager what becomes of the events.
+It makes no decisions: the adapter interprets the lines, and the manager processes the events.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ from bridge.task.message import Message
 
 log = logging.getLogger(__name__)
 
-SETTLE_WITHIN = 1.0  # seconds for a CLI that has ended its turn to write down the conversation
-INTERRUPT_GRACE = 2.0  # seconds for the CLI to end its turn in its own way before SIGTERM
-EXIT_GRACE = 2.0  # seconds for the CLI to exit when its stdout has ended
-WORD_WITHIN = (
-    0.05  # seconds in which the rest of a word is expected, lest a piece of text ends in it
-)
-LONGEST_WORD = 32  # characters; what is longer is none
+SETTLE_WITHIN = 1.0  # seconds for a CLI to save the conversation after the end of its turn
+INTERRUPT_GRACE = 2.0  # seconds from the interrupt in the protocol of the CLI to SIGTERM
+EXIT_GRACE = 2.0  # seconds for the CLI to exit after the end of its stdout
+WORD_WITHIN = 0.05  # seconds to wait for the rest of a word, so that a text ends between words
+LONGEST_WORD = 32  # characters; a longer run is not a word
 _WORD = re.compile(r"\w+\Z")
 Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
@@ -57,8 +55,8 @@ class InputUnknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds, 0 for none; the line limit in bytes; `group` as in process.Start. `start`
-    is for the handshake, `turn` for all of the turn."""
+    """Times in seconds, 0 = unlimited; the line limit in bytes; `group` as in process.Start.
+    `start` limits the handshake, `turn` the whole turn."""
 
     turn: float = 3600.0
     silence: float = 0.0
@@ -69,10 +67,11 @@ class Limits:
 
 
 class Session:
-    """A live CLI. `run()` one turn at a time; `stop()` ends it for good.
+    """A live CLI. `run()` runs one turn at a time; `stop()` ends the session.
 
-    `spool`: the folder for its streams, where they are files; its name is the session's id.
-    `rules`: what it may do, as in process.Start. `secrets` are taken out of what it says.
+    `spool`: the folder for its streams, if they are files; its name is the id of the session.
+    `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
+    output.
     """
 
     def __init__(
@@ -91,25 +90,25 @@ class Session:
         self._redactor = Redactor(secrets)
         self._redacts = bool(secrets)
         self._environment = environment
-        self._rules = rules  # until it is started: each session has its own
+        self._rules = rules  # cleared at the start: each session has its own
         self._walls = _walls(rules) if rules else None
         self._limits = limits
         self._process: AgentProcess | None = None
         self._turn: _Turn | None = None
         self._stopping: asyncio.Task[str] | None = None
-        self._muted: asyncio.TimerHandle | None = None  # stdout has ended, and it may yet exit
-        self._broken = False  # what it says cannot be trusted any more
-        self._held: list[AgentEvent] = []  # until the word is complete in which they end
+        self._muted: asyncio.TimerHandle | None = None  # stdout has ended; the CLI may still exit
+        self._broken = False  # its output is no longer reliable
+        self._held: list[AgentEvent] = []  # events that end within an incomplete word
         self._release: asyncio.TimerHandle | None = None
-        self._heard = 0  # bytes of its output that the adapter has heard
-        self._delivered = 0  # and those of which all has been delivered
+        self._heard = 0  # bytes of its output that the adapter has received
+        self._delivered = 0  # bytes of its output with all events delivered
 
     def __repr__(self) -> str:
         return f"<Session {self.adapter.name} {self._process or 'not started'}>"
 
     @property
     def healthy(self) -> bool:
-        """Whether another turn can be run."""
+        """Whether the session can run another turn."""
         running = self._process is not None and self._process.running
         return running and self._stopping is None and not self._broken
 
@@ -120,10 +119,10 @@ class Session:
             launch.argv,
             {**self._environment, **launch.env},
             self.adapter.start.cwd,
-            launch.stdin is Stdin.LINES,
-            self.marker,
-            self._limits.group,
-            self._rules,
+            stdin=launch.stdin is Stdin.LINES,
+            marker=self.marker,
+            group=self._limits.group,
+            rules=self._rules,
         )
         self._rules = None
         self._process = await AgentProcess.spawn(
@@ -133,16 +132,16 @@ class Session:
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
         """Continue a CLI of an earlier server, or read the output that it left.
 
-        `told` are the inputs of the adapter until then. The adapter gets them again, between the
-        output up to `position`, and has the same state after that. Later output is read as usual.
-        Raises InputUnknown if the inputs of the CLI are unknown.
+        `told` are the previous inputs of the adapter. The adapter gets them and the output up to
+        `position` again, in the original order, and then has the same state. Later output is read
+        as usual. Raises InputUnknown if the inputs of the CLI are unknown.
         """
         assert self.spool
         owed = bytearray()
         position = max([position, *(one.position for one in told)])
         try:
             spool = Spool(self.spool, position)
-        except OSError:  # its folder is gone, and it with it
+        except OSError:  # the folder is gone, and the session is lost
             kill_marked(self.marker, ())
             raise
         self._process = AgentProcess.attach(
@@ -182,11 +181,11 @@ class Session:
 
     @property
     def position(self) -> int:
-        """Bytes of the CLI's output that have been understood, and delivered."""
+        """Bytes of the CLI's output that were processed and delivered."""
         return self._delivered
 
     def told(self, kind: str, message: Message | None = None, **members: Any) -> AdapterInput:
-        """An input of the adapter, after all output that it has heard."""
+        """An input of the adapter, at the position after all output that it has received."""
         self._deliver([])
         return AdapterInput(kind, self._delivered, message, **members)
 
@@ -196,12 +195,12 @@ class Session:
         sink: Sink,
         taken: Callable[[], object] = lambda: None,
     ) -> None:
-        """One turn, which `begin` begins: `sink` gets every batch of events, the last of which
-        ends the turn. `taken` is called when a prompt was given to the CLI that had to wait for
-        the end of the handshake.
+        """Run one turn. `begin` begins the turn. `sink` gets every batch of events; the last batch
+        ends the turn. `taken` is called when the CLI got a prompt that had to wait for the end of
+        the handshake.
 
-        Returns when that has happened, at the latest when the time limits say so. What `sink`
-        raises ends the turn, too, and is raised.
+        Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
+        of `sink` also ends the turn, and is raised.
         """
         turn = self._turn = _Turn(sink, self._limits, taken)
         try:
@@ -221,37 +220,37 @@ class Session:
 
     @property
     def handshaking(self) -> bool:
-        """Whether a prompt has to wait until the CLI has opened its session."""
+        """Whether a prompt must wait until the CLI has opened its session."""
         return self.adapter.handshaking
 
     def go_on(self, waiting: bool) -> None:
-        """Begin a run() with a turn that was begun by an earlier server."""
+        """Begin a run() with a turn that an earlier server began."""
         self._watch_start()
         self.waiting(waiting)
 
     def waiting(self, waiting: bool) -> None:
-        """While a question is open, the time is the client's and does not count."""
+        """Stop the clock while a question is open: the time of the client does not count."""
         if self._turn:
             self._turn.pause(waiting)
 
     def unsaid(self) -> Sequence[AgentEvent]:
-        """The output that waited because a secret may begin in it: the turn ends here."""
+        """The output that waits because it may begin a secret. Call it at the end of the turn."""
         self._deliver([])
         return self._redactor.rest()
 
     def pause(self, paused: bool) -> None:
-        """Hear nothing more of the CLI for now, or go on."""
+        """Pause or resume reading the output of the CLI."""
         if self._process:
             self._process.pause(paused)
 
     def greet(self) -> bool:
-        """Begin the handshake, as the beginning of a run(). False: the CLI has none."""
+        """Begin the handshake as the `begin` of a run(). False: the CLI has no handshake."""
         begun: list[bool] = []
         self._tell(lambda: begun.append(self.adapter.greet()))
         return any(begun)
 
     def prompt(self, prompt: Prompt) -> None:
-        self._redactor.rest()  # of a turn that was canceled
+        self._redactor.rest()  # drop the rest of a canceled turn
         self._tell(lambda: self.adapter.prompt(prompt))
         self._watch_start()
 
@@ -265,7 +264,7 @@ class Session:
     def steer(self, prompt: Prompt) -> None:
         self._tell(lambda: self.adapter.steer(prompt))
 
-    # --- what the process says -----------------------------------------------------------------
+    # --- output of the process -----------------------------------------------------------------
 
     def _receive_lines(self, lines: Sequence[bytes | LongLine]) -> None:
         events: list[AgentEvent] = []
@@ -283,9 +282,9 @@ class Session:
             self._turn.started()
 
     def _receive(self, events: list[AgentEvent]) -> None:
-        """Deliver the events of some lines, as far as they do not end within a word: clients that
-        put something between the pieces would tear it. A crash loses nothing of what is held: its
-        lines do not count as understood yet."""
+        """Deliver the events of some lines. Hold events that end within a word: a client that puts
+        text between the pieces would split the word. A crash does not lose held events: their
+        lines do not count as processed yet."""
         if self._held and not _goes_on(events):
             self._deliver([])
         if self._process:
@@ -299,7 +298,7 @@ class Session:
             self._release = loop.call_later(WORD_WITHIN, self._deliver, ())
 
     def _receive_end(self) -> None:
-        """stdout is closed: nothing can be heard any more, so that the CLI had better exit."""
+        """stdout is closed: no more output can arrive, so the CLI must exit within EXIT_GRACE."""
         self._broken = True
         self._muted = asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
 
@@ -337,7 +336,7 @@ class Session:
             events = self._redactor.clean(events)
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
-                self._broken = True  # the process was to resume what is not there any more
+                self._broken = True  # the conversation to resume does not exist any more
         if self._walls and events and isinstance(events[-1], Failed):
             events[-1] = self._explained(events[-1], self._walls)
         if self._turn:
@@ -347,7 +346,7 @@ class Session:
             log.debug("output between turns", extra={"events": len(events)})
 
     def _explained(self, failed: Failed, walls: Mapping[str, Any]) -> Failed:
-        """A failure that the sandbox brought about says so."""
+        """Add the explanation to a failure that the sandbox caused."""
         found = denied.explain(failed.text, walls, failed.reason == "exit")
         if found is None:
             return failed
@@ -356,7 +355,7 @@ class Session:
         return replace(failed, text=f"{text} {failed.text}")
 
     def _tell(self, tell: Callable[[], object]) -> None:
-        """Let the adapter do something for its CLI; what goes wrong is its turn's failure."""
+        """Call the adapter, and write its data to the CLI. An exception fails the turn."""
         try:
             tell()
         except Exception as error:
@@ -364,10 +363,10 @@ class Session:
         self._flush()
 
     def _adapter_failed(self, error: Exception) -> AgentEvent:
-        """The one place where an adapter's exception becomes the failure of its turn."""
+        """Convert an exception of an adapter to the failure of its turn; only this code does it."""
         log.exception("adapter failed", extra={"adapter": self.adapter.name})
         self._broken = True
-        text = f"The adapter could not make sense of what the agent said ({type(error).__name__})."
+        text = f"The adapter could not process the agent's output ({type(error).__name__})."
         return Failed(text + " The server's log has the details.", "adapter-error")
 
     def _flush(self) -> None:
@@ -382,24 +381,24 @@ class Session:
     # --- the end -------------------------------------------------------------------------------
 
     def begin_stop(self, interrupt: bool = False) -> None:
-        """Tell the CLI to stop now; stop() waits until it and its descendants are gone.
+        """Begin to stop the CLI now; stop() waits for the end of the CLI and its descendants.
 
-        `interrupt`: ask in its own dialect first, which is what saves its running shell commands
-        from being orphaned, and give it INTERRUPT_GRACE to end the turn. Many CLIs write down the
-        conversation after they have said so, and could not resume it otherwise.
+        `interrupt`: first send an interrupt in the protocol of the CLI, so that its running shell
+        commands do not become orphans. The CLI has INTERRUPT_GRACE to end the turn. Many CLIs save
+        the conversation after they report the end, and could not resume it otherwise.
         """
         if self._stopping is None:
             turn = self._turn if interrupt and self._interrupt() else None
             self._stopping = asyncio.ensure_future(self._stop(turn))
 
     async def stop(self) -> None:
-        """End the process and everything it started. A cancellation waits for that, too."""
+        """End the process and its descendants. A cancellation also waits for their end."""
         self.begin_stop()
         assert self._stopping
         await to_the_end(self._stopping)
 
     def detach(self) -> None:
-        """Leave the CLI alone; another server may continue it."""
+        """Leave the CLI running; another server may continue it."""
         self._broken = True
         if self._process:
             self._process.detach()
@@ -426,8 +425,8 @@ class Session:
 
 
 class _Turn:
-    """The events of one turn on their way to the sink, and the clocks that run meanwhile. `over`:
-    it has ended, or has missed the limit that this says."""
+    """Passes the events of one turn to the sink, and runs the clocks of the turn. The result of
+    `over`: None if the turn has ended, or the limit that the turn exceeded."""
 
     def __init__(self, sink: Sink, limits: Limits, taken: Callable[[], object]) -> None:
         self._sink = sink
@@ -435,30 +434,30 @@ class _Turn:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
-        self.error: Exception | None = None  # what the sink raised
+        self.error: Exception | None = None  # raised by the sink
         self.starting = False  # the prompt waits for the end of the handshake
         self._heard = self._loop.time()
-        self._worked = 0.0  # seconds of work, without those of waiting, until it was resumed
+        self._worked = 0.0  # seconds of work until the last resume, without waiting
         self._resumed = self._heard
         self._waiting = False  # for the client
         self._clock = self._loop.call_later(self._until_late(), self._look)
 
     def start(self) -> None:
-        """The handshake has to end before the prompt can be given."""
+        """Start the limit of the handshake: the prompt must wait for its end."""
         self._clock.cancel()
         self.starting = True
         if not self.over.done():
             self._look()
 
     def started(self) -> None:
-        """The CLI was given its prompt."""
+        """The CLI got its prompt."""
         self.starting = False
         self._heard = self._loop.time()
         if not self.over.done():
             self._taken()
 
     def receive(self, events: Sequence[AgentEvent]) -> None:
-        """Pass on what was said up to the end of the turn; what follows is not this turn's."""
+        """Pass on the events up to the end of the turn. Later events do not belong to it."""
         self._heard = self._loop.time()
         if self.over.done() or not events:
             return
@@ -498,7 +497,7 @@ class _Turn:
             self._clock = self._loop.call_later(self._until_late(), self._look)
 
     def _until_late(self) -> float:
-        """Seconds until a limit can be missed."""
+        """Seconds until a limit can be exceeded."""
         now = self._loop.time()
         left = min((limit - used for limit, used, _ in self._limited(now)), default=3600.0)
         return min(max(left, 0.0), 3600.0)
@@ -510,7 +509,7 @@ class _Turn:
         return None
 
     def _limited(self, now: float) -> Iterator[tuple[float, float, Callable[[float], TimedOut]]]:
-        """The limits that there are: seconds, how many of them are over, and what to say then."""
+        """The active limits: seconds, used seconds, and the function that makes the timeout."""
         worked = self._worked + now - self._resumed
         if self.starting and self._limits.start:
             yield self._limits.start, worked, _no_handshake
@@ -550,7 +549,7 @@ def _ends_in_word(events: Sequence[AgentEvent]) -> bool:
 
 
 def _goes_on(events: Sequence[AgentEvent]) -> bool:
-    """Whether they begin with the rest of a word, or say nothing at all."""
+    """Whether the events begin with the rest of a word, or there are none."""
     first = events[0] if events else None
     if not isinstance(first, Text):
         return first is None
@@ -558,7 +557,7 @@ def _goes_on(events: Sequence[AgentEvent]) -> bool:
 
 
 def _walls(rules: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the rules, what says why something was refused; the rest is only for the start."""
+    """The rules that explain a refusal; the other rules are only needed at the start."""
     known = ("profile", "write", "hide", "uid")
     return {name: rules[name] for name in known if name in rules}
 
