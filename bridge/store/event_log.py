@@ -282,4 +282,4 @@ async def _after(after: int, past: AsyncIterator[Sequence[Entry[T]]]) -> Sequenc
     async for batch in past:
         if batch and batch[-1].number > after:
             return batch[max(0, after + 1 - batch[0].number) :]
-    raise LookupError(f"what came after update {after} is not there any more")
+    raise LookupError(f"the updates after {after} are not kept any more")

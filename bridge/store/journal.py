@@ -207,7 +207,7 @@ class Journal:
             try:
                 then()
             except Exception:
-                log.exception("what follows from a commit failed")
+                log.exception("a callback after a commit failed")
         self._busy = False
         if self._rows or self._thens:
             self._soon()
@@ -235,7 +235,7 @@ class Journal:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_LONGEST)
         if await self._run(self._take_ballast):
-            log.warning("what happens can be written down again")
+            log.warning("writes to the database succeed again")
             self._problem = None
         else:  # earlier rows are committed, but new work is still refused
             if self._again:

@@ -169,7 +169,7 @@ async def test_a_callback_that_fails_stops_no_other(
     journal.write((INSERT, (1, b"x")), then=lambda: next(iter(())))
     journal.write((INSERT, (2, b"x")), then=stamps.stamp(2))
     await stamps.until(1)
-    assert "what follows from a commit failed" in caplog.text
+    assert "a callback after a commit failed" in caplog.text
 
 
 async def test_a_callback_may_write_again(journal: Journal, path: Path) -> None:
@@ -321,7 +321,7 @@ async def test_a_full_disk_is_a_problem_until_there_is_room(
     assert (stamps.seen, journal.problem, journal.waiting) == ([0, 1, 2, 3, 4], None, 0)
     assert durable(path) == [0, 1, 2, 3, 4]
     assert caplog.text.count("nothing new is taken on") == 1
-    assert caplog.text.count("what happens can be written down again") == 1
+    assert caplog.text.count("writes to the database succeed again") == 1
 
 
 async def test_a_database_that_another_has_taken_is_waited_for(path: Path) -> None:
