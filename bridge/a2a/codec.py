@@ -218,6 +218,17 @@ class Codec(ABC):
     numbers: ClassVar[Mapping[int, TaskState]] = {}
     """The states by enum number, for versions with numbers."""
 
+    no_extended_card: ClassVar[type[errors.RequestError]] = errors.UnsupportedOperation
+    """The error for a request of the extended card from an agent without one."""
+    has_rest: ClassVar[bool] = False
+    """The version has the HTTP+JSON binding."""
+    signs_cards: ClassVar[bool] = False
+    """A card of the version can carry signatures."""
+    errors_in_streams: ClassVar[bool] = False
+    """A client that accepts only event streams gets an error as an event."""
+    default_push_id: ClassVar[bool] = False
+    """No id, and the id `default`, name the first push config that was set without an id."""
+
     def __init__(self, extended: bool = False) -> None:
         self.extended = extended
 

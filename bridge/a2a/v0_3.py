@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field, StrictBool, model_validator
 
+from bridge import errors
 from bridge.a2a.card import Card
 from bridge.a2a.codec import (
     ONE_WRONG,
@@ -154,6 +155,9 @@ class _SendParams(Params):
 
 class V0_3(Codec):
     version: ClassVar[str] = "0.3"
+    no_extended_card: ClassVar[type[errors.RequestError]] = errors.ExtendedCardNotConfigured
+    errors_in_streams: ClassVar[bool] = True  # the official client finds an error only there
+    default_push_id: ClassVar[bool] = True
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,
         "message/stream": Operation.STREAM,

@@ -163,6 +163,8 @@ class SendRequest(Params):
 
 class V1_0(Codec):
     version: ClassVar[str] = "1.0"
+    has_rest: ClassVar[bool] = True
+    signs_cards: ClassVar[bool] = True
     methods: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND,
         "SendStreamingMessage": Operation.STREAM,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 T = TypeVar("T")
-Version = Literal["1.0", "0.3"]
 CONFIGS_PER_TASK = 10
 MAX_BACKLOG = 64 * 1024 * 1024  # bytes per receiver, including dead letters
 BACKLOG_FULL = "backlog full"
@@ -95,7 +94,7 @@ class PushConfig:
     token: str | None = field(default=None, repr=False)
     scheme: str | None = None
     credentials: str | None = field(default=None, repr=False)
-    version: Version = "1.0"
+    version: str = "1.0"
     extended: bool = False
 
     @property
@@ -122,7 +121,7 @@ class Delivery:
 
     key: Key
     number: int
-    version: Version
+    version: str
     payload: bytes = field(repr=False)
     attempts: int
     due: float

@@ -47,7 +47,6 @@ from bridge.push.configs import (
     PushConfig,
     PushQueue,
     QueueUnavailable,
-    Version,
     check_room,
 )
 from bridge.store.event_log import Entry, EventLog
@@ -60,7 +59,8 @@ T = TypeVar("T")
 Encode = Callable[[PushConfig, Task, Entry[Update]], bytes | None]
 """The body of the notification of an entry; None for no notification."""
 
-CONTENT_TYPES: dict[Version, str] = {"1.0": "application/a2a+json", "0.3": "application/json"}
+CONTENT_TYPE = "application/a2a+json"
+CONTENT_TYPES = {"0.3": "application/json"}  # of versions with another type
 RETRIED = {408, 425, 429}
 ENCODING_FAILED = "internal error"
 BATCH_BYTES = 1024 * 1024  # bytes of the bodies of one commit; limits the memory
@@ -411,7 +411,7 @@ def _invalid(name: str, problem: str) -> InvalidParams:
 
 def _headers(config: PushConfig, delivery: Delivery) -> dict[str, str]:
     headers = {
-        "Content-Type": CONTENT_TYPES[delivery.version],
+        "Content-Type": CONTENT_TYPES.get(delivery.version, CONTENT_TYPE),
         "A2A-Notification-Id": _name(delivery),
     }
     if config.scheme and config.credentials:

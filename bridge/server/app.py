@@ -15,8 +15,8 @@ import orjson
 from aiohttp import web
 
 from bridge import __version__
-from bridge.a2a import CODECS
 from bridge.a2a.card import Card
+from bridge.a2a.card_shapes import encode_card
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
@@ -166,27 +166,6 @@ def _base(request: web.Request, public_url: str | None) -> str:
 
 
 # --- cards -------------------------------------------------------------------------------------
-
-
-def encode_card(card: Card, versions: str) -> dict[str, Any]:
-    """The agent card. The hybrid is the 1.0 card with the members that a 0.3 client needs. The 1.0
-    interfaces come first, because clients use the first interface that they support."""
-    newest, oldest = (codec.encode_card(card) for codec in CODECS)
-    if versions != "both":
-        return newest if versions == "1.0" else oldest
-    hybrid = _both(oldest, newest)
-    for_oldest = {**newest["supportedInterfaces"][0], "protocolVersion": "0.3"}
-    hybrid["supportedInterfaces"] = [*newest["supportedInterfaces"], for_oldest]
-    return hybrid
-
-
-def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of both; an object that is in both is merged in the same way."""
-    merged = {**old, **new}
-    for name in old.keys() & new.keys():
-        if isinstance(old[name], dict) and isinstance(new[name], dict):
-            merged[name] = _both(old[name], new[name])
-    return merged
 
 
 @dataclass(frozen=True, slots=True)

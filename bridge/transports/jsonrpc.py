@@ -180,7 +180,6 @@ async def _respond_error(
         return _respond(body, status, retry_after(error))
     if isinstance(error, errors.ContentTypeNotSupported) and not declares_json(request):
         return _respond(body, 415)
-    if request.headers.get("Accept") == "text/event-stream" and codec.version == "0.3":
-        # The official 0.3 client finds the error only inside a stream.
+    if request.headers.get("Accept") == "text/event-stream" and codec.errors_in_streams:
         return await sse.respond_error(request, orjson.dumps(body))
     return _respond(body)

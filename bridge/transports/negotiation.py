@@ -19,10 +19,11 @@ _VERSION = re.compile(r"(\d+\.\d+)(?:\.\d+)*")
 
 
 def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Codec:
-    """The codec of the version in the header or the query (§3.6). Without a version it is 0.3; the
-    patch number is ignored. The codec is extended if the client activates EXTENSION. `codecs`: the
-    versions that have the method or path `name`. Raises VersionNotSupported."""
-    wanted = request.headers.get("A2A-Version") or request.query.get("A2A-Version") or "0.3"
+    """The codec of the version in the header or the query (§3.6). Without a version it is the
+    oldest; the patch number is ignored. The codec is extended if the client activates EXTENSION.
+    `codecs`: the versions that have the method or path `name`. Raises VersionNotSupported."""
+    oldest = CODECS[-1].version
+    wanted = request.headers.get("A2A-Version") or request.query.get("A2A-Version") or oldest
     match = _VERSION.fullmatch(wanted.strip())
     for codec in codecs:
         if match and codec.version == match[1]:
@@ -32,7 +33,7 @@ def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Cod
         text = f"{name} is part of A2A {versions}, not {wanted[:20]}."
     else:
         text = f"A2A {wanted[:20]!r} is not supported."
-    text = f"{text} Send A2A-Version: {versions}; without it the request is read as 0.3."
+    text = f"{text} Send A2A-Version: {versions}; without it the request is read as {oldest}."
     supported = ", ".join(codec.version for codec in CODECS)
     raise errors.VersionNotSupported(text, supportedVersions=supported)
 

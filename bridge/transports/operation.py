@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from aiohttp import web
@@ -27,10 +27,8 @@ from bridge.a2a.codec import PushParams, SendParams
 from bridge.auth.principal import Principal
 from bridge.errors import (
     DataLoss,
-    ExtendedCardNotConfigured,
     TaskNotFound,
     Unavailable,
-    UnsupportedOperation,
 )
 from bridge.push.configs import PushConfig
 from bridge.push.notifier import Push
@@ -344,11 +342,9 @@ class Operations:
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
-            old = codec.version == "0.3"  # it has an error code of its own
-            problem = ExtendedCardNotConfigured if old else UnsupportedOperation
-            raise problem("This agent has no extended card.")
+            raise codec.no_extended_card("This agent has no extended card.")
         encoded = codec.encode_card(self._extended_card(caller.address))
-        return self._sign(encoded) if self._sign and codec.version == "1.0" else encoded
+        return self._sign(encoded) if self._sign and codec.signs_cards else encoded
 
     async def _stream(
         self,
@@ -417,7 +413,6 @@ STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
 
 
 def _config(codec: Codec, asked: PushParams) -> PushConfig:
-    version: Literal["1.0", "0.3"] = "0.3" if codec.version == "0.3" else "1.0"
     return PushConfig(
         asked.config_id or "",
         asked.task_id,
@@ -425,16 +420,17 @@ def _config(codec: Codec, asked: PushParams) -> PushConfig:
         token=asked.token,
         scheme=asked.scheme,
         credentials=asked.credentials,
-        version=version,
+        version=codec.version,
         extended=codec.extended,
     )
 
 
 def _config_id(codec: Codec, asked: PushParams, configs: Sequence[PushConfig]) -> str | None:
-    """The id of the requested config; None for any. In 0.3, no id and the id `default` mean the
-    first config that was set without an id (see Push.create), else the oldest config."""
+    """The id of the requested config; None for any. For a codec with `default_push_id`, no id and
+    the id `default` mean the first config that was set without an id (see Push.create), else the
+    oldest config."""
     known = {config.id for config in configs}
-    if codec.version != "0.3" or asked.config_id not in (None, "default") or "default" in known:
+    if not codec.default_push_id or asked.config_id not in (None, "default") or "default" in known:
         return asked.config_id
     return asked.task_id if asked.task_id in known else None
 

@@ -15,8 +15,7 @@ import orjson
 from aiohttp import web
 
 from bridge import errors
-from bridge.a2a import CODECS, Operation
-from bridge.a2a.codec import Codec
+from bridge.a2a import CODECS, Codec, Operation
 from bridge.transports import blocking, sse
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
@@ -74,7 +73,11 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON also has numbers for enums
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
-_REST = tuple(codec for codec in CODECS if codec.version == "1.0")
+
+
+def _versions() -> tuple[Codec, ...]:
+    """The versions that have this binding."""
+    return tuple(codec for codec in CODECS if codec.has_rest)
 
 
 class Rest:
@@ -100,7 +103,7 @@ class Rest:
     def _handler(self, operation: Operation) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                codec = codec_for(request, request.path, _REST)
+                codec = codec_for(request, request.path, _versions())
                 check_extension(request, self._extension_required)
                 params = await _params(request)
                 return await self._answer(request, codec, operation, params)
@@ -184,7 +187,7 @@ def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:
 def encode_error(error: Exception) -> dict[str, Any]:
     """A google.rpc.Status in JSON, with the HTTP status as its code (§11.6)."""
     status, name = STATUS.get(type(error), (500, "INTERNAL"))
-    encoded = _REST[0].encode_error(error)
+    encoded = _versions()[0].encode_error(error)
     return {
         "code": status,
         "status": name,

@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge import __version__
 from bridge.a2a.card import Card, Skill
+from bridge.a2a.card_shapes import can_sign, shapes
 from bridge.adapter import Adapter
 from bridge.auth.config import discovery
 from bridge.errors import ConfigurationError
@@ -61,8 +62,9 @@ def make_signer(settings: Settings) -> Callable[[dict[str, Any]], dict[str, Any]
     """A function that signs cards with BRIDGE_CARD_KEYS. Raises ConfigurationError."""
     if settings.agent.card_keys is None:
         return None
-    if settings.agent.card != "1.0":
-        raise ConfigurationError("Only a pure 1.0 card can be signed: set BRIDGE_CARD=1.0.")
+    if not can_sign(settings.agent.card):
+        able = " or ".join(filter(can_sign, shapes()))
+        raise ConfigurationError(f"Only a pure {able} card can be signed: set BRIDGE_CARD={able}.")
     return card_signer(settings.agent.card_keys)
 
 

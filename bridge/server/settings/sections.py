@@ -11,12 +11,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from bridge.a2a.card import Skill
+from bridge.a2a.card_shapes import HYBRID
 from bridge.auth.config import AuthConfig
 from bridge.auth.principal import Token
 from bridge.runtime.extension import Profile
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.values import (
     AgentId,
+    CardShape,
     Count,
     Hosts,
     Limit,
@@ -316,7 +318,7 @@ class AgentSettings(Section, alias_generator=_prefixed("agent_")):
     """Name of the agent on its card. Unset: the name of the CLI."""
     description: str | None = None
     """Description of the agent on its card. Unset: a description of the CLI."""
-    card: Literal["both", "1.0", "0.3"] = Field(default="both", alias="bridge_card")
+    card: CardShape = Field(default=HYBRID, alias="bridge_card")
     """Shape of the agent card. 1.0 excludes clients that read only 0.3 (Gemini CLI, CrewAI, BeeAI,
     Strands, LangGraph, AI SDK, AG-UI); 0.3 excludes AG2, which needs 1.0."""
     card_keys: str | None = Field(default=None, alias="bridge_card_keys")

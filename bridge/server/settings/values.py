@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from bridge.a2a.card_shapes import shapes
 from bridge.auth.config import NAME, trusted_url
 from bridge.auth.principal import Scope
 
@@ -21,6 +22,12 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     similarity of all names is below `least` (0 to 1)."""
     close = difflib.get_close_matches(name, list(known), 1, least)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+def _card_shape(value: str) -> str:
+    if value not in shapes():
+        raise ValueError(f"one of {', '.join(shapes())} is expected")
+    return value
 
 
 def _words(value: Any) -> Any:
@@ -70,6 +77,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_names)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_names)]
 Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_names)]
+CardShape = Annotated[str, AfterValidator(_card_shape)]
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Port = Annotated[int, Field(ge=0, le=65535)]

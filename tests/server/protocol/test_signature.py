@@ -31,6 +31,7 @@ from bridge import __version__
 from bridge.a2a import CODECS
 from bridge.a2a.canonical_card import CARD, Member, SignatureError, normalize
 from bridge.a2a.card import Card, Skill
+from bridge.a2a.card_shapes import encode_card
 from bridge.a2a.signing import (
     NO_EMPTY,
     PAYLOAD,
@@ -42,7 +43,6 @@ from bridge.a2a.signing import (
 )
 from bridge.cli.card import WELL_KNOWN, fetch, verify_command
 from bridge.errors import ConfigurationError
-from bridge.server.app import encode_card
 from bridge.server.extras import load_card_keys
 from tests import CHECKOUT
 
