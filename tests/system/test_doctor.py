@@ -305,7 +305,8 @@ async def test_a_doctor_that_is_stopped_takes_its_cli_along(
     async with listening() as live:
         agent = f"{sys.executable} -I -S {acp_agent.PROGRAM}"
         code = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); import time; "
-        code += f"from tests.support import acp_agent; acp_agent.connect({live.path!r}, 'cli'); time.sleep(90)"
+        code += "from tests.support import acp_agent; "
+        code += f"acp_agent.connect({live.path!r}, 'cli'); time.sleep(90)"
         machine.gemini(talk=f"exec {sys.executable} -c {shlex.quote(code)} {agent}")
         with machine.start("-m", "bridge", "doctor", "--agent", "gemini") as process:
             await live.pid("cli")
