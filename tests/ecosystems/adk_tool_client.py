@@ -1,4 +1,4 @@
-"""Google ADK: a model that has the remote agent as an AgentTool. It says what it is told."""
+"""Google ADK: a model that has the remote agent as an AgentTool. It repeats the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CrewAI: a crew of one agent, whose model delegates each prompt and reads what is answered."""
+"""CrewAI: a crew of one agent, whose model delegates each prompt and reads the answer."""
 
 from __future__ import annotations
 

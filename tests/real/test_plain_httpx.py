@@ -46,5 +46,6 @@ async def test_a_send_that_takes_longer_than_its_time_limit_is_answered(
         await live.pid("a")
         await asyncio.sleep(seconds)
         await live.release("a")
-        output, _ = await process.communicate()
+        async with asyncio.timeout(10):
+            output, _ = await process.communicate()
     assert artifact_text(json.loads(output)["result"]["task"]) == "done"

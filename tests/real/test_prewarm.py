@@ -89,7 +89,7 @@ async def test_claude_code_is_told_the_workspace_of_now(tmp_path: Path) -> None:
 
 
 async def idle(real: Real) -> None:
-    """Until the CLI has done nothing for half a second: it has read what it reads at its start."""
+    """Return when the CLIs have used no CPU time for half a second: their start is complete."""
     before, quiet = -1.0, 0
     async with asyncio.timeout(30.0):
         while quiet < 10:

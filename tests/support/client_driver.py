@@ -14,7 +14,7 @@ from tests.support.client_matrix import DRIVERS, A2AClient
 TOKEN = "a-token-of-the-operator-of-32-characters"
 WITHIN = 60.0  # seconds for one turn, the start of the client included
 ENDS_WITHIN = 20.0
-READS_AS_A_PERSON = 0.8  # seconds; what is faster may be an answer to an earlier question
+READS_AS_A_PERSON = 0.8  # seconds; a faster answer may belong to an earlier question
 
 
 class Driver:

@@ -32,7 +32,7 @@ PROMPTS = {
     "reply": "Go on.",
     "failure": f"line {BROKE}",
 }
-"""What is said to the agent of tests/support/agent.py, in this order and in one conversation."""
+"""The prompts for the agent of tests/support/agent.py, in order, in one conversation."""
 ANSWER = "I look.\n\nIt is fine."
 QUESTION = 'May I?\nReply with exactly one of: "Go on", "Do not". Or reply in your own words.'
 REPLY = 'answered ["q", "Go on.", "yes"]'
