@@ -3,9 +3,7 @@ session per session of the bridge. acp.py has the measured facts that decide the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -19,7 +17,7 @@ from bridge.adapter import (
     SessionStart,
     as_text,
 )
-from bridge.adapter.fields import as_string, output_status
+from bridge.adapter.fields import Json, Said, as_string, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
@@ -30,16 +28,13 @@ from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, Turn
 from ._plain import plain
 
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
-
 END = "(End of the message.)"  # a last block without `@`, see AcpAgent.reads_along
 
 
 class Acp(AcpAgent):
     """AGENT_BINARY and AGENT_ARGS name the program; subclasses have their own."""
 
-    name: ClassVar[str] = "acp"
+    name = "acp"
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -162,7 +157,7 @@ class Acp(AcpAgent):
             return self._handshake.not_logged_in(error)
         return Failed(reason_of(error), "agent-error", {"code": error.code})
 
-    def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
+    def _end(self, event: Done | Failed) -> Said:
         """The turn ends, or the handshake before it."""
         turn, self._turn = self._turn, None
         self._questions.cancel()
@@ -186,7 +181,7 @@ class Acp(AcpAgent):
         handler = UPDATES.get(kind)
         return handler(turn, update) if handler else ()
 
-    def _mode_update(self, update: Json) -> Iterator[AgentEvent]:
+    def _mode_update(self, update: Json) -> Said:
         mode = as_string(update["currentModeId"])
         if mode != self._handshake.facts.get("mode"):
             self._handshake.facts["mode"] = mode

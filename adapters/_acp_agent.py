@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import orjson
 
 from bridge.adapter import Adapter, CliInfo
+from bridge.adapter.fields import Json
 
 from ._tools import IMAGES
 
@@ -36,7 +37,7 @@ class AcpAgent(Adapter):
     shut: ClassVar[Mapping[str, str]] = {}
     """Variables that keep the CLI from loading project_files, even if the operator has set them."""
 
-    shut_options: ClassVar[Mapping[str, Any]] = {}
+    shut_options: ClassVar[Json] = {}
     """The `_meta` of a session with the same effect."""
 
     configured_by: ClassVar[str] = ""

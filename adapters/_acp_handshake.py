@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import orjson
 
-from bridge.adapter.fields import as_dict, as_list, as_word
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word
 from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Response, RpcError
 from bridge.task.events import AgentEvent, Failed, Started
 
 from ._acp_agent import AcpAgent
-
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
 
 PROTOCOL = 1
 PLAN = "plan"  # the mode in which agents change nothing

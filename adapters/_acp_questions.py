@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
-from bridge.adapter.fields import as_dict, as_string
+from bridge.adapter.fields import Json, Said, as_dict, as_string
 from bridge.adapter.jsonrpc import Peer, Request
 from bridge.task.events import AgentEvent, Answer, Option, OptionKind, Question
 
@@ -15,9 +14,6 @@ from ._acp_tools import announce, merged, subject, wish
 from ._acp_turn import Turn
 from ._asking import Asking
 from ._tools import choice, plan
-
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
 
 REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
@@ -57,7 +53,7 @@ class AcpQuestions(Asking[Turn]):
         self._peer.refuse(asked.request, REQUEST_CANCELLED, "Request cancelled")
         return asked.withdrawn()
 
-    def _permission(self, request: Request) -> Iterator[AgentEvent]:
+    def _permission(self, request: Request) -> Said:
         """ACP v1, Tool Calls: Requesting Permission."""
         params, turn = request.params, self._turn()
         tool = merged(turn.tools if turn else {}, params["toolCall"])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bridge.adapter.diff import unified_diff
-from bridge.adapter.fields import as_dict, as_list, as_string, as_word
-from bridge.task.events import AgentEvent, FileChange, ToolCall
-
-Json = Mapping[str, Any]
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
+from bridge.task.events import FileChange, ToolCall
 
 
 @dataclass(slots=True)
@@ -52,7 +50,7 @@ def merged(tools: dict[str, Tool], update: Json) -> Tool:
     return tool
 
 
-def announce(tool: Tool) -> Iterator[AgentEvent]:
+def announce(tool: Tool) -> Said:
     if tool.announced is None:
         tool.announced = tool.name or tool.title or tool.kind or tool.id
         yield ToolCall(tool.id, tool.announced, input_of(tool))

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.adapter import INTERRUPTED, Prompt
-from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.task.events import (
-    AgentEvent,
-    ArtifactChunk,
-    Done,
-    Failed,
-    Text,
-    Thought,
-    ToolResult,
-    Usage,
-)
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
+from bridge.task.events import ArtifactChunk, Done, Failed, Text, Thought, ToolResult, Usage
 from bridge.task.message import RawPart, TextPart, UrlPart
 
 from ._acp_agent import AcpAgent
 from ._acp_tools import Tool, announce, merged, output
 from ._tools import counts, is_count, plan, tokens
-
-Json = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -45,7 +34,7 @@ class Turn:
 
     # --- session/update --------------------------------------------------------------------------
 
-    def message_chunk(self, update: Json) -> Iterator[AgentEvent]:
+    def message_chunk(self, update: Json) -> Said:
         meta_usage = as_dict(as_dict(update.get("_meta")).get("usage"))  # qwen, with an empty text
         for name, count in counts(meta_usage).items():
             self.used[name] = self.used.get(name, 0) + count
@@ -67,13 +56,13 @@ class Turn:
         self.block.append(text)
         yield Text(text, new_block)
 
-    def thought_chunk(self, update: Json) -> Iterator[AgentEvent]:
+    def thought_chunk(self, update: Json) -> Said:
         self.new_block = True
         text = as_string(update["content"].get("text") or "")
         if text:
             yield Thought(text)
 
-    def tool_update(self, update: Json) -> Iterator[AgentEvent]:
+    def tool_update(self, update: Json) -> Said:
         self.new_block = True
         tool = merged(self.tools, update)
         # An input that contains only a folder (opencode) is not complete yet.
@@ -87,7 +76,7 @@ class Turn:
             self.changed |= dict.fromkeys(change.path for change in changes)
             yield ToolResult(tool.id, output(tool), failed, tool.announced, changes=changes)
 
-    def usage_update(self, update: Json) -> Iterable[AgentEvent]:
+    def usage_update(self, update: Json) -> Said:
         for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
             if is_count(update.get(name)):
                 self.used[ours] = update[name]
@@ -155,7 +144,7 @@ class Turn:
         return Done(summary="".join(self.block), details=details)
 
 
-UPDATES: Mapping[str, Callable[[Turn, Json], Iterable[AgentEvent]]] = {
+UPDATES: Mapping[str, Callable[[Turn, Json], Said]] = {
     "agent_message_chunk": Turn.message_chunk,
     "agent_thought_chunk": Turn.thought_chunk,
     "tool_call": Turn.tool_update,

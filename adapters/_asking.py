@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from bridge.adapter.fields import as_dict, as_string
+from bridge.adapter.fields import Json, as_dict, as_string
 from bridge.adapter.jsonrpc import Id, Peer, Request
 from bridge.task.events import AgentEvent, Answer, Question, QuestionWithdrawn
 
-from ._forms import ACCEPT, DECLINE, Json, asked_members, form, member_question, visited
+from ._forms import ACCEPT, DECLINE, asked_members, form, member_question, visited
 
 CANCEL: Json = {"action": "cancel"}
 """The result of an elicitation without an answer."""

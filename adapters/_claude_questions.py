@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from bridge.adapter.fields import as_dict, as_list, as_string
+from bridge.adapter.fields import Json, as_dict, as_list, as_string
 from bridge.task.answers import is_word
 from bridge.task.events import Answer, Option, Question, QuestionWithdrawn
 
 from ._claude_turn import Turn
 from ._tools import choice
-
-Json = Mapping[str, Any]
 
 ALLOW = Option("allow", "Allow", "allow_once")
 ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from bridge.adapter import INTERRUPTED
-from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.task.events import (
     AgentEvent,
     Done,
@@ -21,8 +20,6 @@ from bridge.task.events import (
 )
 
 from ._tools import joined, plan
-
-Json = Mapping[str, Any]
 
 LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
 LOGIN = (
@@ -54,7 +51,7 @@ class Turn:
 
     # --- text ------------------------------------------------------------------------------------
 
-    def stream_event(self, event: Json) -> Iterable[AgentEvent]:
+    def stream_event(self, event: Json) -> Said:
         if event.get("parent_tool_use_id"):
             return ()  # a sub-agent's text comes complete, with its `assistant` message
         inner = event["event"]
@@ -67,7 +64,7 @@ class Turn:
                 return self._next_message(inner["message"].get("id"))
         return ()
 
-    def _delta(self, delta: Json) -> Iterable[AgentEvent]:
+    def _delta(self, delta: Json) -> Said:
         match delta.get("type"):
             case "text_delta":
                 text = as_string(delta["text"])
@@ -82,7 +79,7 @@ class Turn:
                 return (Thought(as_string(delta["thinking"])),)
         return ()
 
-    def _next_message(self, message_id: str | None) -> Iterator[AgentEvent]:
+    def _next_message(self, message_id: str | None) -> Said:
         """Another message begins: the CLI has given up streamed text without a confirmation."""
         if self._streamed and message_id != self._streaming:
             yield Retracted(len(self._take_streamed()))
@@ -94,7 +91,7 @@ class Turn:
         self._streamed, self._loose = [], 0
         return streamed
 
-    def assistant(self, event: Json) -> Iterator[AgentEvent]:
+    def assistant(self, event: Json) -> Said:
         message = event["message"]
         parent = parent_of(event)
         if event.get("error"):
@@ -108,7 +105,7 @@ class Turn:
                 case "tool_use":
                     yield from self._tool_use(block, parent)
 
-    def _whole_text(self, message_id: str, text: str, parent: str | None) -> Iterator[AgentEvent]:
+    def _whole_text(self, message_id: str, text: str, parent: str | None) -> Said:
         """A complete text block: yields the part that was not streamed."""
         if parent:
             yield Text(text, new_block=True, parent=parent)
@@ -129,7 +126,7 @@ class Turn:
 
     # --- tools -----------------------------------------------------------------------------------
 
-    def _tool_use(self, block: Json, parent: str | None) -> Iterator[AgentEvent]:
+    def _tool_use(self, block: Json, parent: str | None) -> Said:
         tool_id, name = as_string(block["id"]), str(block.get("name") or "")
         arguments = block.get("input") or {}
         self._tools[tool_id] = block
@@ -138,7 +135,7 @@ class Turn:
         if name == "TodoWrite" and isinstance(todos, list):
             yield plan(todos)
 
-    def user(self, event: Json) -> Iterator[AgentEvent]:
+    def user(self, event: Json) -> Said:
         content = event["message"].get("content")
         if event.get("isReplay") or not isinstance(content, list):
             return

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bridge.adapter.diff import unified_diff
-from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.adapter.fields import Json, as_dict, as_list, as_string, as_word
 from bridge.task.events import Failed, FileChange, Retracted, Text, Usage
 from bridge.task.text import json_object
 
 from ._tools import joined, tokens
-
-Json = Mapping[str, Any]
 
 LOGIN = (
     "Codex is not logged in on the server, or its key is not accepted: run `codex login` there "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import orjson
 
-from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.adapter.jsonrpc import Peer, Request
 from bridge.task.answers import is_word
 from bridge.task.events import AgentEvent, Answer, Option, Question, Status
@@ -17,9 +17,6 @@ from ._asking import Asking
 from ._codex_items import changes_of
 from ._codex_turn import Turn
 from ._tools import choice
-
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
 
 ALLOW = Option("accept", "Allow", "allow_once")
 ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_always")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.adapter import INTERRUPTED
-from bridge.adapter.fields import as_dict, as_list, as_string, as_word
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.task.events import (
-    AgentEvent,
     ArtifactChunk,
     Done,
     Failed,
@@ -36,9 +35,6 @@ from ._codex_items import (
     usage_of,
 )
 from ._tools import counts, plan
-
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
 
 
 @dataclass(slots=True)
@@ -117,7 +113,7 @@ class Turn:
             return ()  # the texts of sub-agents come complete
         return self.answer.delta(as_string(params["itemId"]), as_string(params["delta"]))
 
-    def thought_delta(self, params: Json) -> Iterator[AgentEvent]:
+    def thought_delta(self, params: Json) -> Said:
         text = as_string(params["delta"])
         if self.speaker(params) == "":
             item = as_string(params["itemId"])
@@ -127,7 +123,7 @@ class Turn:
             self.thoughts.add(item)
             yield Thought(f"\n\n{text}" if new else text)
 
-    def item_started(self, params: Json) -> Iterator[AgentEvent]:
+    def item_started(self, params: Json) -> Said:
         item, speaker = params["item"], self.speaker(params)
         if item["type"] == "userMessage" and speaker == "":
             yield from self.answer.give_up()  # a message that joined the turn cut it
@@ -140,7 +136,7 @@ class Turn:
                 self.commands.add(item["id"])
             yield from self._announce(item, speaker or None)
 
-    def item_completed(self, params: Json) -> Iterator[AgentEvent]:
+    def item_completed(self, params: Json) -> Said:
         item, speaker = params["item"], self.speaker(params)
         if speaker is None and item.get("id") not in self.tools:
             return
@@ -156,13 +152,13 @@ class Turn:
             case kind if kind not in NO_TOOLS:
                 yield from self._tool_ended(item, speaker or None)
 
-    def _announce(self, item: Json, parent: str | None) -> Iterator[AgentEvent]:
+    def _announce(self, item: Json, parent: str | None) -> Said:
         item_id = as_string(item["id"])
         if item_id not in self.tools:
             self.tools[item_id] = item
             yield ToolCall(item_id, *tool_of(item), parent)
 
-    def _tool_ended(self, item: Json, parent: str | None) -> Iterator[AgentEvent]:
+    def _tool_ended(self, item: Json, parent: str | None) -> Said:
         yield from self._announce(item, parent)
         self.commands.discard(item["id"])
         for thread in as_list(item.get("receiverThreadIds")):
@@ -182,7 +178,7 @@ class Turn:
             self.diffs[str(params["turnId"])] = as_string(params["diff"])
         return ()
 
-    def error(self, params: Json) -> Iterator[AgentEvent]:
+    def error(self, params: Json) -> Said:
         """Only turn/completed ends a turn, and it repeats the error of a failed turn."""
         error = params["error"]
         if params.get("willRetry") and self.speaker(params) == "":
@@ -206,7 +202,7 @@ class Turn:
                 return failure(done.get("error"))
         return Failed(f"Codex ended the turn as {done.get('status')}.", "stopped")
 
-    def changes(self) -> Iterator[AgentEvent]:
+    def changes(self) -> Said:
         """The diff of the whole turn, as an artifact."""
         diff = "".join(self.diffs.values())
         if diff:

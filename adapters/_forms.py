@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from bridge.adapter.fields import as_dict, as_list
+from bridge.adapter.fields import Json, as_dict, as_list
 from bridge.task.events import Answer, Option, Question
 
-Json = Mapping[str, Any]
 ACCEPT = Option("accept", "Done", "allow_once")
 DECLINE = Option("decline", "Decline", "reject_once")
 YES = Option("true", "Yes")

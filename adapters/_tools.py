@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from bridge.adapter.fields import as_dict
-from bridge.task.events import Option, Plan, PlanEntry, PlanStatus, Question
+from bridge.adapter.fields import Json, as_dict
+from bridge.task.events import Option, Plan, PlanEntry, PlanStatus, Question, Usage
 
-Json = Mapping[str, Any]
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _STATUS: Mapping[str, PlanStatus] = {
     "in_progress": "in_progress",
@@ -28,6 +27,19 @@ def count(value: Any) -> int | None:
 def counts(values: Any) -> dict[str, int]:
     """The members of an object that are counts."""
     return {name: one for name, one in as_dict(values).items() if is_count(one)}
+
+
+def usage_of(used: Json, names: Sequence[str], **extra: str) -> Usage:
+    """The usage with the tokens `names` (input, output, total) and the `extra` counts: each value
+    is the name of a member of `used`."""
+    sent, said, *total = (count(used.get(name)) for name in names)
+    known = counts({name: used.get(theirs) for name, theirs in extra.items()})
+    return Usage(sent, said, total[0] if total else None, None, known or None)
+
+
+def options(values: Mapping[str, str | None]) -> list[str]:
+    """The options that have a value. Each is one argument: no value can be read as a flag."""
+    return [f"{name}={value}" for name, value in values.items() if value]
 
 
 def tokens(used: dict[str, int]) -> tuple[int | None, int | None, int | None]:

@@ -22,7 +22,9 @@ and qwen 0.15.10 (tests/real/test_acp.py). Measured facts that decide the code:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from bridge.adapter.fields import Json
 
 from . import _homes
 from . import _project_files as files
@@ -95,8 +97,7 @@ class Copilot(Acp):
     model_flag = "--model"
     images = True
     errors_are_words = True
-    project_files = files.COPILOT
-    always_loaded = files.COPILOT
+    project_files = always_loaded = files.COPILOT
     homes = (_homes.COPILOT, _homes.COPILOT_CACHE)
     reads = ("${XDG_CONFIG_HOME:-~/.config}/gh",)  # it uses the login of gh
     install = "npm install -g @github/copilot"
@@ -117,8 +118,7 @@ class Qwen(Acp):
     lasting = ("proceed_always_project", "proceed_always_user")
     asks = "default"  # from 0.24 on, it begins in `auto`: a model decides about permissions
     # A file of the user lists the trusted folders; `--bare` would drop the user's own rules.
-    project_files = files.QWEN
-    always_loaded = files.QWEN
+    project_files = always_loaded = files.QWEN
     writable_paths = ("/dev/pts",)
     homes = (_homes.QWEN,)
     install = "npm install -g @qwen-code/qwen-code"
@@ -155,7 +155,7 @@ class ClaudeAgent(Acp):
     reads_along = True
     project_files = files.CLAUDE
     shut: ClassVar[Mapping[str, str]] = {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"}
-    shut_options: ClassVar[Mapping[str, Any]] = {"claudeCode": {"options": CLAUDE_OPTIONS}}
+    shut_options: ClassVar[Json] = {"claudeCode": {"options": CLAUDE_OPTIONS}}
     homes = (_homes.CLAUDE,)
     install = "npm install -g @agentclientprotocol/claude-agent-acp"
     login = "run `claude` once and log in, or set ANTHROPIC_API_KEY"
@@ -168,8 +168,7 @@ class CodexAcp(Acp):
     environment = ("CODEX_*", *_OPENAI)
     images = True
     lasting = ("approved-always", "approved-execpolicy-amendment")
-    project_files = files.CODEX
-    always_loaded = files.CODEX
+    project_files = always_loaded = files.CODEX
     homes = (_homes.CODEX,)
     install = "npm install -g @zed-industries/codex-acp"
     login = "codex login, or set OPENAI_API_KEY"
@@ -183,8 +182,7 @@ class Droid(Acp):
     environment = ("FACTORY_*",)
     variables: ClassVar[Mapping[str, str]] = {"FACTORY_DROID_AUTO_UPDATE_ENABLED": "false"}
     images = True
-    project_files = files.DROID
-    always_loaded = files.DROID
+    project_files = always_loaded = files.DROID
     homes = (_homes.DROID,)
     install = "npm install -g droid"
     login = "run `droid` once and log in, or set FACTORY_API_KEY"
@@ -222,8 +220,7 @@ class Goose(Acp):
     binary = "goose"
     arguments = ("acp",)
     environment = ("GOOSE_*", "ANTHROPIC_*", *_OPENAI)
-    project_files = files.GOOSE
-    always_loaded = files.GOOSE
+    project_files = always_loaded = files.GOOSE
     verified = False
     homes = _homes.GOOSE
     reads = ("${XDG_DATA_HOME:-~/.local/share}/goose", "${XDG_CONFIG_HOME:-~/.config}/goose")
@@ -254,8 +251,7 @@ class Vibe(Acp):
         "allow_permanent_directory_recursive",
     )
     asks = "ask"  # it begins in `accept-edits`
-    project_files = files.VIBE
-    always_loaded = files.VIBE
+    project_files = always_loaded = files.VIBE
     verified = False
     homes = (_homes.VIBE,)
     install = "uv tool install mistral-vibe"
@@ -268,8 +264,7 @@ class Auggie(Acp):
     binary = "auggie"
     arguments = ("--acp",)
     environment = ("AUGMENT_*",)
-    project_files = files.AUGGIE
-    always_loaded = files.AUGGIE
+    project_files = always_loaded = files.AUGGIE
     verified = False
     writable_paths = ("~/.augment/sessions/", "~/.augment/logs/")
     reads = ("~/.augment",)
@@ -283,8 +278,7 @@ class Kiro(Acp):
     binary = "kiro-cli"
     arguments = ("acp",)
     environment = ("KIRO_*", "AWS_*")
-    project_files = files.KIRO
-    always_loaded = files.KIRO
+    project_files = always_loaded = files.KIRO
     verified = False
     writable_paths = ("~/.kiro/sessions/", "~/.local/share/kiro-cli/")
     reads = ("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli")

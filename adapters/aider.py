@@ -16,11 +16,12 @@ Facts that decide the code (measured, or read in aider's source):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from bridge.adapter import Ability, AgentConfig, CliInfo, Lines, Prompt, SessionStart
+from bridge.adapter.fields import Said
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -74,24 +75,24 @@ REASONS = {
 
 
 class Aider(Generic):
-    silence: ClassVar[float] = float("inf")
-    writable_paths: ClassVar[tuple[str, ...]] = (
+    silence = float("inf")
+    writable_paths = (
         "/dev/pts",
         "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
     )
-    reads: ClassVar[tuple[str, ...]] = ("~/.aider",)
-    name: ClassVar[str] = "aider"
-    title: ClassVar[str] = "aider"
-    binary: ClassVar[str] = "aider"
-    environment: ClassVar[tuple[str, ...]] = (
+    reads = ("~/.aider",)
+    name = "aider"
+    title = "aider"
+    binary = "aider"
+    environment = (
         *("AIDER_*", "OPENAI_*", "ANTHROPIC_*", "GEMINI_*", "OPENROUTER_*", "DEEPSEEK_*"),
         *("AZURE_*", "OLLAMA_*", "LM_STUDIO_*", "GROQ_*", "XAI_*", "MISTRAL_*"),
     )
-    project_files: ClassVar[tuple[str, ...]] = files.AIDER
+    project_files = files.AIDER
     # It reads these files even if `--config` names another one.
-    always_loaded: ClassVar[tuple[str, ...]] = files.AIDER_SETTINGS
+    always_loaded = files.AIDER_SETTINGS
     limitations: ClassVar[Mapping[Ability, str]] = {}
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    cli_info = CliInfo(
         "python -m pip install aider-chat",
         "set the key of your model's provider, such as OPENAI_API_KEY",
         flags=(*FLAGS, "--model", "--chat-history-file", "--restore-chat-history"),
@@ -162,17 +163,17 @@ class Aider(Generic):
 
     # --- output ----------------------------------------------------------------------------------
 
-    def introduced(self, text: str) -> Iterable[AgentEvent]:
+    def introduced(self, text: str) -> Said:
         for name, pattern in (("version", r"Aider v(\S+)"), ("model", r"Model: (\S+)")):
             found = re.match(pattern, text)
             if found:
                 self._facts[name] = found[1]
         return ()
 
-    def begun(self) -> Iterator[AgentEvent]:
+    def begun(self) -> Said:
         yield Started(self.start.session_id, self._facts.get("model"), self._facts.get("version"))
 
-    def said(self, text: str) -> Iterator[AgentEvent]:
+    def said(self, text: str) -> Said:
         line = text.removesuffix("\n")
         tokens = TOKENS.match(line)
         if tokens:
@@ -212,24 +213,24 @@ class Aider(Generic):
             return [Status(line, {"type": "output", "text": line})]
         return []
 
-    def _again(self) -> Iterator[AgentEvent]:
+    def _again(self) -> Said:
         """The lines since the end of the model's text belong to it, too."""
         own, self._own = "".join(self._own), []
         if own.strip():
             self._words.append(own)
             yield Text(own, new_block=True)
 
-    def _edited(self, path: str) -> Iterator[AgentEvent]:
+    def _edited(self, path: str) -> Said:
         tool = self._next_tool()
         self._changed[path] = None
         yield ToolCall(tool, "edit", {"path": path})
         yield ToolResult(tool, None, name="edit", changes=(FileChange(path, "update"),))
 
-    def _runs(self, command: str) -> Iterator[AgentEvent]:
+    def _runs(self, command: str) -> Said:
         self._command = self._next_tool()
         yield ToolCall(self._command, "shell", {"command": command})
 
-    def _ran(self) -> Iterator[AgentEvent]:
+    def _ran(self) -> Said:
         """The command has ended: aider continues, and does not print the exit status."""
         if self._command:
             yield ToolResult(self._command, "".join(self._output), False, "shell")
@@ -241,7 +242,7 @@ class Aider(Generic):
 
     # --- questions and prompts -------------------------------------------------------------------
 
-    def ask(self, text: str) -> Iterator[AgentEvent]:
+    def ask(self, text: str) -> Said:
         yield from self._ran()
         about = self._block()
         yield from self._again()
@@ -270,7 +271,7 @@ class Aider(Generic):
             block.insert(0, line)
         return block
 
-    def finished(self) -> Iterator[AgentEvent]:
+    def finished(self) -> Said:
         yield from self._ran()
         block = self._block()
         if any(" " in line.strip() for line in block):  # else the lines list the files of the chat

@@ -16,7 +16,7 @@ Measured facts that decide the code:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bridge.adapter import (
@@ -25,13 +25,12 @@ from bridge.adapter import (
     CliInfo,
     ExitStatus,
     Handlers,
-    Home,
     Launch,
     Prompt,
     SessionStart,
     as_text,
 )
-from bridge.adapter.fields import as_dict, as_list, as_word, output_status
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word, output_status
 from bridge.task.events import AgentEvent, Answer, Failed, Question, Started, Status
 from bridge.task.message import Part, RawPart, media_type
 from bridge.task.text import json_object
@@ -41,23 +40,21 @@ from . import _project_files as files
 from ._claude_questions import ClaudeQuestions
 from ._claude_turn import LOGIN, LOST, Turn, number, total_cost
 
-Json = Mapping[str, Any]
-
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
 
 class ClaudeCode(Adapter):
-    name: ClassVar[str] = "claude-code"
-    title: ClassVar[str] = "Claude Code"
-    binary: ClassVar[str] = "claude"
-    binary_setting: ClassVar[str] = "CLAUDE_CODE_PATH"
-    environment: ClassVar[tuple[str, ...]] = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
-    modes: ClassVar[tuple[str, ...]] = ("default", "plan", "acceptEdits")
-    homes: ClassVar[tuple[Home, ...]] = (homes.CLAUDE,)
-    project_files: ClassVar[tuple[str, ...]] = files.CLAUDE
-    takes_budget: ClassVar[bool] = True
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    name = "claude-code"
+    title = "Claude Code"
+    binary = "claude"
+    binary_setting = "CLAUDE_CODE_PATH"
+    environment = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
+    modes = ("default", "plan", "acceptEdits")
+    homes = (homes.CLAUDE,)
+    project_files = files.CLAUDE
+    takes_budget = True
+    cli_info = CliInfo(
         "npm install -g @anthropic-ai/claude-code",
         "claude auth login, or set ANTHROPIC_API_KEY",
         ("auth", "status"),
@@ -67,8 +64,8 @@ class ClaudeCode(Adapter):
             *("--setting-sources", "--strict-mcp-config"),
         ),
     )
-    steers: ClassVar[bool] = True
-    input_modes: ClassVar[tuple[str, ...]] = (
+    steers = True
+    input_modes = (
         "text/*",
         "application/json",
         "application/pdf",
@@ -175,7 +172,7 @@ class ClaudeCode(Adapter):
         self._ids += 1
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._task_id}/{self._ids}"))
 
-    def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
+    def receive_exit(self, status: ExitStatus) -> Said:
         if self._turn.results:
             yield from self._finish()
         elif LOST in status.stderr:
@@ -185,7 +182,7 @@ class ClaudeCode(Adapter):
 
     # --- lines of the CLI ------------------------------------------------------------------------
 
-    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+    def receive_line(self, line: bytes) -> Said:
         event = json_object(line)
         if event is None:
             return (output_status(line),) if line.strip() else ()
@@ -204,7 +201,7 @@ class ClaudeCode(Adapter):
                 self._questions.refuse(event, "The bridge does not understand this request.")
         return said
 
-    def _system(self, event: Json) -> Iterator[AgentEvent]:
+    def _system(self, event: Json) -> Said:
         match event.get("subtype"):
             case "init":
                 facts = ("session_id", "model", "claude_code_version", "permissionMode")
@@ -221,7 +218,7 @@ class ClaudeCode(Adapter):
                 text = f"Denied by the permission settings: {event.get('tool_name', 'a tool')}"
                 yield Status(text, {"type": "permission_denied", "name": event.get("tool_name")})
 
-    def _control_response(self, event: Json) -> Iterator[AgentEvent]:
+    def _control_response(self, event: Json) -> Said:
         """The answer to `initialize`; answers to other requests are ignored."""
         response = as_dict(event.get("response"))
         if response.get("request_id") == GREETING and self._greeting:
@@ -243,12 +240,12 @@ class ClaudeCode(Adapter):
         known = {str(one.get("value")): one.get("resolvedModel") for one in map(as_dict, models)}
         return as_word(known.get(self.model or "default")) or self.model
 
-    def _result(self, event: Json) -> Iterable[AgentEvent]:
+    def _result(self, event: Json) -> Said:
         if self._turn.add_result(event) and not self._announces_state:
             return self._finish()
         return ()
 
-    def _finish(self) -> Iterator[AgentEvent]:
+    def _finish(self) -> Said:
         turn, before = self._turn, self._cost
         self._cost = total_cost(turn.results[-1])
         yield turn.usage(before)

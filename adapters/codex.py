@@ -21,9 +21,9 @@ Measured facts that decide the code:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from bridge.adapter import (
     INTERRUPTED,
@@ -31,13 +31,12 @@ from bridge.adapter import (
     AgentConfig,
     CliInfo,
     ExitStatus,
-    Home,
     Launch,
     Prompt,
     SessionStart,
     as_text,
 )
-from bridge.adapter.fields import as_dict, as_string, as_word, output_status
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, media_type
@@ -48,9 +47,6 @@ from ._codex_questions import CodexQuestions, own_words
 from ._codex_trust import closed
 from ._codex_turn import NOTIFICATIONS, Thread, Turn
 from ._tools import IMAGES
-
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
 
 # Approval policy and sandbox. `untrusted` asks before each change of files and each command that is
 # not known to be harmless. If an allowed command fails at once in the sandbox, the CLI repeats it
@@ -65,20 +61,20 @@ MODES = {
 
 
 class Codex(Adapter):
-    name: ClassVar[str] = "codex"
-    title: ClassVar[str] = "Codex"
-    binary: ClassVar[str] = "codex"
-    environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
-    modes: ClassVar[tuple[str, ...]] = tuple(filter(None, MODES))
-    steers: ClassVar[bool] = True
-    homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
-    project_files: ClassVar[tuple[str, ...]] = files.CODEX
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    name = "codex"
+    title = "Codex"
+    binary = "codex"
+    environment = ("CODEX_*", "OPENAI_*")
+    modes = tuple(filter(None, MODES))
+    steers = True
+    homes = (homes.CODEX,)
+    project_files = files.CODEX
+    cli_info = CliInfo(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",
         help=("app-server", "--help"),  # `login status` ignores other providers
     )
-    input_modes: ClassVar[tuple[str, ...]] = ("text/*", "application/json", *IMAGES)
+    input_modes = ("text/*", "application/json", *IMAGES)
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -303,7 +299,7 @@ class Codex(Adapter):
         turn.commands.clear()
         return ()
 
-    def _end(self, event: Done | Failed) -> Iterator[AgentEvent]:
+    def _end(self, event: Done | Failed) -> Said:
         """The turn ends, or the handshake before it."""
         turn, self._turn = self._turn, None
         self._questions.cancel()

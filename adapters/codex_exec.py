@@ -14,53 +14,34 @@ What decides the code (all measured):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, CliInfo, Handlers, Home, Prompt, SessionStart
-from bridge.adapter.fields import as_dict, as_list, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter
-from bridge.task.events import (
-    AgentEvent,
-    Done,
-    Failed,
-    FileChange,
-    Status,
-    Thought,
-    Usage,
-)
+from bridge.adapter import Ability, AgentConfig, CliInfo, Handlers, Prompt, SessionStart
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
+from bridge.adapter.print_mode import PrintModeAdapter
+from bridge.task.events import Done, Failed, FileChange, Status, Thought
 
-from . import _homes as homes
-from . import _project_files as files
 from ._codex_trust import closed
-from ._tools import counts, plan
+from ._tools import counts, options, plan, usage_of
+from .codex import Codex
 
 BYPASS = "--dangerously-bypass-approvals-and-sandbox"
-MESSAGES = (
-    "agent_message",
-    "reasoning",
-    "todo_list",
-    "error",
-)  # types of items that are not tool calls
+MESSAGES = ("agent_message", "reasoning", "todo_list", "error")  # items that are not tool calls
 _COMMON = {"id", "type", "status"}
 
 
-class CodexExec(PrintModeAdapter):
-    name: ClassVar[str] = "codex-exec"
-    title: ClassVar[str] = "Codex"
-    binary: ClassVar[str] = "codex"
-    environment: ClassVar[tuple[str, ...]] = ("CODEX_*", "OPENAI_*")
-    modes: ClassVar[tuple[str, ...]] = ("read-only", "workspace-write")
-    project_files: ClassVar[tuple[str, ...]] = files.CODEX
-    ignored: ClassVar[tuple[str, ...]] = ("turn.started",)
-    lost: ClassVar[re.Pattern[str]] = re.compile("no rollout found for thread id")
+class CodexExec(PrintModeAdapter, like=Codex):
+    name = "codex-exec"
+    modes = ("read-only", "workspace-write")
+    ignored = ("turn.started",)
+    lost = re.compile("no rollout found for thread id")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "without AGENT_FORCE, its sandbox refuses every other action",
         "deltas": "its text comes in whole messages",
     }
-    homes: ClassVar[tuple[Home, ...]] = (homes.CODEX,)
-    cli_info: ClassVar[CliInfo] = CliInfo(
-        "npm install -g @openai/codex",
+    cli_info = CliInfo(
+        Codex.cli_info.install,
         "codex login, or set OPENAI_API_KEY",
         ("login", "status"),
         ("exec", "--help"),
@@ -74,22 +55,18 @@ class CodexExec(PrintModeAdapter):
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         # Without the flag it refuses a folder outside of a repository, which the operator chose.
-        own = closed(self.config, self.start)
-        flags = [*own, "exec", "--json", "--skip-git-repo-check"]
-        if self.start.options.mode:
-            flags.append(f"--sandbox={self.start.options.mode}")
-        elif self.config.force:
-            flags.append(BYPASS)
-        if self.model:
-            flags.append(f"--model={self.model}")
+        flags = [*closed(self.config, self.start), "exec", "--json", "--skip-git-repo-check"]
+        mode = self.start.options.mode
+        flags += [BYPASS] if self.config.force and not mode else []
+        flags += options({"--sandbox": mode, "--model": self.model})
         return flags + (["resume", self.session_id, "-"] if self.session_id else ["-"])
 
     # --- output ----------------------------------------------------------------------------------
 
-    def _thread_started(self, event: Json) -> Iterator[AgentEvent]:
+    def _thread_started(self, event: Json) -> Said:
         return self.began(as_string(event["thread_id"]), self.model)
 
-    def _item(self, event: Json) -> Iterator[AgentEvent]:
+    def _item(self, event: Json) -> Said:
         item = event["item"]
         match item.get("type"):
             case "todo_list":
@@ -97,7 +74,7 @@ class CodexExec(PrintModeAdapter):
             case kind if kind not in MESSAGES:
                 yield from self.call(as_string(item["id"]), *_tool(item))
 
-    def _item_completed(self, event: Json) -> Iterator[AgentEvent]:
+    def _item_completed(self, event: Json) -> Said:
         item = event["item"]
         match item.get("type"):
             case "agent_message":
@@ -117,27 +94,25 @@ class CodexExec(PrintModeAdapter):
                     as_string(item["id"]), _output(item), failed, _changes(item), denied=denied
                 )
 
-    def _error(self, event: Json) -> Iterator[AgentEvent]:
+    def _error(self, event: Json) -> Said:
         text = as_string(event["message"])
         self.problem = _failed(text)
         yield Status(text, {"type": "error"})
 
-    def _turn_completed(self, event: Json) -> Iterator[AgentEvent]:
+    def _turn_completed(self, event: Json) -> Said:
         total = counts(event.get("usage"))
         before, self._used = self._used, total
         if before is None:  # the usage includes that of earlier turns
             return self.finish(Done())
         used = {name: one - before.get(name, 0) for name, one in total.items()}
-        sent, said = used.get("input_tokens"), used.get("output_tokens")
-        both = sent + said if sent is not None and said is not None else None
-        names = {
-            "cacheReadTokens": "cached_input_tokens",
-            "reasoningTokens": "reasoning_output_tokens",
-        }
-        extra = counts({name: used.get(theirs) for name, theirs in names.items()})
-        return self.finish(Done(), Usage(sent, said, both, None, extra or None))
+        if "input_tokens" in used and "output_tokens" in used:
+            used["total"] = used["input_tokens"] + used["output_tokens"]
+        tokens = ("input_tokens", "output_tokens", "total")
+        cached, thought = "cached_input_tokens", "reasoning_output_tokens"
+        usage = usage_of(used, tokens, cacheReadTokens=cached, reasoningTokens=thought)
+        return self.finish(Done(), usage)
 
-    def _turn_failed(self, event: Json) -> Iterator[AgentEvent]:
+    def _turn_failed(self, event: Json) -> Said:
         text = as_word(as_dict(event.get("error")).get("message"))
         unknown = Failed(f"{self.title} ended the turn with an unnamed error.")
         return self.finish(_failed(text) if text else self.problem or unknown)

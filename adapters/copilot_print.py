@@ -15,41 +15,28 @@ What decides the code (all measured):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, CliInfo, Handlers, Home, Prompt
-from bridge.adapter.fields import as_dict, as_list, as_string
-from bridge.adapter.print_mode import Json, PrintModeAdapter
-from bridge.task.events import (
-    AgentEvent,
-    Done,
-    Failed,
-    FileChange,
-    Retracted,
-    Status,
-    Thought,
-    Usage,
-)
+from bridge.adapter import Ability, CliInfo, Handlers, Prompt
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string
+from bridge.adapter.print_mode import PrintModeAdapter
+from bridge.task.events import Done, Failed, FileChange, Retracted, Status, Thought
 
 from ._plain import plain
-from ._tools import counts, unified
+from ._tools import options, unified, usage_of
 from .acp import Copilot
 
 
-class CopilotPrint(PrintModeAdapter):
-    name: ClassVar[str] = "copilot-print"
-    title: ClassVar[str] = Copilot.title
-    binary: ClassVar[str] = Copilot.binary
-    environment: ClassVar[tuple[str, ...]] = Copilot.environment
-    ignored: ClassVar[tuple[str, ...]] = ("assistant.*", "model.*", "session.*", "tool.*")
-    lost: ClassVar[re.Pattern[str]] = re.compile("No session, task, or name matched")
+class CopilotPrint(PrintModeAdapter, like=Copilot):
+    name = "copilot-print"
+    project_files = always_loaded = ()
+    ignored = ("assistant.*", "model.*", "session.*", "tool.*")
+    lost = re.compile("No session, task, or name matched")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "without AGENT_FORCE, every tool that needs a permission is denied",
     }
-    homes: ClassVar[tuple[Home, ...]] = Copilot.homes
-    reads: ClassVar[tuple[str, ...]] = Copilot.reads
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    cli_info = CliInfo(
         Copilot.install,
         Copilot.login,
         flags=("--output-format", "--allow-all", "--no-ask-user", "--session-id", "--resume"),
@@ -59,36 +46,36 @@ class CopilotPrint(PrintModeAdapter):
         self._streamed = ""  # of the message that is not confirmed yet
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        flags = ["--output-format=json", "--no-ask-user"]
-        known = self.session_id
-        flags.append(f"--resume={known}" if known else f"--session-id={self.start.session_id}")
-        if self.model:
-            flags.append(f"--model={self.model}")
-        if self.start.folder:
-            flags.append(f"--add-dir={self.start.folder}")
-        if self.config.force:
-            flags.append("--allow-all")
-        return flags
+        own = options(
+            {
+                "--resume": self.session_id,
+                "--session-id": None if self.session_id else self.start.session_id,
+                "--model": self.model,
+                "--add-dir": self.start.folder,
+            }
+        )
+        force = ["--allow-all"] if self.config.force else []
+        return ["--output-format=json", "--no-ask-user", *own, *force]
 
     def input(self, prompt: Prompt) -> str:
         return plain(prompt.text)
 
     # --- output ----------------------------------------------------------------------------------
 
-    def _user_message(self, event: Json) -> Iterator[AgentEvent]:
+    def _user_message(self, event: Json) -> Said:
         """The conversation is on disk, so its id can be used to resume it."""
         return self.began(self.session_id or self.start.session_id, self.model)
 
-    def _message_start(self, event: Json) -> Iterator[AgentEvent]:
+    def _message_start(self, event: Json) -> Said:
         self.new_block = True
-        yield from ()
+        return ()
 
-    def _delta(self, event: Json) -> Iterator[AgentEvent]:
+    def _delta(self, event: Json) -> Said:
         text = as_string(event["data"]["deltaContent"])
         self._streamed += text
         yield from self.say(text)
 
-    def _message(self, event: Json) -> Iterator[AgentEvent]:
+    def _message(self, event: Json) -> Said:
         """A complete message: yields the part that was not streamed."""
         text = as_string(event["data"]["content"])
         streamed, self._streamed = self._streamed, ""
@@ -99,22 +86,22 @@ class CopilotPrint(PrintModeAdapter):
         yield from self.say(text[len(streamed) :])
         self.new_block = True
 
-    def _retry(self, event: Json) -> Iterator[AgentEvent]:
+    def _retry(self, event: Json) -> Said:
         streamed, self._streamed = self._streamed, ""
         self.new_block = True
         if streamed:
             yield Retracted(len(streamed))
 
-    def _reasoning(self, event: Json) -> Iterator[AgentEvent]:
+    def _reasoning(self, event: Json) -> Said:
         yield Thought(as_string(event["data"]["deltaContent"]))
 
-    def _tool_start(self, event: Json) -> Iterator[AgentEvent]:
+    def _tool_start(self, event: Json) -> Said:
         data = event["data"]
         return self.call(
             as_string(data["toolCallId"]), str(data.get("toolName")), data.get("arguments")
         )
 
-    def _tool_complete(self, event: Json) -> Iterator[AgentEvent]:
+    def _tool_complete(self, event: Json) -> Said:
         data = event["data"]
         done, problem = as_dict(data.get("result")), as_dict(data.get("error"))
         output = done.get("content") or problem.get("message") or ""
@@ -127,23 +114,22 @@ class CopilotPrint(PrintModeAdapter):
             as_string(data["toolCallId"]), output, failed, changes, denied=denied
         )
 
-    def _info(self, event: Json) -> Iterator[AgentEvent]:
+    def _info(self, event: Json) -> Said:
         kind = event["data"].get("infoType")
         yield Status(as_string(event["data"]["message"]), {"type": "info", "kind": kind})
 
-    def _error(self, event: Json) -> Iterator[AgentEvent]:
+    def _error(self, event: Json) -> Said:
         data = event["data"]
         reason = "auth" if data.get("errorType") == "authentication" else "api-error"
         self.problem = Failed(
             as_string(data["message"]), reason, {"apiStatus": data.get("statusCode")}
         )
-        yield from ()
+        return ()
 
-    def _result(self, event: Json) -> Iterator[AgentEvent]:
-        used = as_dict(event.get("usage"))
-        names = {"premiumRequests": "premiumRequests", "apiMs": "totalApiDurationMs"}
-        extra = counts({name: used.get(theirs) for name, theirs in names.items()})
-        usage = Usage(extra=extra) if extra else None
+    def _result(self, event: Json) -> Said:
+        extra = {"premiumRequests": "premiumRequests", "apiMs": "totalApiDurationMs"}
+        used = usage_of(as_dict(event.get("usage")), ("", ""), **extra)
+        usage = used if used.extra else None
         code = event.get("exitCode", 0)
         problem = Failed(f"{self.title} ended the turn with the exit code {code}.")
         failed = self.problem or (problem if code != 0 else None)

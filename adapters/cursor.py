@@ -18,27 +18,19 @@ to 2026.10). Tests run tests/support/cursor_agent.py instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Adapter, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt
-from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said
-from bridge.task.events import (
-    AgentEvent,
-    Done,
-    Failed,
-    FileChange,
-    Status,
-    Thought,
-    Usage,
-)
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
+from bridge.adapter.print_mode import PrintModeAdapter
+from bridge.task.events import Done, Failed, FileChange, Status, Thought
 from bridge.task.text import json_object
 
 from . import _project_files as files
 from ._acp import Acp
 from ._plain import plain
-from ._tools import count, counts, plan, unified
+from ._tools import options, plan, unified, usage_of
 
 FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
 LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)
@@ -52,34 +44,26 @@ class CursorAcp(Acp):
     environment = ("CURSOR_*",)
     modes = ("agent", "plan", "ask")
     logins = (("", "cursor_login"),)
-    project_files = files.CURSOR
-    always_loaded = files.CURSOR  # its documentation has no switch
+    project_files = always_loaded = files.CURSOR  # its documentation has no switch
     login_first = True  # according to its documentation; it succeeds at once if logged in
     verified = False
     install = "curl https://cursor.com/install -fsS | bash"
     login = "agent login, or set CURSOR_API_KEY"
 
 
-class Cursor(PrintModeAdapter):
-    name: ClassVar[str] = CursorAcp.name
-    title: ClassVar[str] = CursorAcp.title
-    verified: ClassVar[bool] = False
-    binary: ClassVar[str] = CursorAcp.binary
-    environment: ClassVar[tuple[str, ...]] = CursorAcp.environment
-    modes: ClassVar[tuple[str, ...]] = CursorAcp.modes
-    project_files: ClassVar[tuple[str, ...]] = CursorAcp.project_files
-    always_loaded: ClassVar[tuple[str, ...]] = CursorAcp.always_loaded
-    ignored: ClassVar[tuple[str, ...]] = ("user",)
-    lost: ClassVar[re.Pattern[str]] = re.compile(
+class Cursor(PrintModeAdapter, like=CursorAcp):
+    name = CursorAcp.name
+    ignored = ("user",)
+    lost = re.compile(
         r"(?:chat|session|conversation)\b.{0,80}(?:not found|does not exist)|no such chat",
         re.IGNORECASE,
     )
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "it runs with AGENT_FORCE and asks no questions",
     }
-    writable_paths: ClassVar[tuple[str, ...]] = ("~/.cursor/chats/", "~/.cursor/logs/")
-    reads: ClassVar[tuple[str, ...]] = ("~/.cursor", "${XDG_CONFIG_HOME:-~/.config}/cursor")
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    writable_paths = ("~/.cursor/chats/", "~/.cursor/logs/")
+    reads = ("~/.cursor", "${XDG_CONFIG_HOME:-~/.config}/cursor")
+    cli_info = CliInfo(
         CursorAcp.install,
         CursorAcp.login,
         flags=("--print", "--output-format", "--stream-partial-output", "--force", "--trust"),
@@ -96,14 +80,10 @@ class Cursor(PrintModeAdapter):
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         flags = ["--print", "--output-format=stream-json", "--stream-partial-output", "--trust"]
-        if self.config.force:
-            flags.append("--force")
-        if self.model:
-            flags.append(f"--model={self.model}")
-        if self.start.options.mode in ("plan", "ask"):  # without a flag, the mode is `agent`
-            flags.append(f"--mode={self.start.options.mode}")
-        if self.session_id:
-            flags.append(f"--resume={self.session_id}")
+        flags += ["--force"] if self.config.force else []
+        mode = self.start.options.mode
+        mode = mode if mode in ("plan", "ask") else None  # without a flag, the mode is `agent`
+        flags += options({"--model": self.model, "--mode": mode, "--resume": self.session_id})
         return [*flags, "--", f" {plain(prompt.text)}"]
 
     def input(self, prompt: Prompt) -> str:
@@ -111,16 +91,16 @@ class Cursor(PrintModeAdapter):
 
     # --- output ----------------------------------------------------------------------------------
 
-    def _system(self, event: Json) -> Iterator[AgentEvent]:
+    def _system(self, event: Json) -> Said:
         if event.get("subtype") == "init":
             facts = (as_word(event.get("model")), None, as_word(event.get("permissionMode")))
             yield from self.began(as_string(event["session_id"]), *facts)
 
-    def _thinking(self, event: Json) -> Iterator[AgentEvent]:
+    def _thinking(self, event: Json) -> Said:
         if event.get("subtype") == "delta":
             yield Thought(as_string(event["text"]))
 
-    def _assistant(self, event: Json) -> Iterator[AgentEvent]:
+    def _assistant(self, event: Json) -> Said:
         blocks = [one for one in event["message"]["content"] if one.get("type") == "text"]
         text = "".join(as_string(one["text"]) for one in blocks)
         if "timestamp_ms" in event and "model_call_id" not in event:
@@ -134,7 +114,7 @@ class Cursor(PrintModeAdapter):
             self.new_block = self.new_block or not streamed
             yield from self.say(text[len(streamed) :])
 
-    def _tool_call(self, event: Json) -> Iterator[AgentEvent]:
+    def _tool_call(self, event: Json) -> Said:
         if event.get("subtype") == "started":
             self._whole = ""  # an equal text after a tool is not a repetition
         tool_id = as_string(event["call_id"])
@@ -154,26 +134,21 @@ class Cursor(PrintModeAdapter):
         if isinstance(todos, list) and not failed:
             yield plan(todos)
 
-    def _interaction_query(self, event: Json) -> Iterator[AgentEvent]:
+    def _interaction_query(self, event: Json) -> Said:
         if event.get("subtype") == "request":
             kind = str(event.get("query_type"))
             facts = {"type": "interaction_query", "query": event.get("query")}
             yield Status(f"{self.title} asks and answers itself: {kind}", facts)
 
-    def _error(self, event: Json) -> Iterator[AgentEvent]:
+    def _error(self, event: Json) -> Said:
         text = as_word(event.get("message")) or as_word(as_dict(event.get("error")).get("message"))
         self.problem = self._failed(as_string(text or event.get("error")))
         yield Status(self.problem.text, {"type": "error"})
 
-    def _result(self, event: Json) -> Iterator[AgentEvent]:
+    def _result(self, event: Json) -> Said:
         used = as_dict(event.get("usage"))
-        sent, said = count(used.get("inputTokens")), count(used.get("outputTokens"))
-        cache = {
-            "cacheReadTokens": used.get("cacheReadTokens"),
-            "cacheCreationTokens": used.get("cacheWriteTokens"),
-        }
-        extra = counts(cache)
-        usage = Usage(sent, said, None, None, extra or None) if used else None
+        cache = {"cacheReadTokens": "cacheReadTokens", "cacheCreationTokens": "cacheWriteTokens"}
+        usage = usage_of(used, ("inputTokens", "outputTokens"), **cache) if used else None
         text = as_word(event.get("result")) or ""
         if event.get("is_error") or event.get("subtype") != "success":
             yield from self.finish(self._failed(text or f"{self.title} gives no reason."), usage)

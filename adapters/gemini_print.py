@@ -15,26 +15,17 @@ What decides the code (all measured):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from bridge.adapter import (
-    Ability,
-    AgentConfig,
-    CliInfo,
-    ExitStatus,
-    Handlers,
-    Home,
-    Prompt,
-    SessionStart,
-)
-from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said
-from bridge.task.events import AgentEvent, Done, Failed, FileChange, Started, Status, Usage
+from bridge.adapter import Ability, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt, SessionStart
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
+from bridge.adapter.print_mode import PrintModeAdapter
+from bridge.task.events import Done, Failed, FileChange, Started, Status
 
 from ._plain import plain
-from ._tools import count, counts
+from ._tools import options, usage_of
 from .acp import Gemini
 
 WRITES = ("write_file", "replace")
@@ -42,23 +33,14 @@ NO_LOGIN = 41  # its exit code
 REFUSED = ("tool_not_registered", "policy_violation")
 
 
-class GeminiPrint(PrintModeAdapter):
-    name: ClassVar[str] = "gemini-print"
-    title: ClassVar[str] = Gemini.title
-    binary: ClassVar[str] = Gemini.binary
-    environment: ClassVar[tuple[str, ...]] = Gemini.environment
-    variables: ClassVar[Mapping[str, str]] = Gemini.variables
-    modes: ClassVar[tuple[str, ...]] = Gemini.modes
-    project_files: ClassVar[tuple[str, ...]] = Gemini.project_files
-    # It runs in trusted folders only.
-    always_loaded: ClassVar[tuple[str, ...]] = Gemini.project_files
-    lost: ClassVar[re.Pattern[str]] = re.compile("Error resuming session")
+class GeminiPrint(PrintModeAdapter, like=Gemini):
+    name = "gemini-print"
+    always_loaded = Gemini.project_files  # it runs in trusted folders only
+    lost = re.compile("Error resuming session")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "without AGENT_FORCE, tools that need a permission are missing",
     }
-    writable_paths: ClassVar[tuple[str, ...]] = Gemini.writable_paths
-    homes: ClassVar[tuple[Home, ...]] = Gemini.homes
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    cli_info = CliInfo(
         Gemini.install,
         Gemini.login,
         flags=("--output-format", "--approval-mode", "--resume", "--model"),
@@ -71,24 +53,23 @@ class GeminiPrint(PrintModeAdapter):
         self._facts: tuple[str, str | None] | None = None
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        flags = ["--output-format=stream-json"]
-        if self.session_id:
-            flags.append(f"--resume={self.session_id}")
         mode = self.start.options.mode or ("yolo" if self.config.force else None)
-        if mode:
-            flags.append(f"--approval-mode={'auto_edit' if mode == 'autoEdit' else mode}")
-        if self.model:
-            flags.append(f"--model={self.model}")
-        if self.start.folder:
-            flags.append(f"--include-directories={self.start.folder}")
-        return flags
+        return options(
+            {
+                "--output-format": "stream-json",
+                "--resume": self.session_id,
+                "--approval-mode": "auto_edit" if mode == "autoEdit" else mode,
+                "--model": self.model,
+                "--include-directories": self.start.folder,
+            }
+        )
 
     def input(self, prompt: Prompt) -> str:
         return plain(prompt.text)
 
     # --- output ----------------------------------------------------------------------------------
 
-    def _init(self, event: Json) -> Iterator[AgentEvent]:
+    def _init(self, event: Json) -> Said:
         facts = as_string(event["session_id"]), as_word(event.get("model"))
         if self.session_id:
             yield from self.began(*facts)
@@ -96,17 +77,17 @@ class GeminiPrint(PrintModeAdapter):
             self._facts = facts
             yield Started(None, facts[1])
 
-    def _kept(self) -> Iterator[AgentEvent]:
+    def _kept(self) -> Said:
         facts, self._facts = self._facts, None
         if facts:
             yield from self.began(*facts)
 
-    def _message(self, event: Json) -> Iterator[AgentEvent]:
+    def _message(self, event: Json) -> Said:
         if event.get("role") == "assistant":
             yield from self._kept()
             yield from self.say(as_string(event["content"]))
 
-    def _tool_use(self, event: Json) -> Iterator[AgentEvent]:
+    def _tool_use(self, event: Json) -> Said:
         tool_id, name, given = as_string(event["tool_id"]), event.get("tool_name"), event.get
         path = as_dict(given("parameters")).get("file_path")
         yield from self._kept()
@@ -114,7 +95,7 @@ class GeminiPrint(PrintModeAdapter):
             self._paths[tool_id] = path
         yield from self.call(tool_id, str(name), given("parameters"))
 
-    def _tool_result(self, event: Json) -> Iterator[AgentEvent]:
+    def _tool_result(self, event: Json) -> Said:
         tool_id, problem = as_string(event["tool_id"]), as_dict(event.get("error"))
         path = self._paths.pop(tool_id, None)
         changes = (FileChange(path, "update"),) if path else ()
@@ -122,7 +103,7 @@ class GeminiPrint(PrintModeAdapter):
         failed, denied = event.get("status") != "success", problem.get("type") in REFUSED
         yield from self.result(tool_id, output, failed, changes, denied=denied)
 
-    def _error(self, event: Json) -> Iterator[AgentEvent]:
+    def _error(self, event: Json) -> Said:
         text = as_string(event["message"])
         if event.get("severity") == "error":
             self.problem = Failed(text)
@@ -132,13 +113,10 @@ class GeminiPrint(PrintModeAdapter):
         failed = self.failure(status)
         return [replace(failed, reason="auth") if status.code == NO_LOGIN else failed]
 
-    def _result(self, event: Json) -> Iterator[AgentEvent]:
-        stats = as_dict(event.get("stats"))
-        sent, said, total = (count(stats.get(f"{one}_tokens")) for one in _TOKENS)
-        extra = counts(
-            {"cacheReadTokens": stats.get("cached"), "toolCalls": stats.get("tool_calls")}
-        )
-        usage = Usage(sent, said, total, None, extra or None)
+    def _result(self, event: Json) -> Said:
+        tokens = ("input_tokens", "output_tokens", "total_tokens")
+        extra = {"cacheReadTokens": "cached", "toolCalls": "tool_calls"}
+        usage = usage_of(as_dict(event.get("stats")), tokens, **extra)
         if event.get("status") == "success":
             yield from self.finish(Done(), usage)
             return
@@ -159,7 +137,6 @@ class GeminiPrint(PrintModeAdapter):
     }
 
 
-_TOKENS = ("input", "output", "total")
 _REFUSED_KEY = re.compile(r'"code":\s*(?:401|403)\b')  # in the API's own answer
 
 ADAPTER = GeminiPrint

@@ -19,23 +19,15 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
 
-from bridge.adapter import (
-    Ability,
-    AgentConfig,
-    ExitStatus,
-    Prompt,
-    SessionStart,
-    explain_exit,
-)
-from bridge.adapter.fields import output_status
+from bridge.adapter import Ability, AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
+from bridge.adapter.fields import Json, Said, output_status
 from bridge.adapter.print_mode import RunnerAdapter
 from bridge.task.events import (
-    AgentEvent,
     Answer,
     Done,
     Failed,
@@ -60,8 +52,8 @@ class Generic(RunnerAdapter):
     silence: ClassVar[float] = 4
     """Seconds without output after which a started CLI seems to wait for a prompt."""
 
-    name: ClassVar[str] = "generic"
-    title: ClassVar[str] = "The agent"
+    name = "generic"
+    title = "The agent"
     limitations: ClassVar[Mapping[Ability, str]] = {
         "resume": "its conversation ends with its process",
         "models": "AGENT_ARGS choose the model",
@@ -155,7 +147,7 @@ class Generic(RunnerAdapter):
 
     # --- output of the CLI -----------------------------------------------------------------------
 
-    def heard_line(self, text: str) -> Iterator[AgentEvent]:
+    def heard_line(self, text: str) -> Said:
         yield from self._withdrawn()
         text = _rendered(text) if self._lines.terminal else text
         new, self._shown = text[self._shown :], 0
@@ -173,26 +165,26 @@ class Generic(RunnerAdapter):
         """Whether the CLI has not asked for its first prompt yet."""
         return self._waiting is not None
 
-    def introduced(self, text: str) -> Iterable[AgentEvent]:
+    def introduced(self, text: str) -> Said:
         """The events of a line before the first prompt."""
         return [output_status(text.encode())] if text.strip() else ()
 
-    def begun(self) -> Iterable[AgentEvent]:
+    def begun(self) -> Said:
         """The events before the first prompt."""
         return ()
 
-    def said(self, text: str) -> Iterable[AgentEvent]:
+    def said(self, text: str) -> Said:
         """The events of a line, or of a further part of a line."""
         return [Text(text)]
 
-    def _object(self, line: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    def _object(self, line: Json) -> Said:
         words = _member(line, self._lines.text)
         if isinstance(words, str):
             yield Text(words)
         else:
             yield Status(orjson.dumps(line).decode()[:2000], {"type": "output", "line": dict(line)})
 
-    def heard_tail(self, text: str) -> Iterator[AgentEvent]:
+    def heard_tail(self, text: str) -> Said:
         """The CLI has paused within a line: a question, its prompt, or more of its text."""
         if self._lines.terminal and _ANIMATED.search(text):
             return  # an animation, which the CLI overwrites
@@ -208,7 +200,7 @@ class Generic(RunnerAdapter):
             self._heard = True
             yield from self.said(new)
 
-    def heard_pause(self, seconds: int) -> Iterator[AgentEvent]:
+    def heard_pause(self, seconds: int) -> Said:
         if self._open or self._shown:
             return
         if self._question and self._question.search(self._last):
@@ -219,7 +211,7 @@ class Generic(RunnerAdapter):
             self._early = True
             yield from self._ready()
 
-    def _ready(self) -> Iterator[AgentEvent]:
+    def _ready(self) -> Said:
         """The CLI waits for a prompt."""
         text, self._waiting = self._waiting, None
         if text is None and self._early and not self._heard:
@@ -231,7 +223,7 @@ class Generic(RunnerAdapter):
             yield from self.begun()
             self.write(text)
 
-    def ask(self, text: str) -> Iterator[AgentEvent]:
+    def ask(self, text: str) -> Said:
         if self.config.force:
             self.write(f"{self._lines.answers[0]}\n")
             return
@@ -249,13 +241,13 @@ class Generic(RunnerAdapter):
             return self._lines.answers[answer.option != ALLOW]
         return _one_line(answer.text)
 
-    def _withdrawn(self) -> Iterator[AgentEvent]:
+    def _withdrawn(self) -> Said:
         """The CLI has continued without an answer: the text was not a question."""
         if self._open:
             yield QuestionWithdrawn(self._open.id)
             self._open = None
 
-    def heard_exit(self, status: ExitStatus) -> Iterator[AgentEvent]:
+    def heard_exit(self, status: ExitStatus) -> Said:
         yield from self._withdrawn()
         if self._interrupted:
             yield from self._finish()
@@ -265,13 +257,13 @@ class Generic(RunnerAdapter):
             words = status.stderr.strip() or "\n".join(self._recent)
             yield Failed(*explain_exit(self.title, ExitStatus(status.code, words)))
 
-    def _finish(self) -> Iterator[AgentEvent]:
+    def _finish(self) -> Said:
         if self._interrupted:
             yield Failed("The turn was interrupted.", "interrupted")
         else:
             yield from self.finished()
 
-    def finished(self) -> Iterable[AgentEvent]:
+    def finished(self) -> Said:
         """The events of a turn that ended without an interrupt."""
         return [Done()]
 
@@ -310,7 +302,7 @@ def _one_line(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0a-\x1f\x7f]+", " ", text)
 
 
-def _member(line: Mapping[str, Any], path: str) -> Any:
+def _member(line: Json, path: str) -> Any:
     value: Any = line
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import orjson
 
 from bridge.a2a.v1_0 import V1_0
 from bridge.adapter import Ability, Adapter, AgentConfig, Handlers, Launch, Prompt, SessionStart
+from bridge.adapter.fields import Json, Said
 from bridge.errors import InvalidParams
 from bridge.task.events import (
-    AgentEvent,
     Answer,
     ArtifactChunk,
     Done,
@@ -31,16 +31,15 @@ from bridge.task.events import (
 from bridge.task.message import Message, Part, TextPart
 from bridge.task.text import json_object
 
-Json = Mapping[str, Any]
 PROTOCOL = 1
 
 
 class Jsonl(Adapter):
-    name: ClassVar[str] = "jsonl"
-    title: ClassVar[str] = "The agent"
-    input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
-    takes_urls: ClassVar[bool] = True
-    may_reply: ClassVar[bool] = True
+    name = "jsonl"
+    title = "The agent"
+    input_modes = ("*/*",)
+    takes_urls = True
+    may_reply = True
     # Models are not listed: the program gets the client's choice in the metadata of the message.
     limitations: ClassVar[Mapping[Ability, str]] = {
         "interrupt": "the program gets a cancel line and is then ended",
@@ -86,7 +85,7 @@ class Jsonl(Adapter):
         self.send_line({"type": "cancel", "taskId": self._task_id})
         return False  # the program may ignore the line
 
-    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+    def receive_line(self, line: bytes) -> Said:
         if not line.strip():
             return
         said = json_object(line)
@@ -99,22 +98,22 @@ class Jsonl(Adapter):
             yield from handler(self, said)
             self._first = False
 
-    def _said(self, line: Json) -> Iterator[AgentEvent]:
+    def _said(self, line: Json) -> Said:
         new_block, self._broke_off = self._broke_off, False
         yield Text(_text(line), new_block=new_block)
 
-    def _tool_call(self, line: Json) -> Iterator[AgentEvent]:
+    def _tool_call(self, line: Json) -> Said:
         call_id, name = _text(line, "id"), _text(line, "name")
         self._names[call_id] = name
         self._broke_off = True
         yield ToolCall(call_id, name, line.get("input"))
 
-    def _tool_result(self, line: Json) -> Iterator[AgentEvent]:
+    def _tool_result(self, line: Json) -> Said:
         call_id = _text(line, "id")
         failed = line.get("isError") is True
         yield ToolResult(call_id, line.get("output"), failed, self._names.get(call_id))
 
-    def _artifact(self, line: Json) -> Iterator[AgentEvent]:
+    def _artifact(self, line: Json) -> Said:
         parts = _parts(line)
         if not parts:
             yield Status("The agent sent an artifact without valid parts", {"type": "output"})
@@ -138,7 +137,7 @@ class Jsonl(Adapter):
             metadata=metadata if isinstance(metadata, dict) else None,
         )
 
-    def _question(self, line: Json) -> Iterator[AgentEvent]:
+    def _question(self, line: Json) -> Said:
         self._broke_off = True
         options = tuple(_options(line))
         kind: QuestionKind = "choice" if options else "text"
@@ -153,7 +152,7 @@ class Jsonl(Adapter):
             free_text=True,  # the program gets the text, and may ask again
         )
 
-    def _message(self, line: Json) -> Iterator[AgentEvent]:
+    def _message(self, line: Json) -> Said:
         parts = _parts(line) or (TextPart(_text(line)),)
         if self._first:
             yield Reply(parts)

@@ -15,46 +15,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Home, Prompt
-from bridge.adapter.fields import as_dict, as_string, as_word
-from bridge.adapter.print_mode import Json, PrintModeAdapter, Said
-from bridge.task.events import (
-    AgentEvent,
-    Done,
-    Failed,
-    FileChange,
-    Thought,
-    Usage,
-)
+from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Prompt
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
+from bridge.adapter.print_mode import PrintModeAdapter
+from bridge.task.events import Done, Failed, FileChange, Thought
 from bridge.task.message import UrlPart
 
-from ._tools import count, plan, unified
+from ._tools import count, options, plan, unified, usage_of
 from .acp import Opencode
 
+TOKENS = ("input", "output", "total")
 REJECTED = "The user rejected permission"
 
 
-class OpencodeRun(PrintModeAdapter):
-    name: ClassVar[str] = "opencode-run"
-    title: ClassVar[str] = Opencode.title
-    binary: ClassVar[str] = Opencode.binary
-    environment: ClassVar[tuple[str, ...]] = Opencode.environment
-    variables: ClassVar[Mapping[str, str]] = Opencode.variables
-    modes: ClassVar[tuple[str, ...]] = Opencode.modes
-    project_files: ClassVar[tuple[str, ...]] = Opencode.project_files
-    always_loaded: ClassVar[tuple[str, ...]] = Opencode.always_loaded
-    lost: ClassVar[re.Pattern[str]] = re.compile("Session not found")
+class OpencodeRun(PrintModeAdapter, like=Opencode):
+    name = "opencode-run"
+    lost = re.compile("Session not found")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "without AGENT_FORCE, a rejected permission ends the turn",
         "deltas": "its text comes in whole paragraphs",
     }
-    homes: ClassVar[tuple[Home, ...]] = Opencode.homes
-    reads: ClassVar[tuple[str, ...]] = Opencode.reads
-    uses_any_port: ClassVar[bool] = True
-    cli_info: ClassVar[CliInfo] = CliInfo(
+    cli_info = CliInfo(
         Opencode.install,
         Opencode.login,
         help=("run", "--help"),
@@ -68,17 +53,12 @@ class OpencodeRun(PrintModeAdapter):
         self._reason = ""  # why the last step ended
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        flags = ["run", "--format=json", "--thinking"]
-        if self.session_id:
-            flags.append(f"--session={self.session_id}")
-        if self.model:
-            flags.append(f"--model={self.model}")
-        if self.start.options.mode:
-            flags.append(f"--agent={self.start.options.mode}")
-        if self.config.force:
-            flags.append("--auto")
+        mode = self.start.options.mode
+        own = options({"--session": self.session_id, "--model": self.model, "--agent": mode})
+        force = ["--auto"] if self.config.force else []
         # The CLI reads attached files without a permission, also outside of the workspace.
-        return flags + [f"--file={path}" for path in _files(prompt)]
+        files = [f"--file={path}" for path in _files(prompt)]
+        return ["run", "--format=json", "--thinking", *own, *force, *files]
 
     def closing(self) -> Mapping[str, str]:
         return Opencode(self.config, self.start).closing()
@@ -88,19 +68,19 @@ class OpencodeRun(PrintModeAdapter):
 
     # --- output ----------------------------------------------------------------------------------
 
-    def _step_start(self, event: Json) -> Iterator[AgentEvent]:
+    def _step_start(self, event: Json) -> Said:
         self._steps += 1
         if self._steps == 1:
             yield from self.began(as_string(event["sessionID"]), self.model)
 
-    def _text(self, event: Json) -> Iterator[AgentEvent]:
+    def _text(self, event: Json) -> Said:
         self.new_block = True
         yield from self.say(as_string(event["part"]["text"]))
 
-    def _reasoning(self, event: Json) -> Iterator[AgentEvent]:
+    def _reasoning(self, event: Json) -> Said:
         yield Thought(as_string(event["part"]["text"]))
 
-    def _tool_use(self, event: Json) -> Iterator[AgentEvent]:
+    def _tool_use(self, event: Json) -> Said:
         part = event["part"]
         tool_id, state = as_string(part["callID"]), part["state"]
         name, meta = str(part.get("tool")), as_dict(state.get("metadata"))
@@ -113,16 +93,16 @@ class OpencodeRun(PrintModeAdapter):
         denied = failed and str(output).startswith(REJECTED)
         yield from self.result(tool_id, output, failed, _changes(meta), denied=denied)
 
-    def _step_finish(self, event: Json) -> Iterator[AgentEvent]:
+    def _step_finish(self, event: Json) -> Said:
         tokens = as_dict(event["part"].get("tokens"))
-        for name in ("input", "output", "total"):
+        for name in TOKENS:
             self._used[name] = self._used.get(name, 0) + (count(tokens.get(name)) or 0)
         self._reason = str(event["part"].get("reason"))
         cost = event["part"].get("cost")
         self._cost += cost if isinstance(cost, int | float) else 0
-        yield from ()
+        return ()
 
-    def _error(self, event: Json) -> Iterator[AgentEvent]:
+    def _error(self, event: Json) -> Said:
         error, session_id = event["error"], as_word(event.get("sessionID"))
         data = as_dict(error.get("data"))
         status = count(data.get("statusCode"))
@@ -135,8 +115,8 @@ class OpencodeRun(PrintModeAdapter):
     def ended(self, status: ExitStatus) -> Said:
         if status.code != 0 or self.problem or not self._steps:
             return [self.failure(status)]
-        sent, said, total = (self._used.get(name) for name in ("input", "output", "total"))
-        return self.finish(self._outcome(), Usage(sent, said, total, round(self._cost, 6)))
+        usage = usage_of(self._used, TOKENS)
+        return self.finish(self._outcome(), replace(usage, cost_usd=round(self._cost, 6)))
 
     def _outcome(self) -> Done | Failed:
         if self._reason == "length":

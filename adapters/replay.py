@@ -6,13 +6,14 @@ places. The adapter of the recorded CLI reads the lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import orjson
 
 from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
-from bridge.task.events import AgentEvent, Answer, Done, Question
+from bridge.adapter.fields import Said
+from bridge.task.events import Answer, Done, Question
 
 PLAYER_LINE = b'{"type":"bridge/replay"'
 
@@ -20,10 +21,10 @@ PLAYER_LINE = b'{"type":"bridge/replay"'
 class Replay(Adapter):
     """`dialect` is the adapter of the recorded CLI; config.args are the player's."""
 
-    name: ClassVar[str] = "replay"
-    can_prewarm: ClassVar[bool] = False
-    title: ClassVar[str] = "The recording"
-    input_modes: ClassVar[tuple[str, ...]] = ("*/*",)
+    name = "replay"
+    can_prewarm = False
+    title = "The recording"
+    input_modes = ("*/*",)
     limitations: ClassVar[Mapping[Ability, str]] = {
         "resume": "a new process plays the recording from its beginning",
         "interrupt": "the player has no such command and is ended",
@@ -40,13 +41,13 @@ class Replay(Adapter):
     def prompt(self, prompt: Prompt) -> None:
         self._recorded.prompt(prompt)
 
-    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+    def receive_line(self, line: bytes) -> Said:
         if line.startswith(PLAYER_LINE):
             yield Done(str(orjson.loads(line).get("text")))
             return
         yield from self._recorded.receive_line(line)
 
-    def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
+    def receive_exit(self, status: ExitStatus) -> Said:
         return self._recorded.receive_exit(status)
 
     def answer(self, question: Question, answer: Answer) -> None:

@@ -19,6 +19,8 @@ from bridge.adapter.contract import (
     explain_exit as explain_exit,
 )
 from bridge.adapter.fields import (
+    Json as Json,
+    Said as Said,
     as_dict as as_dict,
     as_list as as_list,
     as_string as as_string,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge.task.events import Status
+from bridge.task.events import AgentEvent, Status
+
+Json = Mapping[str, Any]
+Said = Iterable[AgentEvent]
+"""The events of a line."""
 
 
 def as_string(value: Any) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from bridge.adapter import (
     SessionStart,
     explain_exit,
 )
-from bridge.adapter.fields import as_string, output_status
+from bridge.adapter.fields import Json, Said, as_string, output_status
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -43,9 +43,6 @@ from bridge.task.events import (
 )
 from bridge.task.text import json_object
 
-Json = Mapping[str, Any]
-Said = Iterable[AgentEvent]
-
 
 class RunnerAdapter(Adapter):
     """The process of the session is the runner, which runs the CLI: a new process for each turn, or
@@ -57,7 +54,7 @@ class RunnerAdapter(Adapter):
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
         self.running = False
-        self._next: Mapping[str, Any] | None = None  # the order after the end of the present CLI
+        self._next: Json | None = None  # the order after the end of the present CLI
 
     def launch(self) -> Launch:
         return Launch(self.config.runner, self.closing())
@@ -145,9 +142,19 @@ class RunnerAdapter(Adapter):
         return ()
 
 
+_FACTS = (
+    *("title", "binary", "environment", "modes", "project_files", "always_loaded", "homes"),
+    *("writable_paths", "reads", "uses_any_port", "verified", "variables"),
+)
+"""Members that are facts of the program, not of the protocol that it speaks."""
+
+
 class PrintModeAdapter(RunnerAdapter):
     """Subclasses have arguments() and a handler for each relevant type of line. A line without a
-    handler, or that its handler cannot read, becomes a status with the line as its text."""
+    handler, or that its handler cannot read, becomes a status with the line as its text.
+
+    `class OwlPrint(PrintModeAdapter, like=Owl)`: Owl is the adapter of the same program in another
+    mode; the members in _FACTS that OwlPrint does not define are those of Owl."""
 
     handlers: ClassVar[Handlers] = {}
     """By the member `type` of the line: methods of the class, which return events."""
@@ -161,6 +168,11 @@ class PrintModeAdapter(RunnerAdapter):
     lost: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
     """Text on stderr that means that the conversation to resume no longer exists. The turn then
     fails with a text that says how to continue. The default matches nothing."""
+
+    def __init_subclass__(cls, like: type[Adapter] | None = None) -> None:
+        for name in _FACTS if like else ():
+            if name not in cls.__dict__ and hasattr(like, name):
+                setattr(cls, name, getattr(like, name))
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -295,7 +307,7 @@ class PrintModeAdapter(RunnerAdapter):
         self._changed |= dict.fromkeys(change.path for change in changes)
         yield ToolResult(tool_id, output, failed, name, changes=changes)
 
-    def finish(self, ending: Done | Failed, usage: Usage | None = None) -> Iterator[AgentEvent]:
+    def finish(self, ending: Done | Failed, usage: Usage | None = None) -> Said:
         """The turn ends, even if the process continues. Fills in the members of a Done."""
         self._over = True
         if usage:
