@@ -19,7 +19,7 @@ REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 
 
-class AcpQuestions(Asking[Turn]):
+class AcpQuestions(Asking):
     """With the agent's config.force, permissions are granted without a question."""
 
     def __init__(
@@ -29,7 +29,9 @@ class AcpQuestions(Asking[Turn]):
         *,
         turn: Callable[[], Turn | None],
     ) -> None:
-        super().__init__(peer, turn)
+        super().__init__(peer.answer)
+        self._peer = peer
+        self._turn = turn
         peer.requests |= {
             "session/request_permission": self._permission,
             "elicitation/create": self._elicitation,
@@ -44,6 +46,10 @@ class AcpQuestions(Asking[Turn]):
             "cursor/update_todos": lambda params: [plan(params["todos"])],
         }
         self._agent = agent
+
+    def may_ask(self) -> bool:
+        turn = self._turn()
+        return turn is not None and not turn.interrupted
 
     def _withdraw(self, params: Json) -> Said:
         """The agent cancels its request (ACP v1, Cancellation)."""

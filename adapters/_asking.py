@@ -1,21 +1,28 @@
-"""The requests of an agent to its client over JSON-RPC. The adapter answers a request when the
-client has answered all its questions."""
+"""The requests of an agent to its client. The adapter answers a request when the client has
+answered all its questions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Protocol, TypeVar
 
 from bridge.adapter.fields import Json, as_dict, as_string
-from bridge.adapter.jsonrpc import Id, Peer, Request
-from bridge.task.events import AgentEvent, Answer, Question, QuestionWithdrawn
+from bridge.adapter.jsonrpc import Id, Request
+from bridge.task.answers import is_word
+from bridge.task.events import Answer, Question, QuestionWithdrawn
 
 from ._forms import ACCEPT, DECLINE, asked_members, form, member_question, visited
 
 CANCEL: Json = {"action": "cancel"}
 """The result of an elicitation without an answer."""
+
+
+def own_words(answer: Answer) -> str:
+    """The client's text besides the option that it chose."""
+    option = answer.option
+    plain = option and (answer.text in (option.id, option.name) or is_word(answer.text))
+    return "" if plain else answer.text.strip()
 
 
 @dataclass(slots=True)
@@ -34,20 +41,11 @@ class Asked:
         return (QuestionWithdrawn(name) for name in self.questions if name not in self.answers)
 
 
-class Interruptible(Protocol):
-    interrupted: bool
+class Asking:
+    """The open requests of an agent. `reply` sends the result of one."""
 
-
-T = TypeVar("T", bound=Interruptible)
-
-
-class Asking(Generic[T]):
-    """The open requests of `peer`. `turn` returns the running turn. Between turns and after an
-    interrupt, a request is cancelled at once."""
-
-    def __init__(self, peer: Peer[AgentEvent], turn: Callable[[], T | None]) -> None:
-        self._peer = peer
-        self._turn = turn
+    def __init__(self, reply: Callable[[Request, Json], None]) -> None:
+        self._reply = reply
         self._open: list[Asked] = []
         self._numbers = 0
 
@@ -57,8 +55,8 @@ class Asking(Generic[T]):
         return f"question-{self._numbers}"
 
     def may_ask(self) -> bool:
-        turn = self._turn()
-        return turn is not None and not turn.interrupted
+        """Whether the client can be asked now; else a request is cancelled at once."""
+        return True
 
     def ask(
         self,
@@ -70,7 +68,7 @@ class Asking(Generic[T]):
     ) -> Sequence[Question]:
         """The questions, if they can be asked; else the agent gets the result `cancelled`."""
         if not questions or not self.may_ask():
-            self._peer.answer(request, cancelled)
+            self._reply(request, cancelled)
             return ()
         by_id = {question.id: question for question in questions}
         self._open.append(Asked(request, by_id, reply, cancelled))
@@ -100,7 +98,7 @@ class Asking(Generic[T]):
         asked.answers[question.id] = answer
         if len(asked.answers) == len(asked.questions):
             self._open.remove(asked)
-            self._peer.answer(asked.request, asked.reply(asked.answers))
+            self._reply(asked.request, asked.reply(asked.answers))
         return True
 
     def take(self, request_id: Id) -> Asked | None:
@@ -114,7 +112,7 @@ class Asking(Generic[T]):
         """Answer all open requests as cancelled."""
         asked, self._open = self._open, []
         for one in asked:
-            self._peer.answer(one.request, one.cancelled)
+            self._reply(one.request, one.cancelled)
 
     def drop(self) -> None:
         """Remove all open requests without an answer."""

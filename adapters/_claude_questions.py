@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
 
-from bridge.adapter.fields import Json, as_dict, as_list, as_string
-from bridge.task.answers import is_word
-from bridge.task.events import Answer, Option, Question, QuestionWithdrawn
+from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string
+from bridge.adapter.jsonrpc import Id, Request
+from bridge.task.events import Answer, Option, Question
 
+from ._asking import Asking, own_words
 from ._claude_turn import Turn
 from ._tools import choice
 
@@ -20,94 +21,80 @@ ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
 DENY = Option("deny", "Deny", "reject_once")
 APPROVE = Option("approve", "Approve the plan", "allow_once")
 REVISE = Option("revise", "Send the plan back", "reject_once")
+DENIED: Json = {"behavior": "deny", "message": "The user said no."}
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request with open questions."""
-
-    id: str
-    input: Json
-    suggestions: list[Json]
-    asks: dict[str, str] = field(default_factory=dict)  # question id → the text of the question
-    answers: dict[str, str] = field(default_factory=dict)
-
-
-class ClaudeQuestions:
-    """The open requests. `respond` sends a control_response; `turn` returns the present turn."""
+class ClaudeQuestions(Asking):
+    """`respond` sends a control_response; `turn` returns the present turn."""
 
     def __init__(self, respond: Callable[[Json], None], *, turn: Callable[[], Turn]) -> None:
+        super().__init__(self._succeed)
         self._respond = respond
         self._turn = turn
-        self._open: dict[str, _Request] = {}
 
-    def request(self, event: Json) -> Iterator[Question]:
-        """A control_request of the CLI."""
-        request_id, request = as_string(event["request_id"]), event["request"]
-        if request.get("subtype") != "can_use_tool":
-            self.refuse(event, f"The bridge does not serve {request.get('subtype')}.")
-            return
-        suggestions = as_list(request.get("permission_suggestions"))
-        suggestions = [suggestion for suggestion in suggestions if isinstance(suggestion, dict)]
-        pending = _Request(request_id, as_dict(request.get("input")), suggestions)
-        questions = list(self._questions(pending, request))
-        pending.asks |= {question.id: question.text for question in questions}
-        self._open[request_id] = pending
-        yield from questions
+    def _succeed(self, request: Request, result: Json) -> None:
+        self._respond({"subtype": "success", "request_id": request.id, "response": result})
 
     def refuse(self, event: Json, text: str) -> None:
         """Answer a control_request with an error."""
         self._respond({"subtype": "error", "request_id": event.get("request_id"), "error": text})
 
-    def withdraw(self, event: Json) -> Iterator[QuestionWithdrawn]:
+    def request(self, event: Json) -> Sequence[Question]:
+        """A control_request of the CLI."""
+        request = Request(as_string(event["request_id"]), "can_use_tool", event["request"])
+        if request.params.get("subtype") != request.method:
+            self.refuse(event, f"The bridge does not serve {request.params.get('subtype')}.")
+            return ()
+        given = as_dict(request.params.get("input"))
+        asked = given.get("questions")
+        if request.params.get("tool_name") == "AskUserQuestion" and asked and as_list(asked):
+            questions = [_choice(request.id, *one) for one in enumerate(asked)]
+            texts = {one.id: one.text for one in questions}
+            return self.ask(request, questions, partial(_chosen, given, texts), cancelled=DENIED)
+        suggestions = as_list(request.params.get("permission_suggestions"))
+        suggestions = [one for one in suggestions if isinstance(one, dict)]
+        question = self._question(request, given, bool(suggestions))
+        reply = partial(_decision, given, suggestions)
+        return self.ask(request, [question], reply, cancelled=DENIED)
+
+    def withdraw(self, event: Json) -> Said:
         """A control_cancel_request of the CLI."""
-        request = self._open.pop(event["request_id"], None)
-        for question_id in request.asks if request else ():
-            yield QuestionWithdrawn(question_id)
+        asked = self.take(event["request_id"])
+        return asked.withdrawn() if asked else ()
 
-    def answer(self, question: Question, answer: Answer) -> None:
-        request = next((r for r in self._open.values() if question.id in r.asks), None)
-        if request is None:
-            return  # withdrawn meanwhile
-        if question.kind in ("choice", "text"):
-            chosen = ", ".join(option.name for option in answer.options)
-            request.answers[request.asks.pop(question.id)] = chosen or answer.text
-            if request.asks:
-                return
-            response: Json = {
-                "behavior": "allow",
-                "updatedInput": {**request.input, "answers": request.answers},
-            }
-        else:
-            response = _decision(request, answer)
-        del self._open[request.id]
-        self._respond({"subtype": "success", "request_id": request.id, "response": response})
-
-    def _questions(self, pending: _Request, request: Json) -> Iterator[Question]:
-        tool = request.get("tool_name", "")
-        asked = pending.input.get("questions")
-        if tool == "AskUserQuestion" and isinstance(asked, list) and asked:
-            for number, one in enumerate(asked):
-                labels = [str(option.get("label")) for option in one.get("options") or ()]
-                yield choice(
-                    f"{pending.id}/{number}" if number else pending.id,
-                    one.get("question"),
-                    zip(labels, labels, strict=True),
-                    subject={"header": one.get("header"), "options": one.get("options")},
-                    free_text=True,
-                    multiple=bool(one.get("multiSelect")),
-                )
-            return
-        subject = {"toolCallId": request.get("tool_use_id"), "name": tool, "input": pending.input}
+    def _question(self, request: Request, given: Json, lasting: bool) -> Question:
+        """The question for a permission; `lasting`: it can be granted for the session."""
+        question_id, params = str(request.id), request.params
+        tool, tool_id = params.get("tool_name", ""), params.get("tool_use_id")
+        subject = {"toolCallId": tool_id, "name": tool, "input": given}
         if tool == "ExitPlanMode":
-            known = self._turn().tool_input(request.get("tool_use_id") or "")
-            plan = pending.input.get("plan") or known.get("plan", "")
+            plan = given.get("plan") or self._turn().tool_input(tool_id or "").get("plan", "")
             text = f"Claude Code has a plan and asks to begin:\n\n{plan}"
             options = (APPROVE, REVISE)
-            yield Question(pending.id, "plan", text, options, subject, free_text=True)
-            return
-        may = (ALLOW, ALWAYS, DENY) if pending.suggestions else (ALLOW, DENY)
-        yield Question(pending.id, "permission", _wish(tool, request), may, subject)
+            return Question(question_id, "plan", text, options, subject, free_text=True)
+        may = (ALLOW, ALWAYS, DENY) if lasting else (ALLOW, DENY)
+        return Question(question_id, "permission", _wish(tool, params), may, subject)
+
+
+def _choice(request_id: Id, number: int, asked: Json) -> Question:
+    """One of the questions of AskUserQuestion."""
+    labels = [str(option.get("label")) for option in asked.get("options") or ()]
+    return choice(
+        f"{request_id}/{number}" if number else str(request_id),
+        asked.get("question"),
+        zip(labels, labels, strict=True),
+        subject={"header": asked.get("header"), "options": asked.get("options")},
+        free_text=True,
+        multiple=bool(asked.get("multiSelect")),
+    )
+
+
+def _chosen(given: Json, texts: Mapping[str, str], answers: Mapping[str, Answer]) -> Json:
+    chosen = {
+        texts[question_id]: ", ".join(option.name for option in answer.options) or answer.text
+        for question_id, answer in answers.items()
+    }
+    return {"behavior": "allow", "updatedInput": {**given, "answers": chosen}}
 
 
 def _wish(tool: str, request: Json) -> str:
@@ -121,16 +108,15 @@ def _wish(tool: str, request: Json) -> str:
     return f"{text}\n({reason})" if reason else text
 
 
-def _decision(request: _Request, answer: Answer) -> Json:
+def _decision(given: Json, suggestions: list[Json], answers: Mapping[str, Answer]) -> Json:
+    (answer,) = answers.values()
     option = answer.option
     if option is None or option.kind.startswith("reject"):
-        plain = option and (answer.text in (option.id, option.name) or is_word(answer.text))
-        said = "" if plain else answer.text
-        return {"behavior": "deny", "message": f"The user said no. {said}".strip()}
-    response: dict[str, Any] = {"behavior": "allow", "updatedInput": request.input}
+        return {**DENIED, "message": f"{DENIED['message']} {own_words(answer)}".strip()}
+    response: dict[str, Any] = {"behavior": "allow", "updatedInput": given}
     if option.kind == "allow_always":
         # For this session only: the CLI suggests to write rules into the project's settings.
         response["updatedPermissions"] = [
-            {**suggestion, "destination": "session"} for suggestion in request.suggestions
+            {**suggestion, "destination": "session"} for suggestion in suggestions
         ]
     return response

@@ -10,10 +10,9 @@ import orjson
 
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.adapter.jsonrpc import Peer, Request
-from bridge.task.answers import is_word
 from bridge.task.events import AgentEvent, Answer, Option, Question, Status
 
-from ._asking import Asking
+from ._asking import Asking, own_words
 from ._codex_items import changes_of
 from ._codex_turn import Turn
 from ._tools import choice
@@ -23,7 +22,7 @@ ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_alway
 DENY = Option("decline", "Deny", "reject_once")
 
 
-class CodexQuestions(Asking[Turn]):
+class CodexQuestions(Asking):
     """`cwd` is not named in questions. With `force`, permissions are granted without a question."""
 
     def __init__(
@@ -34,7 +33,9 @@ class CodexQuestions(Asking[Turn]):
         force: bool,
         cwd: str,
     ) -> None:
-        super().__init__(peer, turn)
+        super().__init__(peer.answer)
+        self._peer = peer
+        self._turn = turn
         peer.requests |= {
             "item/commandExecution/requestApproval": self._command_approval,
             "item/fileChange/requestApproval": self._change_approval,
@@ -45,6 +46,17 @@ class CodexQuestions(Asking[Turn]):
         peer.notifications["serverRequest/resolved"] = self._resolved
         self._force = force
         self._cwd = cwd
+
+    def may_ask(self) -> bool:
+        turn = self._turn()
+        return turn is not None and not turn.interrupted
+
+    def pass_answer(self, question: Question, answer: Answer) -> str:
+        """Pass on the answer. Returns the client's text besides a denial of a permission: a
+        decision of Codex has no member for it."""
+        denied = answer.option and answer.option.kind == "reject_once"
+        wanted = self.answer(question, answer) and question.kind == "permission"
+        return own_words(answer) if wanted and denied else ""
 
     def _ask_permission(
         self,
@@ -140,15 +152,6 @@ class CodexQuestions(Asking[Turn]):
 def _chosen(answers: Mapping[str, Answer]) -> str:
     (answer,) = answers.values()
     return answer.option.id if answer.option else DENY.id
-
-
-def own_words(question: Question, answer: Answer) -> str:
-    """The client's text besides the denial: a decision of Codex has no member for it."""
-    option = answer.option
-    if question.kind != "permission" or option is None or option.kind != "reject_once":
-        return ""
-    plain = answer.text in (option.id, option.name) or is_word(answer.text)
-    return "" if plain else answer.text.strip()
 
 
 def _command_wish(params: Json) -> str:

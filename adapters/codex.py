@@ -43,7 +43,7 @@ from bridge.task.message import Part, RawPart, media_type
 
 from . import _homes as homes
 from . import _project_files as files
-from ._codex_questions import CodexQuestions, own_words
+from ._codex_questions import CodexQuestions
 from ._codex_trust import closed
 from ._codex_turn import NOTIFICATIONS, Thread, Turn
 from ._tools import IMAGES
@@ -137,8 +137,7 @@ class Codex(Adapter):
             self._send_pending(self._turn)
 
     def answer(self, question: Question, answer: Answer) -> None:
-        wanted = self._questions.answer(question, answer)
-        words = own_words(question, answer) if wanted else ""
+        words = self._questions.pass_answer(question, answer)
         if words and self._turn:
             self._turn.pending.append([{"type": "text", "text": f"The user said no. {words}"}])
             self._send_pending(self._turn)
