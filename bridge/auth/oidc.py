@@ -10,11 +10,11 @@ request waits for a fetch only if its key id is unknown, and for WAIT seconds at
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from bridge.auth.principal import Principal, Scope, digest
 from bridge.errors import ConfigurationError, Unavailable
 
 try:
-    from joserfc import jws
+    from joserfc import jws, jwt
     from joserfc.errors import JoseError
     from joserfc.jwk import JWKRegistry, Key
     from joserfc.jwt import JWTClaimsRegistry
@@ -41,6 +41,8 @@ except ModuleNotFoundError as missing:
 
 log = logging.getLogger(__name__)
 
+_INVALID = (JoseError, ValueError, TypeError, RecursionError)
+"""The errors for invalid tokens."""
 LEEWAY = 60  # seconds: tolerated clock difference
 FETCH_WITHIN = 5.0  # seconds
 WAIT = 2.0  # seconds: maximum time that a request waits for a fetch
@@ -106,29 +108,27 @@ class Issuer:
         principal, expires = self._verified.get(digest(token), (None, 0.0))
         if principal and time.time() < expires:
             return principal
-        signed = _parse(token)
-        if signed is None:
-            return None
-        if not self._keys.find(signed.headers()) and (fetching := self._keys.fetch()):
-            return self._verify_after(fetching, token, signed)
-        return self._verify(token, signed)
-
-    async def _verify_after(
-        self, fetching: asyncio.Task[None], token: str, signed: jws.CompactSignature
-    ) -> Principal | None:
-        await asyncio.wait({fetching}, timeout=WAIT)
-        return self._verify(token, signed)
-
-    def _verify(self, token: str, signed: jws.CompactSignature) -> Principal | None:
-        if not self._keys:
-            raise Unavailable("The keys of the OpenID issuer are not available. Retry later.")
-        key = self._keys.find(signed.headers())
         try:
-            if key is None or not jws.validate_compact(signed, key, registry=_REGISTRY):
-                return None
-            claims = orjson.loads(signed.payload)
+            signed = jws.extract_compact(token.encode(), registry=_REGISTRY)
+            _REGISTRY.check_header(signed.headers())
+        except _INVALID:
+            return None
+        if not self._keys.find(signed) and (fetching := self._keys.fetch()):
+            return self._verify_after(fetching, token)
+        return self._verify(token)
+
+    async def _verify_after(self, fetching: asyncio.Task[None], token: str) -> Principal | None:
+        await asyncio.wait({fetching}, timeout=WAIT)
+        return self._verify(token)
+
+    def _verify(self, token: str) -> Principal | None:
+        if not self._keys.usable:
+            raise Unavailable("The keys of the OpenID issuer are not available. Retry later.")
+        try:
+            # Without a key, `find` returns None and the library raises ValueError.
+            claims = jwt.decode(token, self._keys.find, registry=_REGISTRY).claims  # type: ignore[arg-type]
             principal = self._principal(claims)
-        except (JoseError, ValueError, TypeError) as error:
+        except _INVALID as error:
             log.debug("token refused", extra={"reason": type(error).__name__})
             return None
         if len(self._verified) >= MOST_TOKENS:
@@ -136,10 +136,8 @@ class Issuer:
         self._verified[digest(token)] = (principal, claims["exp"] + LEEWAY)
         return principal
 
-    def _principal(self, claims: Any) -> Principal:
+    def _principal(self, claims: dict[str, Any]) -> Principal:
         """Raises JoseError or ValueError for invalid claims."""
-        if not isinstance(claims, dict):
-            raise ValueError("the claims are not an object")
         self._claims.validate(claims)
         if "cnf" in claims:
             raise ValueError("the token is bound to a key, and the bridge cannot check the binding")
@@ -189,42 +187,38 @@ class _Registry(jws.JWSRegistry):
     max_header_length = max_payload_length = MAX_TOKEN
     max_signature_length = 2 * max(RSA_BITS) // 8
 
+    def check_header(self, header: dict[str, Any]) -> None:
+        super().check_header(header)
+        self.get_alg(header["alg"])
+        if header.get("typ", "").lower() not in TYPES or not {"crit", "b64"}.isdisjoint(header):
+            raise ValueError("the token has another purpose or needs an extension")
+
 
 _REGISTRY = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
 
 
-def _parse(token: str) -> jws.CompactSignature | None:
-    """A token whose signature is not verified yet; None if no key could verify it."""
-    try:
-        signed = jws.extract_compact(token.encode(), registry=_REGISTRY)
-        header = signed.headers()
-        _REGISTRY.check_header(header)
-        _REGISTRY.get_alg(header["alg"])
-    except (JoseError, ValueError, TypeError, RecursionError):
-        return None
-    accepted = header.get("typ", "").lower() in TYPES and {"crit", "b64"}.isdisjoint(header)
-    return signed if accepted else None
-
-
 class _Keys:
-    """The keys of the issuer from the last successful fetch. They verify tokens for KEEP seconds;
-    then the object is false. `fetched`: monotonic time of that fetch."""
+    """The keys of the issuer from the last successful fetch. They verify tokens for KEEP seconds.
+    `fetched`: monotonic time of that fetch."""
 
     def __init__(self, config: OidcConfig) -> None:
         self._config = config
-        self._by_algorithm: Mapping[str, Sequence[Key]] = {}
+        self._keys: Sequence[Key] = ()
         self._begun = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
         self.fetched = float("-inf")
 
-    def __bool__(self) -> bool:
-        return bool(self._by_algorithm) and time.monotonic() - self.fetched < KEEP
+    @property
+    def usable(self) -> Sequence[Key]:
+        """The keys; none after KEEP seconds."""
+        return self._keys if time.monotonic() - self.fetched < KEEP else ()
 
-    def find(self, header: Mapping[str, Any]) -> Key | None:
-        """The key with the id and algorithm of the header. A header without a key id needs an
-        issuer with exactly one key for the algorithm."""
-        usable = self._by_algorithm.get(header["alg"], ()) if self else ()
-        found = [key for key in usable if header.get("kid") in (None, key.kid)]
+    def find(self, signed: jws.CompactSignature) -> Key | None:
+        """The key with the id and algorithm of a token. A token without a key id needs an issuer
+        with exactly one key for the algorithm."""
+        header = signed.headers()
+        named = (key for key in self.usable if header.get("kid") in (None, key.kid))
+        found = [key for key in named if _REGISTRY.filter_algorithms(key, [header["alg"]])]
         return found[0] if len(found) == 1 else None
 
     def fetch(self) -> asyncio.Task[None] | None:
@@ -245,26 +239,25 @@ class _Keys:
             facts = {"issuer": self._config.issuer, "reason": str(error) or type(error).__name__}
             log.warning("cannot fetch the keys of the OpenID issuer", extra=facts)
             return
-        self._by_algorithm, self.fetched = keys, time.monotonic()
-        kids = {key.kid for usable in keys.values() for key in usable}
-        log.info("fetched the keys of the OpenID issuer", extra={"kids": sorted(map(str, kids))})
+        self._keys, self.fetched = keys, time.monotonic()
+        kids = sorted({str(key.kid) for key in keys})
+        log.info("fetched the keys of the OpenID issuer", extra={"kids": kids})
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> dict[str, Any]:
         source = self._config.jwks
         if source and "://" not in source:
             return await asyncio.to_thread(_read_file, Path(source))
         timeout = aiohttp.ClientTimeout(total=FETCH_WITHIN)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             if source is None:
-                document = orjson.loads(await _get(session, discovery(self._config.issuer)))
-                # OpenID Connect Discovery §4.3
-                if not isinstance(document, dict) or document.get("issuer") != self._config.issuer:
+                document = await _get(session, discovery(self._config.issuer))
+                if document.get("issuer") != self._config.issuer:  # OpenID Connect Discovery §4.3
                     raise ValueError("the discovery document belongs to another issuer")
                 source = trusted_url(str(document.get("jwks_uri")))
             return await _get(session, source)
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
+async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     """Does not follow redirects: their targets are not trusted."""
     data = bytearray()
     async with session.get(url, allow_redirects=False) as response:
@@ -272,44 +265,46 @@ async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
             raise ValueError(f"{url} answers {response.status}")
         async for chunk in response.content.iter_any():
             data += chunk
-            _check_size(data)
-    return bytes(data)
+            if len(data) > MAX_BYTES:
+                break
+    return _parse(data)
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path) -> dict[str, Any]:
     with path.expanduser().open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    _check_size(data)
-    return data
+        return _parse(file.read(MAX_BYTES + 1))
 
 
-def _check_size(data: bytes | bytearray) -> None:
+def _parse(data: bytes | bytearray) -> dict[str, Any]:
+    """Raises ValueError for a document that is too large, or not a JSON object."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
-
-
-def _read_keys(data: bytes) -> Mapping[str, Sequence[Key]]:
-    """The keys of a JWK Set by the algorithms that they can verify. Ignores other keys (RFC 7517
-    §5). Raises ValueError if none is left."""
     document = orjson.loads(data)
-    listed = document.get("keys") if isinstance(document, dict) else None
-    found: dict[str, list[Key]] = defaultdict(list)
+    if not isinstance(document, dict):
+        raise ValueError("the document is not a JSON object")
+    return document
+
+
+def _read_keys(document: Mapping[str, Any]) -> Sequence[Key]:
+    """The keys of a JWK Set that can verify a token. Ignores other keys (RFC 7517 §5). Raises
+    ValueError if none is left."""
+    listed = document.get("keys")
+    found = []
     for jwk in listed[:MAX_KEYS] if isinstance(listed, list) else ():
-        try:
-            key = _read_key(jwk)
-        except (JoseError, ValueError, TypeError, KeyError, AttributeError):
-            continue
-        for algorithm in jws.JWSRegistry.filter_algorithms(key, ALGORITHMS):
-            found[algorithm.name].append(key)
+        # Not KeySet.import_key_set: it rejects the set for one bad key.
+        with contextlib.suppress(JoseError, ValueError, TypeError, KeyError, AttributeError):
+            found.append(_read_key(jwk))
     if not found:
         raise ValueError("the JWK Set has no key that can verify a token")
     return found
 
 
 def _read_key(jwk: dict[str, Any]) -> Key:
-    """The public part of a key. Not KeySet.import_key_set: it rejects the set for one bad key."""
+    """The public part of a key. Raises an error for a key that cannot verify a token."""
     if jwk["kty"] == "RSA" and base64_to_int(jwk["n"]).bit_length() not in RSA_BITS:
         raise ValueError("the size of the RSA key is not supported")
     key = JWKRegistry.import_key({name: jwk[name] for name in _PUBLIC if name in jwk})
     key.check_key_op("verify")
+    if not _REGISTRY.filter_algorithms(key, ALGORITHMS):
+        raise ValueError("no algorithm accepts the key")
     return key
