@@ -18,7 +18,8 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from bridge import errors
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION
-from bridge.a2a.codec import ERROR_DOMAIN, ERRORS, ListRequest, Params, TaskRequest
+from bridge.a2a.codec import ERROR_DOMAIN, ERRORS
+from bridge.a2a.requests import ListRequest, Params, TaskRequest
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
 from bridge.server.openapi import GENERATED, variant
 from bridge.transports import connection_limits, origin

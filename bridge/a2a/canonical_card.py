@@ -8,10 +8,11 @@ nothing can be added to a signed card.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge.errors import BridgeError
+from bridge.task.text import is_deep
 
 MAX_DEPTH = 100  # of a card; the JSON reader of protobuf allows as much
 
@@ -97,7 +98,8 @@ CARD: Shape = _shape(
 def normalize(card: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The card with the members of its signed form, and the names that 1.0 does not define. Raises
     SignatureError for a card that is nested too deeply."""
-    _check_depth(card)
+    if is_deep(card, MAX_DEPTH):
+        raise SignatureError(f"The card is nested more than {MAX_DEPTH} deep.")
     unknown: list[str] = []
     rest = {name: value for name, value in card.items() if name != "signatures"}
     return _members(rest, CARD, unknown), unknown
@@ -138,18 +140,3 @@ def without_empty(value: Any) -> Any:
     if isinstance(value, list):
         return [inner for inner in map(without_empty, value) if inner is not None] or None
     return None if value == "" else value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return
-    raise SignatureError(f"The card is nested more than {MAX_DEPTH} deep.")
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()

@@ -44,3 +44,28 @@ class Card:
     extended: bool = False
     details: Mapping[str, Any] | None = None
     extension_required: bool = False
+
+
+def encode_extensions(card: Card) -> list[dict[str, Any]]:
+    """EXTENSION, with the details of an extended card as its parameters."""
+    about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
+    extension = {"uri": EXTENSION, "description": about, "required": card.extension_required}
+    return [extension | ({"params": dict(card.details)} if card.details else {})]
+
+
+def encode_abilities(card: Card) -> dict[str, Any]:
+    """The media types and the skills."""
+    given, made = list(card.input_modes), list(card.output_modes)
+    skills = [
+        {
+            "id": skill.id,
+            "name": skill.name,
+            "description": skill.description,
+            "tags": list(skill.tags),
+            "examples": list(skill.examples),
+            "inputModes": given,
+            "outputModes": made,
+        }
+        for skill in card.skills
+    ]
+    return {"defaultInputModes": given, "defaultOutputModes": made, "skills": skills}

@@ -6,40 +6,30 @@ all versions share. Only codecs know the names of a version.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Annotated, Any, ClassVar, TypeVar
-
-from pydantic import (
-    AliasChoices,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    ValidationError,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
+from typing import Any, ClassVar
 
 from bridge import errors
-from bridge.a2a.card import EXTENSION, Card
+from bridge.a2a.card import Card
+from bridge.a2a.requests import (
+    ListParams,
+    ListRequest,
+    PushParams,
+    SendParams,
+    TaskParams,
+    TaskRequest,
+    parse,
+)
 from bridge.task.artifact import Artifact, ArtifactUpdate
 from bridge.task.message import DataPart, Message, Part, Role, TextPart
 from bridge.task.render import history, status_message, status_metadata, task_metadata
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
-from bridge.task.text import is_deep
 
 ERROR_DOMAIN = "a2a-protocol.org"
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Operation(Enum):
@@ -59,62 +49,11 @@ class Operation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PushParams:
-    """A push notification config, or its name, with an empty `url`. `config_id` None: the server
-    names a new config, or any config matches."""
-
-    task_id: str
-    config_id: str | None = None
-    url: str = ""
-    token: str | None = None
-    scheme: str | None = None
-    credentials: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SendParams:
-    """`blocking`: the answer waits until the task has ended or asks the client. `reopens`: the id
-    of a finished task, with its context, begins the next task. `attends`: the client receives the
-    result. `retries`: the client shows that an equal message is a retry, not a new message."""
-
-    message: Message
-    blocking: bool
-    history_length: int | None = None
-    accepted_output_modes: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] | None = None
-    push: PushParams | None = None
-    reopens: bool = False
-    attends: bool = False
-    retries: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
     """The position of a page. `next_token`: empty for the last page. `total`: of all pages."""
 
     next_token: str
     total: int
-
-
-@dataclass(frozen=True, slots=True)
-class TaskParams:
-    task_id: str
-    history_length: int | None = None
-    metadata: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ListParams:
-    """`changed_since`: lower limit for the time of the status. `page_token`: `next_token` of the
-    previous page; empty for the first page."""
-
-    context_id: str | None = None
-    state: TaskState | None = None
-    changed_since: datetime | None = None
-    page_size: int = 50
-    page_token: str = ""
-    history_length: int | None = None
-    include_artifacts: bool = False
 
 
 # JSON-RPC code and ErrorInfo reason of each error (1.0.1 §5.4, §9.5), the same in both versions.
@@ -139,69 +78,6 @@ ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
     errors.DataLoss: (-32603, "DATA_LOSS"),
 }
 INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
-
-
-class Params(BaseModel):
-    """Base of the request models. They accept camelCase and snake_case, ignore unknown members,
-    and treat null as absent (ProtoJSON), except for the members of ANY_JSON."""
-
-    ANY_JSON: ClassVar[frozenset[str]] = frozenset()
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, params: Any) -> Any:
-        if not isinstance(params, dict):
-            return params
-        return {k: v for k, v in params.items() if v is not None or k in cls.ANY_JSON}
-
-
-P = TypeVar("P", bound=Params)
-
-
-def name_or_number(value: Any) -> Any:
-    """A member of an enum in ProtoJSON. Rejects booleans, which are integers in Python."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("must be a name or a number")
-    return value
-
-
-def _time(value: Any) -> Any:
-    """A text of RFC 3339. pydantic would also accept seconds since 1970."""
-    if not isinstance(value, str) or not _DATE.match(value):
-        raise ValueError("must be a time such as 2026-01-31T12:00:00Z")
-    return value
-
-
-# Report only the first invalid item of a list, so that the error is not larger than the request.
-ONE_WRONG: Any = Field(fail_fast=True)
-HistoryLength = Annotated[StrictInt, Field(ge=0)]
-Texts = Annotated[tuple[str, ...], ONE_WRONG]
-# Limits of a message, because every answer with its task repeats it.
-MessageId = Annotated[str, Field(min_length=1, max_length=256)]
-_TaskId = Annotated[str, Field(max_length=256)]
-_Uri = Annotated[str, Field(max_length=1024)]
-TaskIds = Annotated[tuple[_TaskId, ...], Field(max_length=64), ONE_WRONG]
-Extensions = Annotated[tuple[_Uri, ...], Field(max_length=64), ONE_WRONG]
-
-
-class TaskRequest(Params):
-    id: str = Field(min_length=1, validation_alias=AliasChoices("id", "taskId", "task_id"))
-    history_length: HistoryLength | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class ListRequest(Params):
-    context_id: str | None = None
-    status: Annotated[str | int, BeforeValidator(name_or_number)] | None = None
-    status_timestamp_after: Annotated[AwareDatetime, BeforeValidator(_time)] | None = None
-    page_size: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
-    page_token: str | None = None
-    history_length: HistoryLength | None = None
-    include_artifacts: StrictBool = False
 
 
 class Codec(ABC):
@@ -287,7 +163,15 @@ class Codec(ABC):
     def encode_update(self, task: Task, update: Update, final: bool) -> dict[str, Any]:
         """An item of a stream. `final`: it is the last item."""
         if isinstance(update, ArtifactUpdate):
-            return self.item("artifact-update", self.encode_chunk(task, update), final)
+            encoded = {
+                **self.kind("artifact-update"),
+                "taskId": task.id,
+                "contextId": task.context_id,
+                "artifact": self._artifact(update.artifact_id, update),
+                "append": update.append,
+                "lastChunk": update.last_chunk,
+            }
+            return self.item("artifact-update", encoded, final)
         message, metadata = status_message(task, update), status_metadata(update)
         return self.item(
             "status-update", self.encode_status(task, update, message, metadata), final
@@ -308,7 +192,7 @@ class Codec(ABC):
     ) -> dict[str, Any]:
         messages = [self.encode_message(message) for message in history(task, history_length)]
         kept = task.artifacts.values() if with_artifacts else ()
-        artifacts = [self.encode_artifact(artifact) for artifact in kept]
+        artifacts = [self._artifact(artifact.id, artifact) for artifact in kept]
         return without_none(
             **self.kind("task"),
             id=task.id,
@@ -350,12 +234,6 @@ class Codec(ABC):
             metadata=metadata,
         )
 
-    def encode_artifact(self, artifact: Artifact) -> dict[str, Any]:
-        parts = tuple(artifact.parts) or (TextPart(""),)  # one part at least (§4.1.7)
-        return self._artifact(
-            artifact.id, artifact.name, artifact.description, parts, artifact.metadata
-        )
-
     def encode_status(
         self,
         task: Task,
@@ -370,22 +248,6 @@ class Codec(ABC):
             status=self._status(update.state, update.time, message),
             metadata=metadata,
         )
-
-    def encode_chunk(self, task: Task, update: ArtifactUpdate) -> dict[str, Any]:
-        return {
-            **self.kind("artifact-update"),
-            "taskId": task.id,
-            "contextId": task.context_id,
-            "artifact": self._artifact(
-                update.artifact_id,
-                update.name,
-                update.description,
-                update.parts or (TextPart(""),),
-                update.metadata,
-            ),
-            "append": update.append,
-            "lastChunk": update.last_chunk,
-        }
 
     def _state(self, name: str | int | None) -> TaskState | None:
         """The state of a filter; None for the unspecified state of ProtoJSON."""
@@ -403,105 +265,39 @@ class Codec(ABC):
             message=self.encode_message(message) if message else None,
         )
 
-    def _artifact(
-        self,
-        artifact_id: str,
-        name: str | None,
-        description: str | None,
-        parts: Iterable[Part],
-        metadata: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
+    def _artifact(self, artifact_id: str, content: Artifact | ArtifactUpdate) -> dict[str, Any]:
+        parts = content.parts or (TextPart(""),)  # one part at least (§4.1.7)
         return without_none(
             artifactId=artifact_id,
-            name=name,
-            description=description,
+            name=content.name,
+            description=content.description,
             parts=list(map(self.encode_part, parts)),
-            metadata=metadata,
+            metadata=content.metadata,
         )
 
     def encode_error(self, error: Exception) -> dict[str, Any]:
         """A JSON-RPC error object. Unexpected exceptions reveal no details."""
         code, reason = ERRORS.get(type(error), INTERNAL_ERROR)  # type: ignore[arg-type]
-        known = isinstance(error, errors.RequestError)
-        details: list[dict[str, Any]] = [
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": reason,
-                "domain": ERROR_DOMAIN,
-                "metadata": dict(error.details) if isinstance(error, errors.RequestError) else {},
-            }
-        ]
+        message, facts = "Internal error; the server's log has the details.", {}
+        if isinstance(error, errors.RequestError):
+            message, facts = str(error), dict(error.details)
+        details = [_detail("ErrorInfo", reason=reason, domain=ERROR_DOMAIN, metadata=facts)]
         if isinstance(error, errors.InvalidParams) and error.fields:
             violations = [{"field": path, "description": text} for path, text in error.fields]
-            details.append(
-                {
-                    "@type": "type.googleapis.com/google.rpc.BadRequest",
-                    "fieldViolations": violations,
-                }
-            )
+            details.append(_detail("BadRequest", fieldViolations=violations))
         if isinstance(error, errors.TooManyRequests | errors.Unavailable):
-            delay = f"{error.seconds}s"
-            details.append(
-                {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
-            )
-        message = str(error) if known else "Internal error; the server's log has the details."
+            details.append(_detail("RetryInfo", retryDelay=f"{error.seconds}s"))
         return {"code": code, "message": message, "data": details}
 
 
-def parse(model: type[P], params: Mapping[str, Any]) -> P:
-    """`params` as `model`. Raises InvalidParams with all invalid fields; of a list, only the first
-    invalid item."""
-    if is_deep(params):  # orjson could not encode it again
-        problem = "nested too deeply"
-        raise errors.InvalidParams(f"The params are {problem}.", [("params", problem)])
-    try:
-        return model.model_validate(params)
-    except ValidationError as invalid:
-        fields = [
-            (".".join(map(str, problem["loc"])) or "params", problem["msg"])
-            for problem in invalid.errors(include_url=False, include_input=False)
-        ]
-        text = "; ".join(f"{path}: {problem}" for path, problem in fields[:5])
-        raise errors.InvalidParams(f"Invalid params: {text}", fields) from None
-
-
-def checked_base64(value: str) -> str:
-    """`value` as standard base64. ProtoJSON also allows the URL alphabet and missing padding.
-    Raises ValueError."""
-    text = value.replace("-", "+").replace("_", "/")
-    text += "=" * (-len(text) % 4)
-    try:
-        base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"not base64: {error}") from None
-    return text
+def _detail(kind: str, **members: Any) -> dict[str, Any]:
+    """A message of google.rpc as ProtoJSON of google.protobuf.Any."""
+    return {"@type": f"type.googleapis.com/google.rpc.{kind}", **members}
 
 
 def timestamp(time: datetime) -> str:
     """RFC 3339 in UTC with milliseconds and a Z (§5.6.1)."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def encode_extensions(card: Card) -> list[dict[str, Any]]:
-    """EXTENSION, with the details of an extended card as its parameters."""
-    about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
-    extension = {"uri": EXTENSION, "description": about, "required": card.extension_required}
-    return [extension | ({"params": dict(card.details)} if card.details else {})]
-
-
-def encode_skills(card: Card) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": skill.id,
-            "name": skill.name,
-            "description": skill.description,
-            "tags": list(skill.tags),
-            "examples": list(skill.examples),
-            "inputModes": list(card.input_modes),
-            "outputModes": list(card.output_modes),
-        }
-        for skill in card.skills
-    ]
 
 
 def without_none(**members: Any) -> dict[str, Any]:

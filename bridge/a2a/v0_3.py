@@ -8,27 +8,22 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, AliasChoices, Field, StrictBool, model_validator
 
 from bridge import errors
-from bridge.a2a.card import Card
-from bridge.a2a.codec import (
+from bridge.a2a.card import Card, encode_abilities, encode_extensions
+from bridge.a2a.codec import Codec, Operation, without_none
+from bridge.a2a.requests import (
     ONE_WRONG,
-    Codec,
-    Extensions,
     HistoryLength,
-    MessageId,
-    Operation,
+    MessageRequest,
     Params,
     PushParams,
     SendParams,
-    TaskIds,
     Texts,
     checked_base64,
-    encode_extensions,
-    encode_skills,
+    decode_push_config,
     parse,
-    without_none,
 )
 from bridge.errors import InvalidParams
-from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.message import DataPart, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
 _KINDS = {"text": "text", "content": "text", "file": "file", "data": "data"}
@@ -83,34 +78,20 @@ class _Part(Params):
         return UrlPart(self.file.uri or "", *common)
 
 
-class _Message(Params):
-    message_id: MessageId
+class _Message(MessageRequest):
     role: Literal["user", "agent"]
     parts: Annotated[list[_Part], Field(min_length=1), ONE_WRONG] = Field(
         validation_alias=AliasChoices("parts", "content")
     )
-    task_id: str | None = None
-    context_id: str | None = None
-    reference_task_ids: TaskIds = ()
-    extensions: Extensions = ()
-    metadata: dict[str, Any] | None = None
-
-    def decoded(self) -> Message:
-        return Message(
-            self.message_id,
-            Role(self.role),
-            tuple(part.decoded() for part in self.parts),
-            task_id=self.task_id or None,
-            context_id=self.context_id or None,
-            reference_task_ids=self.reference_task_ids,
-            extensions=self.extensions,
-            metadata=self.metadata,
-        )
 
 
 class _Authentication(Params):
     schemes: Annotated[list[str], Field(min_length=1), ONE_WRONG]
     credentials: str | None = None
+
+    @property
+    def scheme(self) -> str:
+        return self.schemes[0]
 
 
 class _PushConfig(Params):
@@ -118,16 +99,6 @@ class _PushConfig(Params):
     url: str = Field(min_length=1)
     token: str | None = None
     authentication: _Authentication | None = None
-
-    def decoded(self, task_id: str) -> PushParams:
-        return PushParams(
-            task_id,
-            self.id or None,
-            self.url,
-            token=self.token or None,
-            scheme=self.authentication.schemes[0] if self.authentication else None,
-            credentials=self.authentication.credentials if self.authentication else None,
-        )
 
 
 class _TaskPushConfig(Params):
@@ -190,13 +161,13 @@ class V0_3(Codec):
             accepted_output_modes=configuration.accepted_output_modes,
             metadata=decoded.metadata,
             reopens=True,  # Gemini CLI keeps the id of an aborted task
-            push=push.decoded("") if push else None,
+            push=decode_push_config(push, "") if push else None,
         )
 
     def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
         if operation is Operation.PUSH_CREATE:
             created = parse(_TaskPushConfig, params)
-            return created.push_notification_config.decoded(created.task_id)
+            return decode_push_config(created.push_notification_config, created.task_id)
         named = parse(_PushName, params)
         if operation is Operation.PUSH_DELETE and not named.push_notification_config_id:
             problem = "Field required"
@@ -268,9 +239,7 @@ class V0_3(Codec):
                 "stateTransitionHistory": False,
                 "extensions": encode_extensions(card),
             },
-            "defaultInputModes": list(card.input_modes),
-            "defaultOutputModes": list(card.output_modes),
-            "skills": encode_skills(card),
+            **encode_abilities(card),
             "supportsAuthenticatedExtendedCard": card.extended,
             **without_none(documentationUrl=card.documentation_url),
             **security,

@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
-from bridge.a2a.card import Card
-from bridge.a2a.codec import (
+from bridge.a2a.card import Card, encode_abilities, encode_extensions
+from bridge.a2a.codec import Codec, Operation, without_none
+from bridge.a2a.requests import (
     ONE_WRONG,
-    Codec,
-    Extensions,
     HistoryLength,
-    MessageId,
-    Operation,
+    MessageRequest,
     Params,
     PushParams,
     SendParams,
-    TaskIds,
     Texts,
     checked_base64,
-    encode_extensions,
-    encode_skills,
+    decode_push_config,
     name_or_number,
     parse,
-    without_none,
 )
-from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.message import DataPart, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.state import Task, TaskState, Update
 
-# ProtoJSON accepts an enum's number as well as its name.
-_ROLES: Mapping[str | int, Role] = {
-    "ROLE_USER": Role.USER,
-    "ROLE_AGENT": Role.AGENT,
-    1: Role.USER,
-    2: Role.AGENT,
-    "user": Role.USER,
-    "agent": Role.AGENT,
-}
 _CONTENT = ("text", "raw", "url", "data")
 _ITEMS = {
     "task": "task",
@@ -85,29 +70,11 @@ class _Part(Params):
 _PartList = Annotated[list[_Part], Field(min_length=1), ONE_WRONG]
 
 
-class _Message(Params):
-    message_id: MessageId
+class _Message(MessageRequest):
     role: Annotated[
         Literal["ROLE_USER", "ROLE_AGENT", "user", "agent", 1, 2], BeforeValidator(name_or_number)
     ]
     parts: _PartList
-    task_id: str | None = None
-    context_id: str | None = None
-    reference_task_ids: TaskIds = ()
-    extensions: Extensions = ()
-    metadata: dict[str, Any] | None = None
-
-    def decoded(self) -> Message:
-        return Message(
-            self.message_id,
-            _ROLES[self.role],
-            tuple(part.decoded() for part in self.parts),
-            task_id=self.task_id or None,  # "" is the protobuf default and means absent
-            context_id=self.context_id or None,
-            reference_task_ids=self.reference_task_ids,
-            extensions=self.extensions,
-            metadata=self.metadata,
-        )
 
 
 class _Parts(Params):
@@ -127,16 +94,6 @@ class PushConfigRequest(Params):
     url: str = Field(min_length=1)
     token: str | None = None
     authentication: _Authentication | None = None
-
-    def decoded(self) -> PushParams:
-        return PushParams(
-            self.task_id or "",
-            self.id or None,
-            self.url,
-            token=self.token or None,
-            scheme=self.authentication.scheme if self.authentication else None,
-            credentials=self.authentication.credentials if self.authentication else None,
-        )
 
 
 class PushNameRequest(Params):
@@ -203,13 +160,13 @@ class V1_0(Codec):
             history_length=configuration.history_length,
             accepted_output_modes=configuration.accepted_output_modes,
             metadata=decoded.metadata,
-            push=push.decoded() if push else None,
+            push=decode_push_config(push, push.task_id or "") if push else None,
         )
 
     def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
         if operation is Operation.PUSH_CREATE:
-            created = parse(PushConfigRequest, params).decoded()
-            return replace(created, task_id=parse(PushTaskRequest, params).task_id)
+            config = parse(PushConfigRequest, params)
+            return decode_push_config(config, parse(PushTaskRequest, params).task_id)
         if operation is Operation.PUSH_LIST:
             return PushParams(parse(PushTaskRequest, params).task_id)
         named = parse(PushNameRequest, params)
@@ -253,10 +210,6 @@ class V1_0(Codec):
         return self.encode_update(task, update, final=False)
 
     def encode_card(self, card: Card) -> dict[str, Any]:
-        modes = {
-            "defaultInputModes": list(card.input_modes),
-            "defaultOutputModes": list(card.output_modes),
-        }
         security: dict[str, Any] = {}
         if card.bearer:
             schemes: dict[str, Any] = {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
@@ -281,8 +234,7 @@ class V1_0(Codec):
                 "extendedAgentCard": card.extended,
                 "extensions": encode_extensions(card),
             },
-            **modes,
-            "skills": encode_skills(card),
+            **encode_abilities(card),
             **without_none(documentationUrl=card.documentation_url),
             **security,
         }

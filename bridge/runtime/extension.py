@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 
-from bridge.a2a.codec import Params, parse
+from bridge.a2a.requests import Params, parse
 from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
 

@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from bridge.a2a.codec import ListParams, Page, SendParams
+from bridge.a2a.codec import Page
 from bridge.a2a.pagination import decode_position, encode_position
+from bridge.a2a.requests import ListParams, SendParams
 from bridge.auth.principal import Principal, Scope, authorize
 from bridge.errors import InvalidParams
 from bridge.runtime.audience import Listener

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from bridge.a2a.codec import SendParams
+from bridge.a2a.requests import SendParams
 from bridge.adapter import Adapter, SessionStart
 from bridge.auth.principal import OPERATOR, Principal, Scope, authorize
 from bridge.auth.quotas import Quotas

@@ -126,10 +126,10 @@ def json_object(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and not (deep and is_deep(value)) else None
 
 
-def is_deep(value: Any) -> bool:
-    """Whether `value` has more than DEPTH levels of nested JSON."""
+def is_deep(value: Any, limit: int = DEPTH) -> bool:
+    """Whether `value` has more than `limit` levels of nested JSON."""
     level = [value]
-    for _ in range(DEPTH):
+    for _ in range(limit):
         level = [
             member
             for one in level

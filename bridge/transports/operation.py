@@ -23,7 +23,7 @@ from aiohttp import web
 
 from bridge.a2a import Codec, Operation, codec_of
 from bridge.a2a.card import Card
-from bridge.a2a.codec import PushParams, SendParams
+from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
 from bridge.errors import (
     DataLoss,

@@ -22,7 +22,8 @@ from typing import Any, ClassVar, TypeVar
 import orjson
 
 from bridge.a2a.card import Card, Skill
-from bridge.a2a.codec import Codec, ListParams, Page, PushParams, SendParams, TaskParams
+from bridge.a2a.codec import Codec, Page
+from bridge.a2a.requests import ListParams, PushParams, SendParams, TaskParams
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
 from bridge.task.artifact import ArtifactUpdate

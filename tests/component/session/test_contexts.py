@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge.a2a.codec import SendParams
+from bridge.a2a.requests import SendParams
 from bridge.adapter import AgentConfig
 from bridge.auth.principal import OPERATOR, Quota
 from bridge.auth.quotas import Quotas

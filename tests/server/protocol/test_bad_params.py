@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.a2a import CODECS, codec, v0_3, v1_0
+from bridge.a2a import CODECS, Operation, requests, v0_3, v1_0
 from tests.server.protocol.test_equivalence import ROUTES, RestDoor, failed
 from tests.server.protocol.test_rest import A2A, HOOK, PLAIN, TABLE, Rest, check_unrouted
 from tests.support.children import children
@@ -37,7 +37,7 @@ class Way:
         return f"{'REST' if self.rest else self.version}-{self.method}"
 
     @property
-    def operation(self) -> codec.Operation:
+    def operation(self) -> Operation:
         (spoken,) = [one for one in CODECS if one.version == self.version]
         return spoken.methods[self.method]
 
@@ -55,10 +55,10 @@ WAYS = [
     *(Way(method, one.version) for one in CODECS for method in one.methods),
     *(Way(method, "1.0", rest=True) for method in ROUTES),
 ]
-WITH_PARAMS = [way for way in WAYS if way.operation is not codec.Operation.EXTENDED_CARD]
-WITH_TASK = [way for way in WITH_PARAMS if way.operation is not codec.Operation.LIST]
-LISTS = [way for way in WAYS if way.operation is codec.Operation.LIST]
-SENDS = [way for way in WAYS if way.operation in (codec.Operation.SEND, codec.Operation.STREAM)]
+WITH_PARAMS = [way for way in WAYS if way.operation is not Operation.EXTENDED_CARD]
+WITH_TASK = [way for way in WITH_PARAMS if way.operation is not Operation.LIST]
+LISTS = [way for way in WAYS if way.operation is Operation.LIST]
+SENDS = [way for way in WAYS if way.operation in (Operation.SEND, Operation.STREAM)]
 WITH_BODY = [way for way in WAYS if not way.in_query]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 
@@ -159,14 +159,14 @@ async def asking(shared: Asking) -> AsyncIterator[Asking]:
 
 # --- what every field may be --------------------------------------------------------------------
 
-P = type[codec.Params]
-O = codec.Operation  # noqa: E741
-_TASKS: Mapping[codec.Operation, Sequence[P]] = {
-    **dict.fromkeys((O.GET, O.CANCEL, O.SUBSCRIBE), (codec.TaskRequest,)),
-    O.LIST: (codec.ListRequest,),
+P = type[requests.Params]
+O = Operation  # noqa: E741
+_TASKS: Mapping[Operation, Sequence[P]] = {
+    **dict.fromkeys((O.GET, O.CANCEL, O.SUBSCRIBE), (requests.TaskRequest,)),
+    O.LIST: (requests.ListRequest,),
     O.EXTENDED_CARD: (),
 }
-MODELS: Mapping[str, Mapping[codec.Operation, Sequence[P]]] = {
+MODELS: Mapping[str, Mapping[Operation, Sequence[P]]] = {
     "1.0": {
         **_TASKS,
         **dict.fromkeys((O.SEND, O.STREAM), (v1_0.SendRequest,)),

@@ -17,7 +17,8 @@ from bridge import errors
 from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card, Skill
 from bridge.a2a.card_shapes import encode_card
-from bridge.a2a.codec import ERRORS, ListParams, Page, timestamp
+from bridge.a2a.codec import ERRORS, Page, timestamp
+from bridge.a2a.requests import ListParams
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0
 from bridge.task.artifact import ArtifactUpdate

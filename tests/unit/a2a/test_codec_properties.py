@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from bridge import errors
 from bridge.a2a import Operation
 from bridge.a2a.card import Card, Skill
-from bridge.a2a.codec import ListParams, Page, PushParams, SendParams, TaskParams, timestamp
+from bridge.a2a.codec import Page, timestamp
+from bridge.a2a.requests import ListParams, PushParams, SendParams, TaskParams
 from bridge.a2a.v1_0 import V1_0
 from bridge.task.artifact import Artifact, ArtifactUpdate
 from bridge.task.events import (
