@@ -41,7 +41,7 @@ _STARTED_HERE = (
 class Origin(Protocol):
     """Tells whether a connection comes from a process that the server did not start."""
 
-    def is_outside(self, connection: asyncio.BaseTransport | None) -> bool | Awaitable[bool]: ...
+    async def is_outside(self, connection: asyncio.BaseTransport | None) -> bool: ...
 
 
 class TokenIssuer(Protocol):
@@ -110,30 +110,23 @@ class Identity:
         """Call `call(address, reason, **facts)` for rejected requests, at a limited rate."""
         self._refusals.report = call
 
-    def __call__(self, request: web.Request) -> Found:
+    async def __call__(self, request: web.Request) -> Principal | None:
         """The principal of a request. A valid token is accepted after any number of wrong tokens
         from the same address."""
         given, address = _given(request), request.remote or ""
         if not self._config.required:
-            return self._if_outside(request, address)
+            return await self._if_outside(request, address)
         if given is None:
             self._refusals.note(address, "no credentials")
             return None
         found: Found = self._tokens.find(given)
         if found is OPERATOR:
-            return self._if_outside(request, address)
+            return await self._if_outside(request, address)
         if found is None and self._issuer:
             found = self._issuer.find(given)
-        if isinstance(found, Awaitable):
-            return self._later(found, address)
-        return self._checked(found, address)
-
-    async def _later(self, finding: Awaitable[Principal | None], address: str) -> Principal | None:
-        return self._checked(await finding, address)
-
-    def _checked(self, found: Principal | None, address: str) -> Principal | None:
-        if found:
-            return found
+        principal = await found if isinstance(found, Awaitable) else found
+        if principal:
+            return principal
         self._refusals.note(address, "unknown credentials")
         bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
         if not bucket.take():
@@ -141,20 +134,9 @@ class Identity:
             raise TooManyRequests(text, math.ceil(bucket.wait()))
         return None
 
-    def _if_outside(self, request: web.Request, address: str) -> Found:
+    async def _if_outside(self, request: web.Request, address: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
-        if self._origin is None:
-            return OPERATOR
-        outside = self._origin.is_outside(request.transport)
-        if isinstance(outside, Awaitable):
-            return self._operator_later(outside, address)
-        return self._operator(outside, address)
-
-    async def _operator_later(self, outside: Awaitable[bool], address: str) -> Principal:
-        return self._operator(await outside, address)
-
-    def _operator(self, outside: bool, address: str) -> Principal:
-        if not outside:
+        if self._origin and not await self._origin.is_outside(request.transport):
             self._refusals.note(address, "as the operator, from a process of the server's own")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR

@@ -10,7 +10,7 @@ from bridge.session.prewarm import NOTHING, PrewarmPlan
 from bridge.task.approval_policy import Rule
 from bridge.telemetry.audit import NO_AUDIT, Audit
 from bridge.workspace.attachments import Attachments
-from bridge.workspace.project_config import TRUSTING, Trust
+from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Agent:
     rules: tuple[Rule, ...] = ()
     patience: float = 0.0
     audit: Audit = NO_AUDIT
-    trust: Trust = TRUSTING
+    trust: ProjectConfigPolicy = TRUSTING
     warm: PrewarmPlan = NOTHING
     check: Callable[[str], None] = lambda cwd: None
     replies: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from bridge.task.answers import HASTY, hint, is_hasty, permission, read_answer, refusal
+from bridge.task.answers import HASTY, denial, hint, is_hasty, permission, read_answer
 from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import (
     Answer,
@@ -22,7 +22,7 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message
 from bridge.task.state import Task
-from bridge.workspace.project_config import Trust
+from bridge.workspace.project_config import ProjectConfigPolicy
 
 PROJECT_CONFIG = "project-config"  # id of the question whether a repository is trusted
 TOO_MANY = "More questions were open than the server keeps (BRIDGE_MAX_WAITING_SESSIONS)"
@@ -34,7 +34,9 @@ class Questions:
     """`rules`: the operator's decisions. `timeout`: seconds that a question waits for its answer;
     0 = unlimited. `watched`: the question of the current timer."""
 
-    def __init__(self, rules: Sequence[Rule], trust: Trust, *, timeout: float) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], trust: ProjectConfigPolicy, *, timeout: float
+    ) -> None:
         self._rules = rules
         self._trust = trust
         self._timeout = timeout
@@ -49,7 +51,7 @@ class Questions:
             case "allow":
                 return permission(question, "rule")
             case "deny":
-                return refusal(question, "rule")
+                return denial(question, "rule")
         return None
 
     def read(
@@ -111,7 +113,7 @@ class Questions:
 def give_up(question: Question, text: str, by: str) -> tuple[Answer, Status] | TimedOut:
     """The denial of a question without an answer, and a status that reports it. If the question
     cannot be denied: the end of the turn. `text` is the cause as a sentence, `by` as a keyword."""
-    answer = refusal(question, by)
+    answer = denial(question, by)
     if answer:
         return answer, Status(f"{text}; the request was denied.", _facts(answer))
     return TimedOut(f"{text}, and the agent cannot continue without an answer.", by)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
@@ -17,12 +18,13 @@ from aiohttp import web
 from bridge import __version__
 from bridge.a2a.card import Card
 from bridge.a2a.card_shapes import encode_card
-from bridge.auth.principal import OPERATOR, Principal
+from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.tasks import TaskManager
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
+from bridge.server.settings.sections import ServerSettings
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
@@ -44,7 +46,7 @@ UNAUTHENTICATED = (
     '$(cat ~/.local/state/coding-agent-bridge/PORT/token)"'
 )
 """The error for a client without a valid token. It contains no path of this machine."""
-Identify = Callable[[web.Request], Principal | Awaitable[Principal | None] | None]
+Identify = Callable[[web.Request], Awaitable[Principal | None]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeCard = Callable[[str], Card]
 
@@ -71,37 +73,25 @@ class HealthCheck(Protocol):
     def problem(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Http:
-    """`public_url`: the base URL, if the Host header does not contain it. `identify` returns the
-    principal of a request, or an awaitable of it; None: the client must send a token. `hosts`,
-    `origins`: see OriginCheck."""
-
-    public_url: str | None = None
-    identify: Identify = lambda request: OPERATOR
-    max_body_bytes: int = 32 * 1024 * 1024
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-
 def make_app(
     root: ServedAgent,
     agents: Sequence[ServedAgent],
     *,
-    started: float,
+    settings: ServerSettings,
+    identify: Identify,
     monitor: Monitor | None = None,
     checks: Sequence[HealthCheck] = (),
     sessions: Callable[[], Mapping[str, Any]] = dict,
-    http: Http = Http(),
 ) -> web.Application:
     """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
-    `root` answers at the root. `started`: the time of the last change of the cards, in seconds
-    since 1970. `checks`: the parts that /health checks;
-    `sessions`: the figures of sessions for /health."""
-    public_url = http.public_url
-    middlewares = [_answer_browser(public_url), _in_json, _authentication(http.identify)]
-    app = web.Application(client_max_size=http.max_body_bytes, middlewares=middlewares)
-    OriginCheck(http.hosts, http.origins, public_url).attach(app)
+    `root` answers at the root. `identify` returns the principal of a request; None: the client
+    must send a token. `checks`: the parts that /health checks; `sessions`: the
+    figures of sessions for /health."""
+    public_url, started = settings.public_url, time.time()  # the last change of the cards
+    middlewares = [_answer_browser(public_url), _in_json, _authentication(identify)]
+    app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
+    hosts = (settings.host, *settings.allowed_hosts)
+    OriginCheck(hosts, settings.allowed_origins, public_url).attach(app)
     _add_agent(app, "", root, public_url=public_url, started=started)
     for agent in agents:
         _add_agent(app, f"/agents/{agent.id}", agent, public_url=public_url, started=started)
@@ -228,7 +218,7 @@ async def _list_agents(agents: Sequence[ServedAgent], base: str) -> web.Response
         for agent in agents
         for card in [agent.card(f"{base}/agents/{agent.id}")]
     ]
-    return _json({"agents": listed})
+    return web.json_response({"agents": listed})
 
 
 def _health(
@@ -240,11 +230,8 @@ def _health(
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    return _json({**status, "version": __version__, "agents": figures, "sessions": sessions})
-
-
-def _json(body: dict[str, Any]) -> web.Response:
-    return web.Response(body=orjson.dumps(body), content_type="application/json")
+    about = {"version": __version__, "agents": figures, "sessions": dict(sessions)}
+    return web.json_response({**status, **about})
 
 
 _PAGE_HEADERS = {
@@ -326,8 +313,7 @@ def _authentication(identify: Identify) -> Any:
         if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
             return await handler(request)
         try:
-            found = identify(request)
-            principal = await found if isinstance(found, Awaitable) else found
+            principal = await identify(request)
         except (Forbidden, TooManyRequests, Unavailable) as error:
             response = respond_error(request, encode_error(error))
             response.headers.update(retry_after(error))

@@ -26,7 +26,7 @@ from bridge.store.protocol import Retention, Store
 from bridge.telemetry.gc_tuning import Heap
 from bridge.transports.operation import Operations
 from bridge.workspace.attachments import Attachments, PartLimits
-from bridge.workspace.project_config import Trust
+from bridge.workspace.project_config import ProjectConfigPolicy
 
 
 def make_served_agent(
@@ -140,7 +140,9 @@ def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
         rules=settings.agent.rules,
         patience=settings.limits.question_timeout_ms / 1000,
         audit=state.audit,
-        trust=Trust(settings.agent.project_config, adapter.project_files, adapter.always_loaded),
+        trust=ProjectConfigPolicy(
+            settings.agent.project_config, adapter.project_files, adapter.always_loaded
+        ),
         warm=_warm(agent),
         check=settings.agent.workspaces.check,
         replies=adapter.may_reply,

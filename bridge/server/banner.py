@@ -34,7 +34,9 @@ def banner(
     """The agents, the addresses, and a command to try them. `versions` and `sandboxes` are by agent
     id; `address` is http://HOST:PORT."""
     required = agents[0].settings.auth.config.required
-    auth = f' -H "Authorization: Bearer {_shown_token(state)}"' if required else ""
+    file = state.operator and shlex.quote(str(state.operator.path))
+    token = f"$(cat {file})" if file else "<token>"  # as a shell reads it from its file
+    auth = f' -H "Authorization: Bearer {token}"' if required else ""
     lines = [f"coding-agent-bridge {__version__}", *(f"  note       {note}" for note in notes)]
     for agent in agents:
         lines += [f"  note       {note}" for note in agent.notes]
@@ -56,8 +58,3 @@ def banner(
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",
     ]
     return "\n".join(lines)
-
-
-def _shown_token(state: State) -> str:
-    """The operator token as a shell reads it from its file."""
-    return f"$(cat {shlex.quote(str(state.operator.path))})" if state.operator else "<token>"

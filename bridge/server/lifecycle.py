@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
-from bridge.server.app import HealthCheck, Http, ServedAgent, make_app
+from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import make_root, make_served_agent
 from bridge.server.banner import banner
 from bridge.server.extras import token_issuer
@@ -136,13 +135,19 @@ async def _assemble(
 async def _run(
     settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
-    monitor = Monitor(parts.state.store, parts.pool.figures)
-    for one in parts.served:
-        monitor.add(one.id, one.manager)
+    managers = {one.id: one.manager for one in parts.served}
+    monitor = Monitor(parts.state.store, managers, parts.pool.figures)
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, parts)
-    checks = (watchdog, parts.state.audit, parts.state.store)
-    app = _make_app(settings, parts, identity=identity, monitor=monitor, checks=checks)
+    app = make_app(
+        parts.root,
+        parts.served,
+        settings=settings.server,
+        identify=identity,
+        monitor=monitor,
+        checks=(watchdog, parts.state.audit, parts.state.store),
+        sessions=parts.pool.figures,
+    )
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     await runner.setup()
     try:
@@ -153,7 +158,9 @@ async def _run(
         await stop.wait()
         log.info("stopping")
         await asyncio.gather(*(site.stop() for site in sites))
-        await _end_tasks(settings, parts.served)
+        # Drain; then end the remaining tasks, or keep them for the next server (BRIDGE_ON_STOP).
+        drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
+        await asyncio.gather(*(one.close(drain, keep) for one in managers.values()))
         monitor.close()
         return 0
     finally:
@@ -186,12 +193,6 @@ def make_pool(settings: Settings) -> SessionPool:
     return SessionPool(
         server.max_sessions, Quotas(settings.auth.tokens), server.max_waiting_sessions
     )
-
-
-async def _end_tasks(settings: Settings, served: Sequence[ServedAgent]) -> None:
-    """Drain; then end the remaining tasks, or keep them for the next server (BRIDGE_ON_STOP)."""
-    drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
-    await asyncio.gather(*(one.manager.close(drain, keep) for one in served))
 
 
 def _kill_leftovers(parts: _Parts) -> None:
@@ -305,32 +306,6 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
             await parts.push.watch(handle)
     for served in parts.served:
         served.manager.warm_up()
-
-
-def _make_app(
-    settings: Settings,
-    parts: _Parts,
-    *,
-    identity: Identity,
-    monitor: Monitor,
-    checks: Sequence[HealthCheck],
-) -> web.Application:
-    server = settings.server
-    return make_app(
-        parts.root,
-        parts.served,
-        started=time.time(),
-        monitor=monitor,
-        checks=checks,
-        sessions=parts.pool.figures,
-        http=Http(
-            public_url=server.public_url,
-            identify=identity,
-            max_body_bytes=server.max_body_bytes,
-            hosts=(server.host, *server.allowed_hosts),
-            origins=server.allowed_origins,
-        ),
-    )
 
 
 def limits(settings: Settings) -> ConnectionLimits:

@@ -21,7 +21,6 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,6 +33,7 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 64  # connections that wait for a search, which takes milliseconds each
 MAX_GROUPS = 10_000  # in the cache
+_UNKNOWN_FOR_NOW = "The server cannot check this connection now; try again in a moment."
 _Ends = tuple[Any, Any]  # the local and the remote address of a connection
 
 
@@ -48,44 +48,37 @@ class Origin:
         self._searcher = ThreadPoolExecutor(1, thread_name_prefix="origin")
         self._waiting = 0
 
-    def is_outside(self, connection: asyncio.BaseTransport | None) -> bool | Awaitable[bool]:
+    async def is_outside(self, connection: asyncio.BaseTransport | None) -> bool:
         """Whether the peer is a process that the server did not start. Raises Unavailable if this
         is unknown for now."""
         if connection is None:
             return False
-        if connection in self._known:
-            return self._known[connection]
+        if connection not in self._known:
+            try:
+                self._known[connection] = await self._decide(connection)
+            except OSError as error:
+                raise Unavailable(_UNKNOWN_FOR_NOW) from error
+        return self._known[connection]
+
+    async def _decide(self, connection: asyncio.BaseTransport) -> bool:
         ends = (connection.get_extra_info("sockname"), connection.get_extra_info("peername"))
-        try:
-            peer = peer_of(*ends)
-        except OSError as error:
-            raise _unknown_for_now() from error
+        peer = peer_of(*ends)
         if peer is None:
-            return self._note(connection, _is_elsewhere(ends[1]))
+            return _is_elsewhere(ends[1])
         if peer.group in _verdicts and (self._group_decides or _verdicts[peer.group]):
-            return self._note(connection, not _verdicts[peer.group])
-        return self._later(connection, peer, ends)
+            return not _verdicts[peer.group]
+        if self._waiting >= MAX_WAITING:
+            raise Unavailable(_UNKNOWN_FOR_NOW)
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._searcher, self._search, peer, ends)
+        finally:
+            self._waiting -= 1
 
     @property
     def _group_decides(self) -> bool:
         return self._walled and cgroup.complete()
-
-    def _note(self, connection: object, outside: bool) -> bool:
-        self._known[connection] = outside
-        return outside
-
-    async def _later(self, connection: object, peer: Peer, ends: _Ends) -> bool:
-        if self._waiting >= MAX_WAITING:
-            raise _unknown_for_now()
-        self._waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            outside = await loop.run_in_executor(self._searcher, self._search, peer, ends)
-        except OSError as error:
-            raise _unknown_for_now() from error
-        finally:
-            self._waiting -= 1
-        return self._note(connection, outside)
 
     def _search(self, peer: Peer, ends: _Ends) -> bool:
         """Runs in a thread: it reads the folders of all groups and maybe of all processes."""
@@ -139,17 +132,11 @@ def _is_elsewhere(peername: Any) -> bool:
             return False
         family = socket.AF_INET6 if theirs.version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            more = (
-                peername[2:] if family == socket.AF_INET6 else ()
-            )  # interface of a link-local address
-            probe.connect((str(theirs), peername[1], *more))
+            interface = peername[2:] if family == socket.AF_INET6 else ()  # of a link-local address
+            probe.connect((str(theirs), peername[1], *interface))
             return address(probe.getsockname()[0]) != theirs
     except (OSError, ValueError, TypeError, IndexError):
         return False
-
-
-def _unknown_for_now() -> Unavailable:
-    return Unavailable("The server cannot check this connection now; try again in a moment.")
 
 
 _verdicts: dict[int | None, bool] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -24,18 +25,21 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Monitor:
-    """`sessions` returns the figures of sessions."""
+    """Reports the tasks of the agents from now on. `managers` are by agent id; `sessions` returns
+    the figures of sessions."""
 
-    def __init__(self, store: Store, sessions: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        store: Store,
+        managers: Mapping[str, TaskManager],
+        sessions: Callable[[], Mapping[str, Any]],
+    ) -> None:
         self._store = store
         self._sessions = sessions
-        self._managers: dict[str, TaskManager] = {}
+        self._managers = managers
         self._feed: EventLog[Change] = EventLog(keep=FEED)
-
-    def add(self, agent_id: str, manager: TaskManager) -> None:
-        """Report the tasks of an agent from now on."""
-        self._managers[agent_id] = manager
-        manager.watch(lambda record, updates: self._changed(agent_id, record, updates))
+        for agent_id, manager in managers.items():
+            manager.watch(partial(self._changed, agent_id))
 
     def close(self) -> None:
         """End the feed and its responses."""
@@ -85,16 +89,13 @@ class Monitor:
         return await sse.respond_feed(request, self._feed, after)
 
     def _changed(self, agent_id: str, record: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
-        changes: list[Change] = [
-            {
-                "agent": agent_id,
-                **_summary(record.task),
-                "state": update.state.value,
-                "changed": timestamp(update.time),
-            }
-            for update in updates
-        ]
-        self._feed.append(changes)
+        about = {"agent": agent_id, **_summary(record.task)}
+        self._feed.append(
+            [
+                {**about, "state": update.state.value, "changed": timestamp(update.time)}
+                for update in updates
+            ]
+        )
 
 
 def _for_operators(handler: Handler) -> Handler:
@@ -117,13 +118,6 @@ def _summary(task: Task) -> Change:
         "state": task.state.value,
         "created": timestamp(task.created),
         "changed": timestamp(task.status_time),
-        "waitsFor": _waits_for(task),
+        "waitsFor": task.question.kind if task.question else "slot" if task.queued else None,
         "queued": asdict(task.queued) if task.queued else None,
     }
-
-
-def _waits_for(task: Task) -> str | None:
-    """The kind of the open question, `slot`, or None."""
-    if task.question:
-        return task.question.kind
-    return "slot" if task.queued else None

@@ -19,7 +19,7 @@ from bridge.errors import LaunchError
 from bridge.session.pool import SessionPool
 from bridge.session.session import Session
 from bridge.task.events import AgentEvent, Failed, TimedOut
-from bridge.workspace.project_config import TRUSTING, Trust, state
+from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy, state
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Prewarm:
         pool: SessionPool,
         cwd: str,
         plan: PrewarmPlan,
-        trust: Trust = TRUSTING,
+        trust: ProjectConfigPolicy = TRUSTING,
     ) -> None:
         self.pool = pool
         self._make = make

@@ -31,15 +31,8 @@ _ONCE = (
     *(f"{yes} {go}" for yes in _YES for go in _GO),
     *(f"{yes} {word}" for yes in _YES for word in ("allow", "allow it", "allow once", "approved")),
     *("allow", "allow it", "allow once", "approve", "approve it", "approved", "accept", "accepted"),
-    *(
-        "i approve",
-        "i allow it",
-        "i agree",
-        "i accept",
-        "you may",
-        "yes you may",
-        "permission granted",
-    ),
+    *("i approve", "i allow it", "i agree", "i accept", "you may", "yes you may"),
+    "permission granted",
 )
 _ALWAYS = (
     *("always", "always allow", "always allow it", "allow always", "allow all", "always approve"),
@@ -109,7 +102,7 @@ def permission(question: Question, by: str) -> Answer | None:
     return _meant(question, "yes", by)
 
 
-def refusal(question: Question, by: str) -> Answer | None:
+def denial(question: Question, by: str) -> Answer | None:
     """The answer that refuses; None if the question cannot be refused. If a permission has no such
     option, the answer is the word "no", and adapters express it in the CLI's own way."""
     words = Answer(question.id, "no", by=by) if question.kind == "permission" else None
@@ -152,9 +145,8 @@ def _chosen_by_id(question: Question, ids: Sequence[Any]) -> list[Option]:
     """The options with these ids; none if an id is unknown, or if there are too many."""
     chosen = [option for option in question.options if option.id in ids]
     known = [option.id for option in chosen]
-    if any(one not in known for one in ids) or (len(chosen) > 1 and not question.multiple):
-        return []
-    return chosen
+    fits = all(one in known for one in ids) and (len(chosen) <= 1 or question.multiple)
+    return chosen if fits else []
 
 
 def _chosen_by_text(question: Question, text: str) -> list[Option]:
@@ -193,11 +185,8 @@ def _numbered(question: Question, number: str) -> Option | None:
 
 
 def _of_kind(question: Question, kinds: Iterable[OptionKind]) -> Option | None:
-    for kind in kinds:
-        for option in question.options:
-            if option.kind == kind:
-                return option
-    return None
+    of_kind = (option for kind in kinds for option in question.options if option.kind == kind)
+    return next(of_kind, None)
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,7 @@ an input that could mean more than the pattern says does not match.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal
@@ -101,20 +101,18 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     others = [(name, value) for name, value in found if name not in _COMMANDS | _PATHS | _FOLDERS]
     unknown = [value for name, value in others if name not in _REMARKS]
     guesses = [value for name, value in others if name not in _REMARKS | _CONTENTS]
-    paths, plain = [], True
-    for path in given:
-        paths.append(_real(cwd, path, real))
-        plain = plain and _is_literal(path)
     here = (cwd, real(cwd))
     at_home = all(isinstance(one, str) and _real(cwd, one, real) in here for one in folders)
     likely = [one for one in (*guesses, *folders) if isinstance(one, str) and _like_a_path(one)]
     return Wish(
         tuple(one for one in named if isinstance(one, str)),
         tuple(commands),
-        tuple(paths),
+        tuple(_real(cwd, path, real) for path in given),
         tuple(_real(cwd, one, real) for one in likely),
         sure_of_command=not unknown and not given and at_home,
-        sure_of_paths=plain and not commands and at_home and not any(map(_like_a_path, guesses)),
+        sure_of_paths=all(map(_is_literal, given))
+        and not (commands or any(map(_like_a_path, guesses)))
+        and at_home,
     )
 
 
@@ -123,7 +121,7 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
     match value:
         case list() | dict() if depth >= _DEPTH:
             yield "", ...
-        case list() if _is_argv(name, value):
+        case list() if name in _COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
             yield name, line_of(value)
         case list():
             for one in value:
@@ -137,11 +135,6 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
                 yield from _members(one, key, depth + 1)
         case _:
             yield name, value
-
-
-def _is_argv(name: str, value: Sequence[Any]) -> bool:
-    words = all(isinstance(word, str) for word in value)
-    return name in _COMMANDS and name != "commands" and words
 
 
 def _real(cwd: str, path: str, real: Callable[[str], str]) -> str:

@@ -46,8 +46,6 @@ class Audit:
 
     def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
         """`principal`: the actor; for actions of the agent, the owner of its task."""
-        if self._file is None:
-            return
         whose = {"task": task.id, "context": task.context_id, "principal": principal}
         self._write(what, whose | facts)
 
@@ -74,14 +72,17 @@ class Audit:
         for event in events:
             match event:
                 case ToolCall():
-                    self.note("tool", task, task.owner, tool=event.name, input=_cut(event.input))
+                    self.note(
+                        "tool", task, task.owner, tool=event.name, input=capped(event.input)[0]
+                    )
                 case Question():
-                    facts = {"question": event.id, "text": _cut(event.text)}
-                    self.note("asked", task, task.owner, **facts, subject=_cut(event.subject))
+                    facts = {"question": event.id, "text": capped(event.text)[0]}
+                    subject = capped(event.subject)[0]
+                    self.note("asked", task, task.owner, **facts, subject=subject)
                 case Answered(answer):
                     chosen = [option.id for option in answer.options]
                     facts = {"question": answer.question_id, "options": chosen}
-                    self.note("answered", task, answer.by, **facts, text=_cut(answer.text))
+                    self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
                 case _ if isinstance(event, ENDINGS):
                     self.note("ended", task, task.owner, state=task.state.value)
 
@@ -98,12 +99,10 @@ class Audit:
             self._file = None
 
     def _write(self, what: str, facts: dict[str, Any]) -> None:
-        if self._file is not None:
-            line = {"time": datetime.now(UTC).isoformat(), "what": what, **facts}
-            self._append(self._clean(orjson.dumps(line, default=str).decode()))
-
-    def _append(self, line: str) -> None:
-        assert self._file is not None
+        if self._file is None:
+            return
+        facts = {"time": datetime.now(UTC).isoformat(), "what": what, **facts}
+        line = self._clean(orjson.dumps(facts, default=str).decode())
         data = line.encode("utf-8", "replace") + b"\n"
         if self._cut_short:
             data = b"\n" + data
@@ -120,10 +119,6 @@ class Audit:
         if self._problem is None:
             log.error("the audit log cannot be written", extra={"reason": problem})
         self._problem = f"the audit log cannot be written: {problem}"
-
-
-def _cut(value: Any) -> Any:
-    return capped(value)[0]
 
 
 NO_AUDIT = Audit()

@@ -72,6 +72,7 @@ class Attachments:
     ) -> None:
         self._workspaces = workspaces
         self._modes = input_modes
+        self._known = ", ".join(input_modes)
         self._takes_urls = takes_urls
         self._folder = folder
         self._temporary = folder is None
@@ -105,7 +106,8 @@ class Attachments:
                     self._check_size(number, len(orjson.dumps(data)), self._limits.text, "TEXT")
                 return part
             case RawPart(content):
-                self._check_size(number, _decoded_size(content), self._limits.raw, "RAW")
+                size = len(content) // 4 * 3 - content[-2:].count("=")  # after decoding
+                self._check_size(number, size, self._limits.raw, "RAW")
                 return part  # its media type does not matter: it can be put into a file
             case UrlPart(url) if url.lower().startswith("file:"):
                 path, size = self._workspaces.file(url, within)
@@ -135,10 +137,6 @@ class Attachments:
         if not isinstance(part, DataPart) or self._takes(part):
             return True
         return isinstance(part.data, dict) and "questionId" in part.data
-
-    @property
-    def _known(self) -> str:
-        return ", ".join(self._modes)
 
     # --- when its turn begins ------------------------------------------------------------------
 
@@ -180,15 +178,12 @@ class Attachments:
                     part = parts[number]
                     assert isinstance(part, RawPart)
                     name = f"{number}-{_file_name(part)}"
-                    self._put(name, task, part.content())
+                    fd = os.open(name, NEW_FILE, 0o600, dir_fd=task)
+                    with open(fd, "wb") as file:
+                        keep_own(fd, self._group, 0o640)
+                        file.write(part.content())
                     url = (path / context_name / task_name / name).as_uri()
                     parts[number] = UrlPart(url, media_type(part), part.filename, part.metadata)
-
-    def _put(self, name: str, folder: int, content: bytes) -> None:
-        fd = os.open(name, NEW_FILE, 0o600, dir_fd=folder)
-        with open(fd, "wb") as file:
-            keep_own(fd, self._group, 0o640)
-            file.write(content)
 
     def _foreign(self, message: Message) -> list[int]:
         """The parts that must become files, by their place."""
@@ -200,7 +195,7 @@ class Attachments:
 
     def folder(self, context_id: str) -> str | None:
         """The folder that the context's CLI must be able to read, if there is one."""
-        if self._folder is None or not self._exists():
+        if self._base is None and not (self._folder and os.path.lexists(self._folder)):
             return None
         name = _name(context_id)
         try:
@@ -230,9 +225,6 @@ class Attachments:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _exists(self) -> bool:
-        return self._base is not None or os.path.lexists(self._folder or "")
-
     def _open_base(self) -> tuple[int, Path]:
         """The base folder, by a descriptor that stays open: it remains the same folder, whatever
         its path leads to later."""
@@ -248,10 +240,6 @@ class Attachments:
 def _name(context_id: str) -> str:
     """Of a context's folder. The client chose the id; as a name it might be `..`."""
     return hashlib.sha256(context_id.encode()).hexdigest()[:32]
-
-
-def _decoded_size(base64: str) -> int:
-    return len(base64) // 4 * 3 - base64[-2:].count("=")
 
 
 def _file_name(part: RawPart) -> str:

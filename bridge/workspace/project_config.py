@@ -14,7 +14,7 @@ _GIT = {"core.fsmonitor": "false", "safe.bareRepository": "explicit"}
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class ProjectConfigPolicy:
     """Whether a CLI may load the configuration of a repository. `files`: patterns of the files that
     it would execute; `always_loaded`: of those that it has no switch for."""
 
@@ -31,7 +31,7 @@ class Trust:
         return [] if self.policy == "allow" else found(cwd, self.always_loaded)
 
 
-TRUSTING = Trust()
+TRUSTING = ProjectConfigPolicy()
 
 
 def found(cwd: str, patterns: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from bridge.push.configs import SqliteQueue
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
-from bridge.server.app import Http, make_app
+from bridge.server.app import make_app
 from bridge.server.assemble import make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import limits, make_pool
@@ -82,15 +82,9 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     app = make_app(
         make_root(agents, served, push=push, version=cli_version, store=state.store),
         served,
-        started=0.0,
+        settings=chosen.server,
+        identify=Identity(chosen.auth.config, token_issuer(chosen)),
         sessions=pool.figures,
-        http=Http(
-            chosen.server.public_url,
-            Identity(chosen.auth.config, token_issuer(chosen)),
-            chosen.server.max_body_bytes,
-            chosen.server.allowed_hosts,
-            chosen.server.allowed_origins,
-        ),
     )
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()

@@ -113,10 +113,17 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
         args=agent.args,
         model=agent.model,
         force=agent.force,
-        env=_guarded(_environment(settings, adapter, loaded), settings),
+        env=_environment(settings, adapter, loaded),
         superuser=os.geteuid() == 0 and not settings.sandbox.user,
         runner=RUNNER,
-        lines=_lines(settings),
+        lines=Lines(
+            json=agent.output == "ndjson",
+            text=agent.text_field,
+            question=agent.approval_pattern,
+            answers=agent.approval_response,
+            end=agent.end_pattern,
+            terminal=agent.pty,
+        ),
         project_config=agent.project_config == "allow",
     )
     adapter = adapter.variant_for(config)
@@ -160,16 +167,12 @@ def _environment(settings: Settings, adapter: type[Adapter], loaded: Loaded) -> 
     """The variables of the CLI. With BRIDGE_SANDBOX_USER, the variables of that user replace the
     server's."""
     environment = settings.agent.child_environment(adapter.environment, loaded.dotenv)
-    if settings.sandbox.user is None:
-        return environment
-    user = find_user(settings.sandbox.user)
-    kept = {name: value for name, value in environment.items() if not name.startswith("XDG_")}
-    return {**kept, **user.variables}
-
-
-def _guarded(environment: dict[str, str], settings: Settings) -> dict[str, str]:
-    allowed = settings.agent.project_config == "allow"
-    return environment if allowed else {**environment, **project_config.guards(environment)}
+    if settings.sandbox.user is not None:
+        kept = {name: value for name, value in environment.items() if not name.startswith("XDG_")}
+        environment = {**kept, **find_user(settings.sandbox.user).variables}
+    if settings.agent.project_config != "allow":
+        environment |= project_config.guards(environment)
+    return environment
 
 
 def _models_objection(adapter: type[Adapter], settings: Settings) -> str | None:
@@ -182,18 +185,6 @@ def _models_objection(adapter: type[Adapter], settings: Settings) -> str | None:
         return None
     text = f"{adapter.name} does not support the choice of a model ({why})."
     return f"{text} Unset {' and '.join(names)} for it."
-
-
-def _lines(settings: Settings) -> Lines:
-    agent = settings.agent
-    return Lines(
-        json=agent.output == "ndjson",
-        text=agent.text_field,
-        question=agent.approval_pattern,
-        answers=agent.approval_response,
-        end=agent.end_pattern,
-        terminal=agent.pty,
-    )
 
 
 def _default_adapter() -> tuple[str, tuple[str, ...]]:

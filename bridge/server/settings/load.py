@@ -9,6 +9,7 @@ import io
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +29,20 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
 
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings, the values of the .env file, and warnings for the operator."""
+    """The settings, the values of the .env file, warnings for the operator, and the path of the
+    .env file that was read."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        dotenv: Mapping[str, str],
-        warnings: list[str],
-        *,
-        env_file: str | None = None,
-    ) -> None:
-        self.settings = settings
-        self.dotenv = dotenv
-        self.warnings = warnings
-        self._env_file = env_file
+    settings: Settings
+    dotenv: Mapping[str, str]
+    warnings: list[str]
+    env_file: str | None = None
 
     @property
     def own_files(self) -> list[OwnFile]:
         """The own files of these settings and of each agent's, and the .env file."""
-        read = [OwnFile("--env-file", self._env_file)] if self._env_file else []
+        read = [OwnFile("--env-file", self.env_file)] if self.env_file else []
         return [*read, *(file for one in self.settings.each for file in one.own_files)]
 
     @property

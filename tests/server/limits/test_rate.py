@@ -18,7 +18,8 @@ from aiohttp import web
 from bridge.a2a.card import Card
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
-from bridge.server.app import Http, ServedAgent, make_app
+from bridge.server.app import ServedAgent, make_app
+from bridge.server.settings.sections import ServerSettings
 from bridge.transports.connection_limits import Connection, ConnectionLimits, LimitedRunner
 from bridge.transports.operation import Operations
 from bridge.transports.rate_limit import (
@@ -312,7 +313,7 @@ def make_broken(address: str) -> Card:
     raise RuntimeError("a secret")
 
 
-def identify(request: web.Request) -> Principal:
+async def identify(request: web.Request) -> Principal:
     if request.headers.get("Authorization") == "break":
         raise RuntimeError("a secret")
     return OPERATOR
@@ -332,7 +333,8 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
     nothing: Any = None
     agent = ServedAgent(id="broken", manager=nothing, operations=Broken(), card=make_broken)
     runner = LimitedRunner(
-        make_app(agent, [], started=0.0, http=Http(identify=identify)), ConnectionLimits()
+        make_app(agent, [], settings=ServerSettings(), identify=identify),
+        ConnectionLimits(),
     )
     await runner.setup()
     await runner.site(socket.create_server(("127.0.0.1", 0))).start()

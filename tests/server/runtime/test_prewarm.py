@@ -267,7 +267,7 @@ def test_the_pauses_grow() -> None:
 async def test_a_repository_with_doubts_is_not_warmed(
     workspace: Path, caplog: pytest.LogCaptureFixture, policy: Any
 ) -> None:
-    trust = project_config.Trust(policy, ("hooks.json",), ("hooks.json",))
+    trust = project_config.ProjectConfigPolicy(policy, ("hooks.json",), ("hooks.json",))
     (workspace / "hooks.json").touch()
     started: list[Any] = []
     make: Any = started.append

@@ -12,7 +12,7 @@ from bridge.task.approval_policy import Rule
 from bridge.task.events import Answer, Answered, NotUnderstood, Option, Question, TimedOut
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
-from bridge.workspace.project_config import TRUSTING, Trust
+from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 WITHIN = 15.0
@@ -22,7 +22,7 @@ BASH = Question("q", "permission", "Run make?", (ALLOW, DENY), COMMAND)
 OPEN = Question("q", "text", "Which one?", free_text=True)
 
 
-class Project(Trust):
+class Project(ProjectConfigPolicy):
     """A repository with one file that an agent would run, and one that it always loads."""
 
     def doubts(self, cwd: str) -> list[str]:
