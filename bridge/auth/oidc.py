@@ -84,7 +84,6 @@ class Issuer:
 
     def __init__(self, config: OidcConfig) -> None:
         self._config = config
-        self._keys = _Keys(config)
         self._claims = JWTClaimsRegistry(
             leeway=LEEWAY,
             iss={"essential": True, "value": config.issuer},
@@ -92,19 +91,18 @@ class Issuer:
             exp={"essential": True},
         )
         self._verified: dict[bytes, tuple[Principal, float]] = {}  # with expiry, by digest
-        self._verified_with = self._keys.fetched  # the fetch whose keys verified these tokens
-        self._keys.fetch()
+        self._keys: Sequence[Key] = ()  # of the last successful fetch
+        self._fetching: asyncio.Task[None] | None = None
+        self._begun = self._fetched = float("-inf")  # monotonic times of fetches
+        self._fetch_keys()
 
     def find(self, token: str) -> Principal | Awaitable[Principal | None] | None:
         """The principal of a token, None for an invalid token, or an awaitable of either if the
         keys must be fetched first. Raises Unavailable without keys."""
         if len(token) > MAX_TOKEN:
             return None
-        if time.monotonic() - self._keys.fetched > REFRESH:
-            self._keys.fetch()
-        if self._verified_with != self._keys.fetched:  # the issuer may have revoked a key
-            self._verified.clear()
-            self._verified_with = self._keys.fetched
+        if time.monotonic() - self._fetched > REFRESH:
+            self._fetch_keys()
         principal, expires = self._verified.get(digest(token), (None, 0.0))
         if principal and time.time() < expires:
             return principal
@@ -113,7 +111,7 @@ class Issuer:
             _REGISTRY.check_header(signed.headers())
         except _INVALID:
             return None
-        if not self._keys.find(signed) and (fetching := self._keys.fetch()):
+        if not self._pick(signed) and (fetching := self._fetch_keys()):
             return self._verify_after(fetching, token)
         return self._verify(token)
 
@@ -122,11 +120,11 @@ class Issuer:
         return self._verify(token)
 
     def _verify(self, token: str) -> Principal | None:
-        if not self._keys.usable:
+        if not self._usable:
             raise Unavailable("The keys of the OpenID issuer are not available. Retry later.")
         try:
-            # Without a key, `find` returns None and the library raises ValueError.
-            claims = jwt.decode(token, self._keys.find, registry=_REGISTRY).claims  # type: ignore[arg-type]
+            # Without a key, `_pick` returns None and the library raises ValueError.
+            claims = jwt.decode(token, self._pick, registry=_REGISTRY).claims  # type: ignore[arg-type]
             principal = self._principal(claims)
         except _INVALID as error:
             log.debug("token refused", extra={"reason": type(error).__name__})
@@ -151,6 +149,55 @@ class Issuer:
         limit = self._config.workspaces
         workspaces = None if limit is None else _directories(claims.get(limit))
         return Principal(principal_id(self._config.issuer, name), scopes, workspaces)
+
+    @property
+    def _usable(self) -> Sequence[Key]:
+        """The keys; none after KEEP seconds."""
+        return self._keys if time.monotonic() - self._fetched < KEEP else ()
+
+    def _pick(self, signed: jws.CompactSignature) -> Key | None:
+        """The key with the id and algorithm of a token. A token without a key id needs an issuer
+        with exactly one key for the algorithm."""
+        header = signed.headers()
+        named = (key for key in self._usable if header.get("kid") in (None, key.kid))
+        found = [key for key in named if _REGISTRY.filter_algorithms(key, [header["alg"]])]
+        return found[0] if len(found) == 1 else None
+
+    def _fetch_keys(self) -> asyncio.Task[None] | None:
+        """The running fetch, which this call may start; None if the last one began just now."""
+        if self._fetching and not self._fetching.done():
+            return self._fetching
+        if time.monotonic() - self._begun < RETRY:
+            return None
+        self._begun = time.monotonic()
+        self._fetching = asyncio.create_task(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        try:
+            async with asyncio.timeout(FETCH_WITHIN):
+                keys = _read_keys(await self._read())
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            facts = {"issuer": self._config.issuer, "reason": str(error) or type(error).__name__}
+            log.warning("cannot fetch the keys of the OpenID issuer", extra=facts)
+            return
+        self._keys, self._fetched = keys, time.monotonic()
+        self._verified.clear()  # the issuer may have revoked a key
+        kids = sorted({str(key.kid) for key in keys})
+        log.info("fetched the keys of the OpenID issuer", extra={"kids": kids})
+
+    async def _read(self) -> dict[str, Any]:
+        source = self._config.jwks
+        if source and "://" not in source:
+            return await asyncio.to_thread(_read_file, Path(source))
+        timeout = aiohttp.ClientTimeout(total=FETCH_WITHIN)
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+            if source is None:
+                document = await _get(session, discovery(self._config.issuer))
+                if document.get("issuer") != self._config.issuer:  # OpenID Connect Discovery §4.3
+                    raise ValueError("the discovery document belongs to another issuer")
+                source = trusted_url(str(document.get("jwks_uri")))
+            return await _get(session, source)
 
 
 def principal_id(issuer: str, name: str) -> str:
@@ -195,66 +242,6 @@ class _Registry(jws.JWSRegistry):
 
 
 _REGISTRY = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
-
-
-class _Keys:
-    """The keys of the issuer from the last successful fetch. They verify tokens for KEEP seconds.
-    `fetched`: monotonic time of that fetch."""
-
-    def __init__(self, config: OidcConfig) -> None:
-        self._config = config
-        self._keys: Sequence[Key] = ()
-        self._begun = float("-inf")
-        self._fetching: asyncio.Task[None] | None = None
-        self.fetched = float("-inf")
-
-    @property
-    def usable(self) -> Sequence[Key]:
-        """The keys; none after KEEP seconds."""
-        return self._keys if time.monotonic() - self.fetched < KEEP else ()
-
-    def find(self, signed: jws.CompactSignature) -> Key | None:
-        """The key with the id and algorithm of a token. A token without a key id needs an issuer
-        with exactly one key for the algorithm."""
-        header = signed.headers()
-        named = (key for key in self.usable if header.get("kid") in (None, key.kid))
-        found = [key for key in named if _REGISTRY.filter_algorithms(key, [header["alg"]])]
-        return found[0] if len(found) == 1 else None
-
-    def fetch(self) -> asyncio.Task[None] | None:
-        """The running fetch, which this call may start; None if the last one began just now."""
-        if self._fetching and not self._fetching.done():
-            return self._fetching
-        if time.monotonic() - self._begun < RETRY:
-            return None
-        self._begun = time.monotonic()
-        self._fetching = asyncio.create_task(self._fetch())
-        return self._fetching
-
-    async def _fetch(self) -> None:
-        try:
-            async with asyncio.timeout(FETCH_WITHIN):
-                keys = _read_keys(await self._read())
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            facts = {"issuer": self._config.issuer, "reason": str(error) or type(error).__name__}
-            log.warning("cannot fetch the keys of the OpenID issuer", extra=facts)
-            return
-        self._keys, self.fetched = keys, time.monotonic()
-        kids = sorted({str(key.kid) for key in keys})
-        log.info("fetched the keys of the OpenID issuer", extra={"kids": kids})
-
-    async def _read(self) -> dict[str, Any]:
-        source = self._config.jwks
-        if source and "://" not in source:
-            return await asyncio.to_thread(_read_file, Path(source))
-        timeout = aiohttp.ClientTimeout(total=FETCH_WITHIN)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-            if source is None:
-                document = await _get(session, discovery(self._config.issuer))
-                if document.get("issuer") != self._config.issuer:  # OpenID Connect Discovery §4.3
-                    raise ValueError("the discovery document belongs to another issuer")
-                source = trusted_url(str(document.get("jwks_uri")))
-            return await _get(session, source)
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:

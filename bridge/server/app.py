@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
+from pathlib import Path
+from string import Template
 from typing import Any, Protocol
 
 import orjson
@@ -240,51 +242,20 @@ _PAGE_HEADERS = {
     "Cache-Control": "no-store",
     "Vary": "Accept",
 }
-_EXAMPLE = """\
-curl -N {base}/a2a/jsonrpc \\
-  -H 'Content-Type: application/json' -H 'A2A-Version: 1.0' \\
-  -H "Authorization: Bearer $TOKEN" \\
-  -d '{{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{{"message":
-       {{"messageId":"1","role":"ROLE_USER","parts":[{{"text":"Describe this project"}}]}}}}}}'"""
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>coding-agent-bridge</title></head>
-<body>
-<h1>coding-agent-bridge</h1>
-<p>Programs use this server to run a coding agent through the Agent2Agent protocol (A2A). Use an A2A
-client or curl; the server has only this page for browsers.</p>
-<ul>
-<li><a href="{base}/.well-known/agent-card.json">The agent card</a> describes the agent and contains
-its addresses.</li>
-<li><a href="{base}/health">/health</a> shows the health of the server.</li>
-</ul>
-<h2>An example</h2>
-<p>If the server requires a token, set <code>TOKEN</code> to the token from its operator.
-docs/protocol.md of the project explains the answer, and docs/curl.md shows how to answer a question
-of the agent.</p>
-<pre>{example}</pre>
-</body>
-</html>
-"""
 
 
 def _answer_browser(public_url: str | None) -> Any:
     """Middleware that answers a browser at the root with a page. The page is the same for every
     client, so it needs no authentication; it has no scripts and no styles."""
+    page = Template(Path(__file__).with_name("welcome.html").read_text("utf-8"))
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         is_root = request.method in ("GET", "HEAD") and request.rel_url.raw_path == "/"
         if not (is_root and prefers_html(request)):
             return await handler(request)
-        base = _base(request, public_url)
-        example = html.escape(_EXAMPLE.format(base=base))
-        return web.Response(
-            text=_PAGE.format(base=html.escape(base), example=example),
-            content_type="text/html",
-            headers=_PAGE_HEADERS,
-        )
+        text = page.substitute(base=html.escape(_base(request, public_url)))
+        return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
 
     return answer
 

@@ -12,7 +12,7 @@ from bridge.runtime.agent import Agent
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import Policy, TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
-from bridge.server.agents.cards import as_skill, card_skills, make_card, make_details, make_signer
+from bridge.server.agents.cards import SKILLS, as_skill, make_card, make_details, make_signer
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.sandboxes import group_limits
 from bridge.server.app import ServedAgent
@@ -85,7 +85,8 @@ def make_root(
     """The agent that answers at the root: the default agent. Its router also reaches the other
     agents. `agents` and `served` have the same order."""
     default, first = agents[0], served[0]
-    skills = {one.id: [skill.id for skill in card_skills(one)] for one in agents}
+    offered = {one.id: one.settings.agent.skills or SKILLS for one in agents}
+    skills = {agent_id: [skill.id for skill in found] for agent_id, found in offered.items()}
     managers = {one.id: one.manager for one in served}
     return _served(
         default,
@@ -143,7 +144,9 @@ def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
         trust=ProjectConfigPolicy(
             settings.agent.project_config, adapter.project_files, adapter.always_loaded
         ),
-        warm=_warm(agent),
+        warm=PrewarmPlan(
+            settings.limits.warm_sessions if adapter.can_prewarm else 0, adapter.project_files
+        ),
         check=settings.agent.workspaces.check,
         replies=adapter.may_reply,
     )
@@ -171,11 +174,6 @@ def _session_factory(
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
     )
-
-
-def _warm(agent: ConfiguredAgent) -> PrewarmPlan:
-    number = agent.settings.limits.warm_sessions if agent.adapter.can_prewarm else 0
-    return PrewarmPlan(number, agent.adapter.project_files)
 
 
 def _attachments(

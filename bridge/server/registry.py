@@ -17,6 +17,7 @@ from types import ModuleType
 
 from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError
+from bridge.server.settings.values import nearest
 
 PACKAGE = "bridge.adapters"
 GROUP = "coding_agent_bridge.adapters"
@@ -32,7 +33,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Adapter]:
-    """The adapter class. Raises ConfigurationError with the known names."""
+    """The adapter class. Raises ConfigurationError with the known names and a suggestion."""
     if ":" in name:
         return _from_path(name)
     if name in _files():
@@ -42,7 +43,9 @@ def load(name: str) -> type[Adapter]:
             return adapter
     for entry in entry_points(group=GROUP, name=name):
         return _checked(entry.load(), name)
-    raise ConfigurationError(f"unknown adapter {name!r}; known are {', '.join(names())}.")
+    known = names()
+    hint = nearest(name, known)
+    raise ConfigurationError(f"unknown adapter {name!r}; known are {', '.join(known)}.{hint}")
 
 
 def with_binary() -> Iterable[type[Adapter]]:

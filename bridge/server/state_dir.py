@@ -106,37 +106,35 @@ async def open_state(
         identity = _identity(folder / "id")
     except OSError as error:
         raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+    store = await _open_store(folder)
+    async with contextlib.AsyncExitStack() as unused:
+        unused.push_async_callback(store.close)
+        try:
+            attended = await asyncio.to_thread(attend, str(folder)) if LAUNCHES else None
+        except OSError as error:
+            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+        if attended is not None:
+            unused.callback(os.close, attended)
+        written = Audit(audit or folder / "audit.jsonl", clean)
+        unused.pop_all()
+    return State(store, folder, f"{identity}.", written, attended=attended)
+
+
+async def _open_store(folder: Path) -> SqliteStore:
     store = SqliteStore(folder / DATABASE)
     try:
         await store.open()
     except (ConfigurationError, sqlite3.DatabaseError) as error:
         cause = error.__cause__ or error
-        if isinstance(cause, sqlite3.DatabaseError) and _locked(cause):
+        code = cause.sqlite_errorcode if isinstance(cause, sqlite3.DatabaseError) else 0
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise ConfigurationError(_in_use(folder)) from cause
-        if not isinstance(cause, sqlite3.DatabaseError) or not _damaged(cause):
+        if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
         await store.abandon()
         _set_aside(folder / DATABASE, cause)
         await store.open()
-    try:
-        attended = await asyncio.to_thread(_attend, folder)
-        try:
-            written = Audit(audit or folder / "audit.jsonl", clean)
-        except ConfigurationError:
-            if attended is not None:
-                os.close(attended)
-            raise
-    except ConfigurationError:
-        await store.close()
-        raise
-    return State(store, folder, f"{identity}.", written, attended=attended)
-
-
-def _attend(folder: Path) -> int | None:
-    try:
-        return attend(str(folder)) if LAUNCHES else None
-    except OSError as error:
-        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+    return store
 
 
 def _in_use(folder: Path) -> str:
@@ -165,15 +163,7 @@ def _identity(path: Path) -> str:
     return made
 
 
-def _locked(error: sqlite3.DatabaseError) -> bool:
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _damaged(error: sqlite3.DatabaseError) -> bool:
-    return error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _set_aside(path: Path, error: Exception) -> None:
+def _set_aside(path: Path, error: BaseException) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     log.error("the task database is damaged and was renamed", extra={"file": path, "error": error})
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):

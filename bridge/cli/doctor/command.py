@@ -32,7 +32,7 @@ from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
 from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.server import registry
-from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path, load_adapter
+from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path
 from bridge.server.lifecycle import configure_logging
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
@@ -210,7 +210,7 @@ def named(loaded: Loaded, name: str) -> Candidate:
 def _of(agent_id: str, settings: Settings) -> Candidate:
     first = None if settings.agent.adapter else first_on_path()
     name = settings.agent.adapter or (first.name if first else REPLAY)
-    return Candidate(agent_id or agent_id_of(name), load_adapter(name), settings, served=True)
+    return Candidate(agent_id or agent_id_of(name), registry.load(name), settings, served=True)
 
 
 def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:

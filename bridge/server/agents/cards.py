@@ -26,10 +26,6 @@ SKILLS = (
 )
 
 
-def card_skills(agent: ConfiguredAgent) -> tuple[Skill, ...]:
-    return agent.settings.agent.skills or SKILLS
-
-
 def make_card(
     agent: ConfiguredAgent,
     address: str,
@@ -46,7 +42,7 @@ def make_card(
         version=__version__,
         url=f"{address}/a2a/jsonrpc",
         rest_url=f"{address}/a2a/rest",
-        skills=(*card_skills(agent), *more_skills),
+        skills=(*(settings.agent.skills or SKILLS), *more_skills),
         input_modes=_input_modes(agent.adapter),
         output_modes=("text/plain", "application/json"),
         bearer=required,

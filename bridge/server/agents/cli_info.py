@@ -28,8 +28,8 @@ async def version_of(agent: ConfiguredAgent, sandbox: Sandbox | None) -> str:
         return ""
     printed: list[bytes | LongLine] = []
     try:
-        process = await _start(agent, sandbox, ["--version"], Hooks(printed.extend))
-        await _wait(process, VERSION_TIMEOUT)
+        hooks = Hooks(printed.extend)
+        await _run(agent, sandbox, ["--version"], hooks=hooks, timeout=VERSION_TIMEOUT)
     except (LaunchError, TimeoutError):
         pass
     first = printed[0] if printed else b""
@@ -44,13 +44,11 @@ async def check_logins(
     notes = []
     for agent in agents:
         if not await _is_logged_in(agent, sandboxes.get(agent.id)):
-            log.warning(NOT_LOGGED_IN, extra={"agent": agent.id, "todo": _login(agent)})
-            notes.append(f"{agent.id}: {agent.adapter.title} {NOT_LOGGED_IN}: {_login(agent)}")
+            doctor = f"coding-agent-bridge doctor --agent {agent.id}"
+            todo = agent.adapter.cli_info.login or doctor
+            log.warning(NOT_LOGGED_IN, extra={"agent": agent.id, "todo": todo})
+            notes.append(f"{agent.id}: {agent.adapter.title} {NOT_LOGGED_IN}: {todo}")
     return notes
-
-
-def _login(agent: ConfiguredAgent) -> str:
-    return agent.adapter.cli_info.login or f"coding-agent-bridge doctor --agent {agent.id}"
 
 
 async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool:
@@ -59,27 +57,30 @@ async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool
     if not status:
         return True
     try:
-        process = await _start(agent, sandbox, status, Hooks(lambda batch: None))
-        code = await _wait(process, LOGIN_TIMEOUT)
+        hooks = Hooks(lambda batch: None)
+        code, stderr = await _run(agent, sandbox, status, hooks=hooks, timeout=LOGIN_TIMEOUT)
     except (LaunchError, TimeoutError):
         return True
-    stderr = process.stderr.decode(errors="replace")
     return code == 0 or (sandbox is not None and launch_refusal(code, stderr) is not None)
 
 
-async def _start(
-    agent: ConfiguredAgent, sandbox: Sandbox | None, arguments: Sequence[str], hooks: Hooks
-) -> AgentProcess:
+async def _run(
+    agent: ConfiguredAgent,
+    sandbox: Sandbox | None,
+    arguments: Sequence[str],
+    *,
+    hooks: Hooks,
+    timeout: float,
+) -> tuple[int, str]:
+    """The exit status and stderr. Raises LaunchError, and TimeoutError after `timeout` seconds."""
     cwd = sandbox.temporary_folder() if sandbox else os.getcwd()
     rules = sandbox.rules(cwd) if sandbox else None
     environment = sandbox.variables() if sandbox else agent.config.env
     argv = (agent.config.binary, *arguments)
     start = Start(argv, environment, cwd, stdin=False, rules=rules)
-    return await AgentProcess.spawn(start, hooks, line_limit=200)
-
-
-async def _wait(process: AgentProcess, timeout: float) -> int:
+    process = await AgentProcess.spawn(start, hooks, line_limit=200)
     try:
-        return await asyncio.wait_for(process.wait(), timeout)
+        code = await asyncio.wait_for(process.wait(), timeout)
     finally:
         await process.stop()
+    return code, process.stderr.decode(errors="replace")

@@ -71,14 +71,6 @@ def agent_id_of(adapter: str) -> str:
     return adapter.replace(":", "-")
 
 
-def load_adapter(name: str) -> type[Adapter]:
-    """The adapter. Raises ConfigurationError with a suggestion for an unknown name."""
-    try:
-        return registry.load(name)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}{nearest(name, registry.names())}") from None
-
-
 def first_on_path() -> type[Adapter] | None:
     """The preferred adapter whose CLI is on PATH."""
     return next((one for one in registry.with_binary() if shutil.which(one.binary)), None)
@@ -107,7 +99,7 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
     agent_id = agent_id or agent_id_of(name)
     if name == REPLAY:
         return _replay(agent_id, settings, notes=notes, loaded=loaded)
-    adapter = load_adapter(name)
+    adapter = registry.load(name)
     config = AgentConfig(
         binary=_find_binary(settings, adapter),
         args=agent.args,

@@ -38,7 +38,7 @@ def make_sandbox(agent: ConfiguredAgent, state: State = NO_STATE) -> Sandbox | N
         environment=env,
         scratch=make_scratch(folder, agent.id, user),
         writes=(*adapter.writable_paths, *wanted.write),
-        hidden=(*_hidden(adapter, env, wanted.read), *_own(agent), *_kept(state)),
+        hidden=(*_hidden(adapter, env, wanted.read), *_own(agent, state)),
         shown=wanted.read,
         homes=make_homes(homes, env, folder, agent.id, user),
         ports=allowed,
@@ -162,16 +162,13 @@ def _hidden(
     return hidden(environment, (*own, *adapter.reads, *reads))
 
 
-def _own(agent: ConfiguredAgent) -> Iterator[str]:
-    """The server's own files outside the workspaces. They may contain tokens and keys."""
+def _own(agent: ConfiguredAgent, state: State) -> Iterator[str]:
+    """The server's own files outside the workspaces, which may contain tokens and keys, and the
+    folders that only the server uses."""
     named = (".env", *(one.path for one in agent.own_files if not one.folder))
     for path in (os.path.abspath(os.path.expanduser(one)) for one in named):
         if not agent.settings.agent.workspaces.contains(path):
             yield path
-
-
-def _kept(state: State) -> Iterator[str]:
-    """The folders that only the server uses."""
     if state.files:
         yield str(state.files.parent)
     if state.operator:

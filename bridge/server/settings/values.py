@@ -6,9 +6,9 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -30,16 +30,9 @@ def _card_shape(value: str) -> str:
     return value
 
 
-def _words(value: Any) -> Any:
-    return shlex.split(value) if isinstance(value, str) else value
-
-
-def _paths(value: Any) -> Any:
-    return [path for path in value.split(os.pathsep) if path] if isinstance(value, str) else value
-
-
-def _names(value: Any) -> Any:
-    return value.replace(",", " ").split() if isinstance(value, str) else value
+def _split(split: Callable[[str], list[str]]) -> BeforeValidator:
+    """Splits a string; the values of a list in CONFIG_FILE stay unchanged."""
+    return BeforeValidator(lambda value: split(value) if isinstance(value, str) else value)
 
 
 def _host(value: str) -> str:
@@ -68,15 +61,18 @@ def _jwks(value: str) -> str:
 
 
 AgentId = Annotated[str, Field(pattern=NAME)]
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Words = Annotated[tuple[str, ...], _split(shlex.split)]
 """Words of a command line; a string is split as a POSIX shell splits it."""
-Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
+Paths = Annotated[
+    tuple[str, ...], _split(lambda text: [path for path in text.split(os.pathsep) if path])
+]
 """Paths; a string is split at `:`."""
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+_at_commas = _split(lambda text: text.replace(",", " ").split())
+Names = Annotated[tuple[str, ...], _at_commas]
 """Names; a string is split at commas and white space."""
-Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_names)]
-Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_names)]
-Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_names)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], _at_commas]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _at_commas]
+Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
