@@ -1,8 +1,7 @@
 """Generates bridge/server/openapi.json: the HTTP+JSON binding of A2A 1.0 as OpenAPI 3.1.
 
 Routes, statuses, error reasons, states and the shapes of requests come from the tables of the
-server. Only the shapes of answers are defined here, in COMPONENTS. They are stricter than the
-protocol: they allow no other members.
+server. Only the shapes of answers are defined beside it, in openapi_answers.py.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from bridge import errors
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION
-from bridge.a2a.codec import ERROR_DOMAIN, ERRORS
+from bridge.a2a.codec import ERRORS
 from bridge.a2a.requests import ListRequest, Params, TaskRequest
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
 from bridge.server.openapi import GENERATED, variant
@@ -26,8 +25,8 @@ from bridge.transports import connection_limits, origin
 from bridge.transports.negotiation import A2A_JSON, JSON
 from bridge.transports.operation import STREAMING
 from bridge.transports.rest import ROUTES, STATUS
+from scripts.openapi_answers import COMPONENTS, CONFIG, EVENT, NAME, TEXT, Schema, ref
 
-Schema = dict[str, Any]
 Refusal = type[errors.RequestError]
 Refused = tuple[int, str, str]  # status, code of google.rpc, reason
 
@@ -45,7 +44,6 @@ class Contract:
 _NO_TASK = (errors.TaskNotFound,)
 _OVER = (errors.InvalidParams, errors.TaskNotFound, errors.UnsupportedOperation)
 _NO_SEND = (*_OVER, errors.ContentTypeNotSupported)
-_CONFIG = "TaskPushNotificationConfig"
 CONTRACTS: Mapping[Operation, Contract] = {
     Operation.SEND: Contract(SendRequest, "SendMessageResponse", _NO_SEND),
     Operation.STREAM: Contract(SendRequest, "StreamResponse", _NO_SEND),
@@ -55,9 +53,9 @@ CONTRACTS: Mapping[Operation, Contract] = {
         TaskRequest, "Task", (errors.TaskNotFound, errors.TaskNotCancelable)
     ),
     Operation.SUBSCRIBE: Contract(None, "StreamResponse", _OVER),
-    Operation.PUSH_CREATE: Contract(PushConfigRequest, _CONFIG, _NO_TASK),
-    Operation.PUSH_GET: Contract(PushNameRequest, _CONFIG, _NO_TASK),
-    Operation.PUSH_LIST: Contract(PushTaskRequest, f"List{_CONFIG}sResponse", _NO_TASK),
+    Operation.PUSH_CREATE: Contract(PushConfigRequest, CONFIG, _NO_TASK),
+    Operation.PUSH_GET: Contract(PushNameRequest, CONFIG, _NO_TASK),
+    Operation.PUSH_LIST: Contract(PushTaskRequest, f"List{CONFIG}sResponse", _NO_TASK),
     Operation.PUSH_DELETE: Contract(PushNameRequest, "Empty", _NO_TASK),
     Operation.EXTENDED_CARD: Contract(None, "AgentCard", ()),
 }
@@ -130,7 +128,7 @@ def _operation(method: str, path: str, operation: Operation, server: Server) -> 
     parameters: list[Schema] = [
         {"$ref": f"#/components/parameters/{one}"} for one in _headers(server)
     ]
-    parameters += [_parameter(name, "path", _NAME, required=True) for name in in_path]
+    parameters += [_parameter(name, "path", NAME, required=True) for name in in_path]
     described: Schema = {"operationId": _operation_id(method, operation), "parameters": parameters}
     told = _told(operation, in_path)
     if method == "POST":
@@ -145,7 +143,7 @@ def _operation(method: str, path: str, operation: Operation, server: Server) -> 
 def _headers(server: Server) -> dict[str, Schema]:
     """The parameters of all operations."""
     extension = _parameter(
-        "A2A-Extensions", "header", _TEXT | {"examples": [EXTENSION]}, server.extension_required
+        "A2A-Extensions", "header", TEXT | {"examples": [EXTENSION]}, server.extension_required
     )
     version = _parameter("A2A-Version", "header", {"enum": [V1_0.version]}, required=True)
     return {"version": version, "extensions": extension}
@@ -211,7 +209,7 @@ def _inputs() -> dict[str, Schema]:
                 schema["properties"][name] = {"anyOf": [member, {"type": "null"}]}
     # The checks of validators, which pydantic cannot export.
     part, listed = inputs["PartInput"], inputs["ListInput"]["properties"]
-    texts = [{"required": [one], "properties": {one: _TEXT}} for one in ("text", "raw", "url")]
+    texts = [{"required": [one], "properties": {one: TEXT}} for one in ("text", "raw", "url")]
     part["oneOf"] = [*texts, {"required": ["data"]}]
     part["properties"]["raw"]["anyOf"][0] |= {"contentEncoding": "base64", "pattern": _BASE64}
     listed["status"] = {"enum": [*V1_0.states.values(), *V1_0.numbers]}
@@ -236,8 +234,8 @@ def _response(description: str, content: Schema, **headers: Schema) -> Schema:
 
 def _answer(operation: Operation) -> Schema:
     name = CONTRACTS[operation].answer
-    streamed = {"text/event-stream": {"schema": _EVENT}}
-    return _response(name, streamed if operation in STREAMING else _json(_ref(name)))
+    streamed = {"text/event-stream": {"schema": EVENT}}
+    return _response(name, streamed if operation in STREAMING else _json(ref(name)))
 
 
 def _errors(method: str, operation: Operation, server: Server) -> dict[str, Schema]:
@@ -310,36 +308,8 @@ def _refusal(refused: Sequence[Refused]) -> Schema:
             "contains": {"properties": {"reason": {"enum": reasons}}, "required": ["reason"]}
         },
     }
-    schema = {**_ref("Error"), "properties": {"error": {"properties": members}}}
+    schema = {**ref("Error"), "properties": {"error": {"properties": members}}}
     return _response(", ".join(reasons), _json(schema), **_REFUSED_WITH.get(status, {}))
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _list(name: str, least: int = 1) -> Schema:
-    return {"type": "array", "items": _ref(name), "minItems": least}
-
-
-def _object(required: str, optional: str = "", own: Mapping[str, Schema] = {}) -> Schema:
-    """An object with exactly these members, from `own` or MEMBERS."""
-    known = {**MEMBERS, **own}
-    return {
-        "type": "object",
-        "properties": {name: known[name] for name in f"{required} {optional}".split()},
-        "required": required.split(),
-        "additionalProperties": False,
-    }
-
-
-def _one_of(names: str) -> Schema:
-    """An object with exactly one of these members."""
-    return {**_object("", names), "minProperties": 1, "maxProperties": 1}
-
-
-def _type(name: str) -> dict[str, Schema]:
-    return {"@type": {"const": f"type.googleapis.com/google.rpc.{name}"}}
 
 
 _LATER = {"schema": {"type": "string", "pattern": "^[0-9]+$"}}  # seconds
@@ -350,113 +320,8 @@ _REFUSED_WITH: Mapping[int, Mapping[str, Schema]] = {
     429: {"Retry-After": _LATER},
     503: {"Retry-After": _LATER},
 }
-_TEXT: Schema = {"type": "string"}
-_NAME: Schema = {"type": "string", "minLength": 1}
-_TEXTS: Schema = {"type": "array", "items": _TEXT}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_FLAG: Schema = {"type": "boolean"}
-_ANY: Schema = {"type": "object"}
-_TEXTS_BY_NAME: Schema = {"type": "object", "additionalProperties": _TEXT}
-_ANYS: Schema = {"type": "array", "items": _ANY}
-_TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
-_DELAY: Schema = {"type": "string", "pattern": "^[0-9]+s$"}
 _DIGIT = "[A-Za-z0-9+/_-]"  # of either alphabet of base64; padding may be missing
 _BASE64 = f"^({_DIGIT}{{4}})*({_DIGIT}{{2}}(==?)?|{_DIGIT}{{3}}=?)?$"
-_ITEM = {"type": "string", "contentMediaType": JSON, "contentSchema": _ref("StreamResponse")}
-# A stream is described by one of its events.
-_EVENT = {
-    "type": "object",
-    "properties": {"id": {"type": "string", "pattern": "^[0-9]+$"}, "data": _ITEM},
-    "required": ["id", "data"],
-}
-_DETAILS: Schema = {
-    "type": "array",
-    "items": {"oneOf": [_ref("ErrorInfo"), _ref("BadRequest"), _ref("RetryInfo")]},
-    "contains": _ref("ErrorInfo"),
-    "maxItems": 2,
-}
-# Most members have the same schema in all objects.
-MEMBERS: Mapping[str, Schema] = {
-    **dict.fromkeys(("id", "contextId", "taskId", "messageId", "artifactId"), _NAME),
-    **dict.fromkeys(("url", "scheme", "uri", "protocolBinding", "reason", "field"), _NAME),
-    **dict.fromkeys(("text", "raw", "mediaType", "filename"), _TEXT),
-    **dict.fromkeys(("name", "description", "version", "documentationUrl"), _NAME),
-    **dict.fromkeys(("append", "lastChunk", "streaming", "pushNotifications"), _FLAG),
-    **dict.fromkeys(("extendedAgentCard", "required"), _FLAG),
-    **dict.fromkeys(("tags", "examples", "inputModes", "outputModes"), _TEXTS),
-    **dict.fromkeys(("defaultInputModes", "defaultOutputModes"), _TEXTS),
-    **dict.fromkeys(("referenceTaskIds", "extensions"), _TEXTS),
-    **dict.fromkeys(("metadata", "params", "securitySchemes"), _ANY),
-    **dict.fromkeys(("securityRequirements", "signatures"), _ANYS),
-    **dict.fromkeys(("pageSize", "totalSize", "code"), _COUNT),
-    "data": {},
-    "nextPageToken": _TEXT,
-    "domain": {"const": ERROR_DOMAIN},
-    "timestamp": _TIME,
-    "protocolVersion": {"const": V1_0.version},
-    "state": {"enum": list(V1_0.states.values())},
-    "role": {"enum": list(V1_0.roles.values())},
-    "task": _ref("Task"),
-    "message": _ref("Message"),
-    "status": _ref("TaskStatus"),
-    "artifact": _ref("Artifact"),
-    "statusUpdate": _ref("TaskStatusUpdateEvent"),
-    "artifactUpdate": _ref("TaskArtifactUpdateEvent"),
-    "parts": _list("Part"),
-    "history": _list("Message"),
-    "artifacts": _list("Artifact"),
-    "tasks": _list("Task", least=0),
-    "configs": _list(_CONFIG, least=0),
-    "supportedInterfaces": _list("AgentInterface"),
-    "skills": _list("AgentSkill"),
-    "capabilities": _ref("AgentCapabilities"),
-    "fieldViolations": _list("FieldViolation"),
-}
-COMPONENTS: Mapping[str, Schema] = {
-    "Task": _object("id contextId status", "history artifacts metadata"),
-    "TaskStatus": _object("state timestamp", "message"),
-    "Message": _object(
-        "messageId role parts", "taskId contextId referenceTaskIds extensions metadata"
-    ),
-    "Artifact": _object("artifactId parts", "name description metadata"),
-    "Part": {
-        **_object("", "text raw url data mediaType filename metadata", {"url": _TEXT}),
-        "oneOf": [{"required": [name]} for name in ("text", "raw", "url", "data")],
-    },
-    "SendMessageResponse": _one_of("task message"),
-    "StreamResponse": _one_of("task message statusUpdate artifactUpdate"),
-    "TaskStatusUpdateEvent": _object("taskId contextId status", "metadata"),
-    "TaskArtifactUpdateEvent": _object("taskId contextId artifact append lastChunk"),
-    "ListTasksResponse": _object("tasks nextPageToken pageSize totalSize"),
-    _CONFIG: _object("taskId id url", "authentication", {"authentication": _object("scheme")}),
-    f"List{_CONFIG}sResponse": _object("configs nextPageToken"),
-    "Empty": _object(""),
-    "AgentCard": _object(
-        "name description version supportedInterfaces capabilities defaultInputModes "
-        "defaultOutputModes skills",
-        "documentationUrl securitySchemes securityRequirements signatures",
-    ),
-    "AgentInterface": _object("url protocolBinding protocolVersion"),
-    "AgentCapabilities": _object(
-        "streaming pushNotifications extendedAgentCard extensions",
-        own={"extensions": _list("AgentExtension")},
-    ),
-    "AgentExtension": _object("uri description required", "params"),
-    "AgentSkill": _object("id name description tags examples inputModes outputModes"),
-    "Error": _object("error", own={"error": _ref("Status")}),
-    # Of google.rpc:
-    "Status": _object(
-        "code status message details",
-        own={"status": _NAME, "message": _NAME, "details": _DETAILS},
-    ),
-    "ErrorInfo": _object(
-        "@type reason domain metadata",
-        own={**_type("ErrorInfo"), "metadata": _TEXTS_BY_NAME},
-    ),
-    "BadRequest": _object("@type fieldViolations", own=_type("BadRequest")),
-    "FieldViolation": _object("field description"),
-    "RetryInfo": _object("@type retryDelay", own={**_type("RetryInfo"), "retryDelay": _DELAY}),
-}
 INPUTS = _inputs()
 # Only nested models are components; operations inline their own model without the path.
 _NESTED = {name: one for name, one in INPUTS.items() if f"/{name}'" in str(INPUTS)}

@@ -32,66 +32,58 @@ class Member(NamedTuple):
 
 
 Shape: TypeAlias = Mapping[str, Member]
-_EMPTY: Mapping[str, Any] = {"": "", "~": False, "?": None, "[]": [], "{}": {}}
+_EMPTY: Mapping[str, Any] = {"": "", "~": False, "?": None, "?!": {}, "[]": [], "{}": {}}
+_CONTAINERS = {"[]": "list", "{}": "map"}
 
 
-def _shape(members: str, **objects: Member) -> Shape:
-    """Members without objects by name, with `~` for a flag, `[]` for a list, `{}` for a map, and
-    `?` if the presence has a meaning; `!` marks a required member."""
+def _shape(members: str, **objects: Shape) -> Shape:
+    """Members by name, with `~` for a flag, `[]` for a list, `{}` for a map, and `?` if the
+    presence has a meaning; `!` marks a required member. `objects`: the shapes of the members that
+    are objects, or lists or maps of objects."""
     shape = {}
     for member in members.split():
         name, kind, required = re.findall(r"(\w+)(\W*?)(!?)$", member)[0]
-        shape[name] = Member(_EMPTY[kind], bool(required))
-    return {**shape, **objects}
+        empty = _EMPTY[kind + required if kind == "?" else kind]
+        container = _CONTAINERS.get(kind, "") if name in objects else ""
+        shape[name] = Member(empty, bool(required), objects.get(name), container)
+    return shape
 
 
-def _object(shape: Shape, required: bool = False) -> Member:
-    return Member({} if required else None, required, shape)
-
-
-def _list_of(shape: Shape, required: bool = False) -> Member:
-    return Member([], required, shape, "list")
-
-
-def _map_of(shape: Shape) -> Member:
-    return Member({}, False, shape, "map")
-
-
-_REQUIREMENTS = _list_of({"schemes": _map_of(_shape("list[]"))})
-_CODE = "authorizationUrl! tokenUrl! refreshUrl scopes{}! pkceRequired~"
-FLOWS: Shape = {
-    "authorizationCode": _object(_shape(_CODE)),
-    "clientCredentials": _object(_shape("refreshUrl tokenUrl! scopes{}!")),
-    "deviceCode": _object(_shape("refreshUrl tokenUrl! scopes{}! deviceAuthorizationUrl!")),
-    "implicit": _object(_shape("authorizationUrl refreshUrl scopes{}")),
-    "password": _object(_shape("tokenUrl refreshUrl scopes{}")),
-}
-_OAUTH2 = _shape("description oauth2MetadataUrl", flows=_object(FLOWS, required=True))
-SCHEME: Shape = {
-    "apiKeySecurityScheme": _object(_shape("description location! name!")),
-    "httpAuthSecurityScheme": _object(_shape("description scheme! bearerFormat")),
-    "oauth2SecurityScheme": _object(_OAUTH2),
-    "openIdConnectSecurityScheme": _object(_shape("description openIdConnectUrl!")),
-    "mtlsSecurityScheme": _object(_shape("description")),
-}
-_EXTENSION = _shape("uri description required~ params?")
-_INTERFACE = _shape("url! protocolBinding! protocolVersion! tenant")
-_SKILL = _shape(
-    "id! name! description! tags[]! examples[] inputModes[] outputModes[]",
-    securityRequirements=_REQUIREMENTS,
+_REQUIREMENT = _shape("schemes{}", schemes=_shape("list[]"))
+_FLOWS = _shape(
+    "authorizationCode? clientCredentials? deviceCode? implicit? password?",
+    authorizationCode=_shape("authorizationUrl! tokenUrl! refreshUrl scopes{}! pkceRequired~"),
+    clientCredentials=_shape("refreshUrl tokenUrl! scopes{}!"),
+    deviceCode=_shape("refreshUrl tokenUrl! scopes{}! deviceAuthorizationUrl!"),
+    implicit=_shape("authorizationUrl refreshUrl scopes{}"),
+    password=_shape("tokenUrl refreshUrl scopes{}"),
 )
-_CAPABILITIES = _shape(
-    "streaming? pushNotifications? extendedAgentCard?", extensions=_list_of(_EXTENSION)
+_SCHEME = _shape(
+    "apiKeySecurityScheme? httpAuthSecurityScheme? oauth2SecurityScheme? "
+    "openIdConnectSecurityScheme? mtlsSecurityScheme?",
+    apiKeySecurityScheme=_shape("description location! name!"),
+    httpAuthSecurityScheme=_shape("description scheme! bearerFormat"),
+    oauth2SecurityScheme=_shape("description oauth2MetadataUrl flows?!", flows=_FLOWS),
+    openIdConnectSecurityScheme=_shape("description openIdConnectUrl!"),
+    mtlsSecurityScheme=_shape("description"),
 )
-CARD: Shape = _shape(
-    "name! description! version! documentationUrl? iconUrl? "
-    "defaultInputModes[]! defaultOutputModes[]!",
-    supportedInterfaces=_list_of(_INTERFACE, required=True),
-    provider=_object(_shape("url! organization!")),
-    capabilities=_object(_CAPABILITIES, required=True),
-    securitySchemes=_map_of(SCHEME),
-    securityRequirements=_REQUIREMENTS,
-    skills=_list_of(_SKILL, required=True),
+CARD = _shape(
+    "name! description! version! documentationUrl? iconUrl? supportedInterfaces[]! provider? "
+    "capabilities?! defaultInputModes[]! defaultOutputModes[]! securitySchemes{} "
+    "securityRequirements[] skills[]!",
+    supportedInterfaces=_shape("url! protocolBinding! protocolVersion! tenant"),
+    provider=_shape("url! organization!"),
+    capabilities=_shape(
+        "streaming? pushNotifications? extendedAgentCard? extensions[]",
+        extensions=_shape("uri description required~ params?"),
+    ),
+    securitySchemes=_SCHEME,
+    securityRequirements=_REQUIREMENT,
+    skills=_shape(
+        "id! name! description! tags[]! examples[] inputModes[] outputModes[] "
+        "securityRequirements[]",
+        securityRequirements=_REQUIREMENT,
+    ),
 )
 
 

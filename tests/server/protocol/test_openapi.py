@@ -29,7 +29,8 @@ from bridge.auth.principal import Token, digest
 from bridge.server.openapi import GENERATED, document
 from bridge.transports.rest import ROUTES
 from scripts import openapi as generator
-from scripts.openapi import COMPONENTS, CONTRACTS
+from scripts.openapi import CONTRACTS
+from scripts.openapi_answers import COMPONENTS
 from tests.server.protocol.test_rest import A2A, HOOK, PLAIN, Answer, Rest, message
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess, bridge
