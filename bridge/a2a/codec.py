@@ -102,6 +102,8 @@ class Codec(ABC):
     """A card of the version can carry signatures."""
     errors_in_streams: ClassVar[bool] = False
     """A client that accepts only event streams gets an error as an event."""
+    notification_type: ClassVar[str] = "application/a2a+json"
+    """The media type of push notifications."""
     default_push_id: ClassVar[bool] = False
     """No id, and the id `default`, name the first push config that was set without an id."""
 

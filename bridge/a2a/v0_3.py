@@ -128,6 +128,7 @@ class V0_3(Codec):
     version: ClassVar[str] = "0.3"
     no_extended_card: ClassVar[type[errors.RequestError]] = errors.ExtendedCardNotConfigured
     errors_in_streams: ClassVar[bool] = True  # the official client finds an error only there
+    notification_type: ClassVar[str] = "application/json"
     default_push_id: ClassVar[bool] = True
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,

@@ -108,13 +108,13 @@ DEFAULT_POLICY = Policy()
 
 
 class Notifier(Protocol):
-    """Keeps data for each task. The manager reports the tasks that no longer need the data."""
+    """Delivers the updates of tasks. The manager removes no task before the delivery."""
 
-    async def forget(self, task_id: str) -> None:
-        """The finished task was removed by the retention."""
+    async def expire(self, task_id: str) -> bool:
+        """Give up the delivery. Returns whether there was any; the result is kept with the task."""
 
-    def leave(self, task_id: str) -> None:
-        """The task ended with a direct reply, and no client has seen it."""
+    def after_delivery(self, task_id: str, call: Callable[[], None]) -> None:
+        """Call `call` when all updates of the task, which has ended, are delivered."""
 
 
 Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
@@ -291,7 +291,9 @@ class TaskManager:
         )
         message = replace(message, task_id=task.id, context_id=context.id)
         task.history.append(message)
-        record = TaskHandle(task, self._tasks.agent, fence=request.fence)
+        record = TaskHandle(
+            task, self._tasks.agent, fence=request.fence, notifies=params.push is not None
+        )
         self._recorder.begin(record, message, request.reserved.accept(task.id))
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
@@ -560,12 +562,12 @@ class TaskManager:
         """Remove the finished tasks that exceed the limits of number, age or size."""
         retention = replace(self._policy.retention, agent=self._tasks.agent)
         for task_id in await self._store.expired(retention, micros(datetime.now(UTC))):
+            if self._notifier and await self._notifier.expire(task_id):
+                continue  # its dead letters are kept until the next call
             head = await self._store.head(task_id)
             self._remove(task_id)
             if head:
                 self._agent.attachments.forget(head.context.name, task_id)
-                if self._notifier:
-                    await self._notifier.forget(task_id)
 
     def _remove(self, task_id: str) -> None:
         self._store.append([TaskRemoved(task_id)], fence=None)
@@ -573,10 +575,13 @@ class TaskManager:
 
     def _finished(self, record: TaskHandle) -> None:
         self._pool.quotas.ended(record.task.owner)
-        if record.task.reply and not record.shown:
-            self._remove(record.task.id)  # a Message replaces the task
-            if self._notifier:
-                self._notifier.leave(record.task.id)
+        task_id = record.task.id
+        if record.task.reply and not record.shown:  # a Message replaces the task
+            if self._notifier and record.notifies:
+                self._tasks.remove(task_id)
+                self._notifier.after_delivery(task_id, lambda: self._remove(task_id))
+            else:
+                self._remove(task_id)
         else:
             record.task.reply = None
         while len(self._contexts) > self._policy.retention.tasks:

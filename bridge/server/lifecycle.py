@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from aiohttp import web
 
@@ -20,7 +19,6 @@ from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError
 from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.process.spawn import libraries
-from bridge.push.configs import SqliteQueue
 from bridge.push.notifier import Push
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
@@ -37,7 +35,8 @@ from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
-from bridge.store.protocol import TaskQuery
+from bridge.store.handle import TaskHandle
+from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
@@ -100,7 +99,7 @@ async def _assemble(
     settings = loaded.settings
     pool = make_pool(settings)
     state = await _open_state(settings, loaded.secrets.clean, unused)
-    push = _make_push(settings, state.folder)
+    push = Push(state.store, encode_notification, allow_private=settings.push.allow_private)
     sandboxes = await _make_sandboxes(agents, state)
     unused.callback(_close, sandboxes)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
@@ -284,11 +283,6 @@ def _close(sandboxes: Mapping[str, Sandbox | None]) -> None:
         sandbox.close()
 
 
-def _make_push(settings: Settings, folder: Path | None) -> Push:
-    queue = SqliteQueue(folder / "push" if folder else None)
-    return Push(queue, encode_notification, allow_private=settings.push.allow_private)
-
-
 async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
@@ -298,12 +292,12 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
     for manager, stored in loaded:
         kept |= manager.restore(stored, reattach)
     parts.state.sweep(kept)  # before new sessions start: nothing is awaited meanwhile
-    heads = (await parts.state.store.list(TaskQuery(agents=tuple(managers)))).heads
-    await parts.push.start({head.task_id for head in heads})
-    for head in heads:
-        handle = await managers[head.context.agent].find(head.task_id)
-        if handle:
-            await parts.push.watch(handle)
+
+    async def find(head: TaskHead) -> TaskHandle | None:
+        manager = managers.get(head.context.agent)  # None: the agent is not configured any more
+        return await manager.find(head.task_id) if manager else None
+
+    await parts.push.start(find)
     for served in parts.served:
         served.manager.warm_up()
 

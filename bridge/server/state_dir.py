@@ -132,8 +132,11 @@ async def _open_store(folder: Path) -> SqliteStore:
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
         await store.abandon()
-        _set_aside(folder / DATABASE, cause)
+        new = _rename(folder / DATABASE, f"damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+        text = "the task database is damaged and was renamed"
+        log.error(text, extra={"file": new, "error": cause})
         await store.open()
+    _retire_push(folder / "push" / "push.db")
     return store
 
 
@@ -163,13 +166,23 @@ def _identity(path: Path) -> str:
     return made
 
 
-def _set_aside(path: Path, error: BaseException) -> None:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    log.error("the task database is damaged and was renamed", extra={"file": path, "error": error})
+def _retire_push(path: Path) -> None:
+    """Rename the database of push notifications of earlier versions."""
+    if path.is_file():
+        log.warning(
+            "push configs of an earlier version are not used: clients must set them again, and "
+            "notifications that were not delivered are lost. You can delete this folder",
+            extra={"folder": path.parent, "renamed": _rename(path, "old")},
+        )
+
+
+def _rename(path: Path, suffix: str) -> Path:
+    """Add the suffix to the names of the files of a database. Returns its new path."""
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
         one = path.with_name(name)
         if one.exists():
-            one.replace(path.with_name(f"{name}.damaged-{stamp}"))
+            one.replace(path.with_name(f"{name}.{suffix}"))
+    return path.with_name(f"{path.name}.{suffix}")
 
 
 def is_exposed(folder: Path) -> bool:

@@ -168,6 +168,10 @@ class EventLog(Generic[T]):
             self._readers.discard(reader)
             self._let_go()
 
+    def kept(self, after: int) -> Sequence[Entry[T]] | None:
+        """The next published entries after number `after`; None if the log has dropped them."""
+        return None if after < self._dropped else self._next(_Reader(after))
+
     def _next(self, reader: _Reader[T]) -> Sequence[Entry[T]]:
         start = max(reader.after - self._dropped, 0)
         return self._entries[start : min(start + BATCH, max(self.visible - self._dropped, 0))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 
 from bridge.store.protocol import (
@@ -32,6 +32,15 @@ from bridge.store.protocol import (
     TaskPage,
     TaskQuery,
     TaskRemoved,
+    UnfinishedTask,
+)
+from bridge.store.push import (
+    PushAdvanced,
+    PushChange,
+    PushConfig,
+    PushFailed,
+    PushRemoved,
+    PushSaved,
 )
 from bridge.store.retention import expired
 from bridge.task.state import TaskState
@@ -99,6 +108,7 @@ class Index:
         self._lost: dict[str, list[Fence]] = {}  # by node
         self._tokens = count(1)
         self._followers: dict[str, asyncio.Event] = {}
+        self._push: dict[str, dict[str, PushConfig]] = {}  # by task, then by config id
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -146,6 +156,28 @@ class Index:
                     self._know(name_of(change.key), change.task_id)
                 case TaskRemoved():
                     self._remove(change.task_id)
+                case PushSaved() | PushAdvanced() | PushFailed() | PushRemoved():
+                    self._change_push(change)
+
+    def _change_push(self, change: PushChange) -> None:
+        match change:
+            case PushSaved(new) if new.task_id in self._tasks:
+                configs = self._push.setdefault(new.task_id, {})
+                if known := configs.get(new.id):
+                    new = replace(new, cursor=known.cursor, attempts=known.attempts)
+                configs[new.id] = new
+            case PushAdvanced():
+                self._advance(change)
+            case PushFailed(task_id, config_id, number):
+                self._advance(PushAdvanced(task_id, config_id, number))
+            case PushRemoved():
+                self._push.get(change.task_id, {}).pop(change.config_id, None)
+
+    def _advance(self, to: PushAdvanced) -> None:
+        configs = self._push.get(to.task_id, {})
+        known = configs.get(to.config_id)
+        if known and to.cursor >= known.cursor:
+            configs[known.id] = replace(known, cursor=to.cursor, attempts=to.attempts, due=to.due)
 
     def _add(self, batch: EventBatch) -> None:
         task = self._tasks.get(batch.task_id)
@@ -174,6 +206,7 @@ class Index:
 
     def _remove(self, task_id: str) -> None:
         task = self._tasks.pop(task_id, None)
+        self._push.pop(task_id, None)
         if task is None:
             return
         for name in task.messages:
@@ -244,7 +277,24 @@ class Index:
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
         owners = self._finished.get(retention.agent, {})
         finished = {owner: list(heads.values()) for owner, heads in owners.items()}
-        return expired(finished, retention, now=now, stored=self.stored)
+        undelivered = {
+            task_id
+            for task_id, configs in self._push.items()
+            if any(config.cursor < self._tasks[task_id].last for config in configs.values())
+        }
+        return expired(finished, retention, now=now, stored=self.stored, undelivered=undelivered)
+
+    async def push_configs(self, task_id: str | None = None) -> Sequence[PushConfig]:
+        if task_id is not None:
+            return list(self._push.get(task_id, {}).values())
+        return [config for configs in self._push.values() for config in configs.values()]
+
+    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+        return [
+            UnfinishedTask(task.head(task_id), await self.prompt(task_id))
+            for task_id, task in list(self._tasks.items())
+            if task.context.agent == agent and not task.state.terminal
+        ]
 
     async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
         while True:
@@ -257,6 +307,9 @@ class Index:
                 return
             else:
                 await self._followers.setdefault(task_id, asyncio.Event()).wait()
+
+    async def prompt(self, task_id: str) -> bytes:
+        raise NotImplementedError
 
     async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
         raise NotImplementedError

@@ -18,12 +18,13 @@ from bridge.store.protocol import (
     Retention,
     TaskCreated,
     TaskRemoved,
-    UnfinishedTask,
 )
+from bridge.store.push import PushFailed, PushRemoved
 from bridge.store.replay import PIECE
 
 MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks
 PACKED = 16 * 1024  # least bytes of a finished task that is worth compressing
+MOST_FAILURES = 1000  # dead letters of a task
 
 
 class MemoryStore(Index):
@@ -73,9 +74,23 @@ class MemoryStore(Index):
                 if change.task_id not in self._content:
                     self._content[change.task_id] = _Content(change.prompt, len(change.prompt))
                     self.stored += len(change.prompt)
+            case PushFailed() | PushRemoved():
+                self._keep_failure(change)
             case TaskRemoved():
                 gone = self._content.pop(change.task_id, None)
                 self.stored -= gone.size if gone else 0
+
+    def _keep_failure(self, change: PushFailed | PushRemoved) -> None:
+        content = self._content.get(change.task_id)
+        if content is None or change.config_id not in self._push.get(change.task_id, {}):
+            return
+        failures = content.failures
+        if isinstance(change, PushRemoved):
+            content.failures = {k: one for k, one in failures.items() if k[0] != change.config_id}
+            return
+        failures[change.config_id, change.number] = change
+        if len(failures) > MOST_FAILURES:
+            del failures[next(iter(failures))]
 
     def on_relief(self, call: Callable[[], None]) -> None:
         call()
@@ -114,18 +129,15 @@ class MemoryStore(Index):
             end += 1
         return content.batches[after:end]
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        return [
-            UnfinishedTask(task.head(task_id), self._content[task_id].prompt)
-            for task_id, task in self._tasks.items()
-            if task.context.agent == agent and not task.state.terminal
-        ]
-
     async def contexts(self, agent: str) -> Sequence[ContextSaved]:
         return ()
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
         return ()
+
+    async def push_failures(self, task_id: str) -> Sequence[PushFailed]:
+        content = self._content.get(task_id)
+        return [one for _, one in sorted(content.failures.items())] if content else []
 
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
         most = min(retention.bytes or MOST_IN_MEMORY, MOST_IN_MEMORY)
@@ -140,6 +152,7 @@ class _Content:
     size: int
     batches: list[EventBatch] = field(default_factory=list)
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
+    failures: dict[tuple[str, int], PushFailed] = field(default_factory=dict)
 
     def add(self, batch: EventBatch) -> bool:
         """Add the batch. Returns whether it is a new one."""

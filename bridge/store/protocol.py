@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bridge.store.push import PushChange, PushConfig, PushFailed
 from bridge.task.state import TaskState
 
 LOCAL = "local"
@@ -123,7 +124,8 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class TaskRemoved:
-    """Also removes its events and messages. Reads omit the task at once. It need not exist."""
+    """Also removes its events, messages and push configs. Reads omit the task at once. It need not
+    exist."""
 
     task_id: str
 
@@ -172,6 +174,7 @@ Change = (
     | OutputRead
     | InputRecorded
     | SessionClosed
+    | PushChange
 )
 
 
@@ -300,9 +303,9 @@ class Store(Protocol):
     def append(
         self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
     ) -> None:
-        """Commit the changes together, after all earlier appends. `fence` is None for retention
-        only, and for tasks of a context without a holder. Task id and batch number are a key: a
-        batch that the store has is not written again."""
+        """Commit the changes together, after all earlier appends. `fence` is None for retention,
+        for push configs, and for tasks of a context without a holder. Task id and batch number are
+        a key: a batch that the store has is not written again."""
 
     def on_relief(self, call: Callable[[], None]) -> None:
         """Call `call` once, as soon as the store is not congested."""
@@ -344,4 +347,11 @@ class Store(Protocol):
     async def sessions(self, agent: str) -> Sequence[OpenSession]: ...
 
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
-        """Ids of finished tasks to remove, the oldest of each owner first."""
+        """Ids of finished tasks to remove, the oldest of each owner first. See retention.py for
+        tasks with undelivered notifications."""
+
+    async def push_configs(self, task_id: str | None = None) -> Sequence[PushConfig]:
+        """The configs of the task, or of all tasks, in the order of their creation."""
+
+    async def push_failures(self, task_id: str) -> Sequence[PushFailed]:
+        """The dead letters of the task, by config and number."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
 from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
 from bridge.store.event_log import Entry
@@ -86,6 +87,24 @@ async def retold(store: Store, head: Task) -> AsyncIterator[Sequence[Entry[Updat
         number += len(updates)
 
 
+@contextmanager
+def read_errors(task_id: str) -> Iterator[None]:
+    """Raise Unavailable if the task cannot be read now, DataLoss if it is damaged, and TaskNotFound
+    if it was removed meanwhile."""
+    try:
+        yield
+    except (sqlite3.OperationalError, ConfigurationError) as error:  # such as a lock
+        log.error("a task cannot be read", extra={"task": task_id, "error": error})
+        text = "The server cannot read its store now; try again in a moment."
+        raise Unavailable(text) from error
+    except (sqlite3.Error, ValueError) as error:
+        log.exception("a task cannot be read", extra={"task": task_id})
+        text = "The stored task is damaged; the server's log says more."
+        raise DataLoss(text) from error
+    except LookupError as error:
+        raise TaskNotFound("No such task.", taskId=task_id) from error
+
+
 class Recent:
     """Reads finished tasks back, and caches the last ones. Two concurrent requests for a task share
     one read."""
@@ -97,8 +116,7 @@ class Recent:
         self._reading: dict[str, asyncio.Task[Task]] = {}
 
     async def get(self, head: Task, size: int) -> Task:
-        """The whole task of `head`, of `size` stored bytes. Raises Unavailable if it cannot be read
-        now, DataLoss if it is damaged, and TaskNotFound if it was removed meanwhile."""
+        """The whole task of `head`, of `size` stored bytes. Raises as read_errors() does."""
         kept = self._kept.get(head.id)
         if kept:
             self._keep(*kept)
@@ -116,21 +134,12 @@ class Recent:
 
     async def _read(self, head: Task, size: int) -> Task:
         try:
-            task = await restored(self._store, head)
-            if self._reading.get(head.id) is not asyncio.current_task():
-                raise LookupError(head.id)
+            with read_errors(head.id):
+                task = await restored(self._store, head)
+                if self._reading.get(head.id) is not asyncio.current_task():
+                    raise LookupError(head.id)
             self._keep(task, size)
             return task
-        except (sqlite3.OperationalError, ConfigurationError) as error:  # such as a lock
-            log.error("a task cannot be read", extra={"task": head.id, "error": error})
-            text = "The server cannot read its store now; try again in a moment."
-            raise Unavailable(text) from error
-        except (sqlite3.Error, ValueError) as error:
-            log.exception("a task cannot be read", extra={"task": head.id})
-            text = "The stored task is damaged; the server's log says more."
-            raise DataLoss(text) from error
-        except LookupError as error:
-            raise TaskNotFound("No such task.", taskId=head.id) from error
         finally:
             if self._reading.get(head.id) is asyncio.current_task():
                 del self._reading[head.id]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from bridge.store.protocol import Retention, TaskHead
 
 DAY = 24 * 3600 * 1_000_000  # microseconds
+KEEP_UNDELIVERED = DAY  # after the end of a task
 
 
 def expired(
-    finished: Mapping[str, Sequence[TaskHead]], retention: Retention, *, now: int, stored: int
+    finished: Mapping[str, Sequence[TaskHead]],
+    retention: Retention,
+    *,
+    now: int,
+    stored: int,
+    undelivered: Container[str] = (),
 ) -> list[str]:
     """Ids of the tasks to remove. `finished`: the finished tasks of each owner, in the order in
     which they ended; `stored`: the bytes of the whole store.
@@ -18,9 +24,21 @@ def expired(
     The limits of owners and of age remove the oldest tasks of each owner. Above the number of
     tasks, the owner with the most tasks loses its oldest one. Above the bytes, one task in ten is
     removed, since the size is measured again later.
+
+    `undelivered`: ids of tasks with undelivered notifications. They are kept for KEEP_UNDELIVERED,
+    but not above the bytes of the store: an absent receiver must not fill the disk.
     """
     gone: list[str] = []
-    left = {owner: list(reversed(heads)) for owner, heads in finished.items()}
+    full = 0 < retention.bytes < stored
+    held = now - KEEP_UNDELIVERED
+    left = {
+        owner: [
+            head
+            for head in reversed(heads)
+            if full or head.changed < held or head.task_id not in undelivered
+        ]
+        for owner, heads in finished.items()
+    }
     oldest = now - retention.days * DAY
     for owner, heads in left.items():
         most, size = retention.of_owner(owner), sum(head.size for head in heads)
@@ -29,7 +47,7 @@ def expired(
             gone.append(heads.pop().task_id)
     kept = sum(map(len, left.values()))
     excess = max(0, kept - retention.tasks)
-    if 0 < retention.bytes < stored:
+    if full:
         excess = max(excess, 1 + kept // 10)
     for _ in range(min(excess, kept)):
         gone.append(max(left.values(), key=len).pop().task_id)

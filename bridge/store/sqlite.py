@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +29,8 @@ from bridge.store.protocol import (
     TaskBegun,
     TaskCreated,
     TaskRemoved,
-    UnfinishedTask,
 )
+from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.replay import PIECE, blank_task, replay
 from bridge.store.serialization import EVENTS, micros
 from bridge.task.state import ENDINGS
@@ -104,13 +105,39 @@ MIGRATIONS = (
     """,
     # Earlier versions canceled no task because its client had left.
     "ALTER TABLE task ADD COLUMN attended INTEGER NOT NULL DEFAULT 0;",
+    # Earlier versions had a second database for push notifications.
+    """
+    CREATE TABLE push (
+        task INTEGER NOT NULL REFERENCES task ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        url TEXT NOT NULL,
+        version TEXT NOT NULL,
+        token TEXT,
+        scheme TEXT,
+        credentials TEXT,
+        extended INTEGER NOT NULL,
+        cursor INTEGER NOT NULL,   -- number of the newest update that was delivered or skipped
+        attempts INTEGER NOT NULL, -- failed ones of the next notification
+        due INTEGER NOT NULL,      -- time of its next attempt
+        PRIMARY KEY (task, id)
+    );
+    CREATE TABLE push_failure (
+        task INTEGER NOT NULL,
+        config TEXT NOT NULL,
+        number INTEGER NOT NULL,   -- of the update
+        attempts INTEGER NOT NULL,
+        error TEXT NOT NULL,
+        time INTEGER NOT NULL,
+        PRIMARY KEY (task, config, number),
+        FOREIGN KEY (task, config) REFERENCES push ON DELETE CASCADE
+    ) WITHOUT ROWID;
+    """,
 )
 
 
 class SqliteStore(Index):
     """The state of a task after its last batch is derived at the start: from the kind of the last
-    event if the task has ended, else by a replay. So the schema needs no column for it, and the
-    databases of this version and of earlier ones have the same schema."""
+    event if the task has ended, else by a replay. So the schema needs no column for it."""
 
     durable = True
 
@@ -161,7 +188,7 @@ class SqliteStore(Index):
             changes = ()
         rows: list[Row] = []
         for change in changes:
-            rows += self._of_task(change) or self._of_context(change)
+            rows += self._of_task(change) or self._of_context(change) or self._of_push(change)
         self._journal.write(*rows, then=partial(self._committed, changes, error, then))
 
     def _committed(
@@ -202,6 +229,23 @@ class SqliteStore(Index):
                 return [("DELETE FROM session WHERE id = ?", (change.session_id,))]
         return ()
 
+    def _of_push(self, change: Change) -> Sequence[Row]:
+        match change:
+            case PushSaved(config) if row := self._rows.get(config.task_id):
+                return [(_PUSH, (row, *astuple(config)[1:]))]
+            case PushAdvanced(task_id, config_id, cursor) if row := self._rows.get(task_id):
+                position = (cursor, change.attempts, change.due)
+                return [(_ADVANCED, (*position, row, config_id, cursor))]
+            case PushFailed(task_id, config_id, number) if row := self._rows.get(task_id):
+                facts = (number, change.attempts, change.error, change.time)
+                return [
+                    (_FAILED, (*facts, row, config_id)),
+                    (_ADVANCED, (number, 0, 0, row, config_id, number)),
+                ]
+            case PushRemoved(task_id, config_id) if row := self._rows.get(task_id):
+                return [("DELETE FROM push WHERE task = ? AND id = ?", (row, config_id))]
+        return ()
+
     def _task(self, task: TaskCreated) -> tuple[object, ...]:
         row = self._rows.setdefault(task.task_id, self._journal.number())
         identity = (row, task.task_id, task.context.agent, task.context.id, task.created)
@@ -219,13 +263,6 @@ class SqliteStore(Index):
         found = await self._journal.read_some(PIECE, _EVENTS, row, after)
         return [EventBatch(task_id, *values) for values in found]
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        return [
-            UnfinishedTask(task.head(task_id), await self.prompt(task_id))
-            for task_id, task in list(self._tasks.items())
-            if task.context.agent == agent and not task.state.terminal
-        ]
-
     async def contexts(self, agent: str) -> Sequence[ContextSaved]:
         rows = await self._journal.read("SELECT id, start FROM context WHERE agent = ?", agent)
         return [ContextSaved(_context(agent, name), start) for name, start in rows]
@@ -237,10 +274,14 @@ class SqliteStore(Index):
             found.append(OpenSession(session_id, _context(agent, name), start, position, given))
         return found
 
+    async def push_failures(self, task_id: str) -> Sequence[PushFailed]:
+        found = await self._journal.read(_FAILURES, self._rows.get(task_id))
+        return [PushFailed(task_id, *values) for values in found]
+
     # --- the index at the start ----------------------------------------------------------------
 
     async def _load(self) -> None:
-        for known in (self._rows, self._tasks, self._finished, self._messages):
+        for known in (self._rows, self._tasks, self._finished, self._messages, self._push):
             known.clear()
         for query in _NEWEST:
             ((newest,),) = await self._journal.read(query)
@@ -267,6 +308,9 @@ class SqliteStore(Index):
             self._end(task_id, self._tasks[task_id])
         for agent, name, digest, task_id in await self._journal.read(_TAKEN):
             self._know((agent, name, digest), task_id)
+        for values in await self._journal.read(_PUSHES):
+            config = PushConfig(*values)
+            self._push.setdefault(config.task_id, {})[config.id] = config
 
     async def _derive(self, task_id: str, task: IndexedTask, time: int, kind: str | None) -> None:
         """Set the state after the last batch. `kind`: the name of the type of the last event."""
@@ -295,6 +339,16 @@ _TASK = "INSERT OR IGNORE INTO task VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"
 _MESSAGE = "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)"
 _CONTEXT = "INSERT OR REPLACE INTO context VALUES (?, ?, ?)"
 _SESSION = "INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?, 0)"
+_PUSH = """
+    INSERT INTO push VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (task, id) DO UPDATE SET url = excluded.url, version = excluded.version,
+        token = excluded.token, scheme = excluded.scheme, credentials = excluded.credentials,
+        extended = excluded.extended, due = excluded.due"""
+_ADVANCED = """
+    UPDATE push SET cursor = ?, attempts = ?, due = ? WHERE task = ? AND id = ? AND cursor <= ?"""
+_FAILED = """
+    INSERT OR IGNORE INTO push_failure
+    SELECT task, id, ?, ?, ?, ? FROM push WHERE task = ? AND id = ?"""
 _PROMPT = "SELECT prompt FROM task WHERE place = ?"
 _EVENTS = """
     SELECT batch, time, events, last FROM event WHERE task = ? AND batch > ? ORDER BY batch"""
@@ -312,5 +366,12 @@ _ENDS = """
     ) ON task = place AND batch = newest"""
 _SESSIONS = "SELECT id, context, start, position FROM session WHERE agent = ?"
 _GIVEN = "SELECT told FROM told WHERE session = ? ORDER BY number"
+_PUSHES = """
+    SELECT task.id, push.id, url, version, token, scheme, credentials, extended,
+        cursor, attempts, due
+    FROM push JOIN task ON place = task ORDER BY push.rowid"""
+_FAILURES = """
+    SELECT config, number, attempts, error, time FROM push_failure WHERE task = ?
+    ORDER BY config, number"""
 _TAKEN = """
     SELECT taken.agent, message, digest, id FROM taken JOIN task ON place = task ORDER BY place"""

@@ -30,13 +30,13 @@ from bridge.errors import (
     TaskNotFound,
     Unavailable,
 )
-from bridge.push.configs import PushConfig
 from bridge.push.notifier import Push
 from bridge.runtime.audience import Listener
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import Sent
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
+from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
 
@@ -240,7 +240,7 @@ class Operations:
             codec, record, asked.history_length, seen, self._ends_on_question
         )
         if config and not sent.again:
-            await self._push.create(config, record, sent.after)
+            await self._push.create(config, record, sent.after, default_id=codec.default_push_id)
         beginning = self._tasks.begin(record, HEARTBEAT)
         return replace(stream, beginning=beginning)
 
@@ -251,7 +251,9 @@ class Operations:
         config = await self._checked_push(codec, asked, caller)
         sent = await self._tasks.send(asked, caller.principal)
         if config and not sent.again:
-            await self._push.create(config, sent.record, sent.after)
+            await self._push.create(
+                config, sent.record, sent.after, default_id=codec.default_push_id
+            )
         record = sent.record
         task = await record.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
@@ -315,7 +317,10 @@ class Operations:
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
         record = await self._tasks.get(asked.task_id, caller.principal, "run")
-        return codec.encode_push(_shown(await self._push.create(_config(codec, asked), record)))
+        config = await self._push.create(
+            _config(codec, asked), record, default_id=codec.default_push_id
+        )
+        return codec.encode_push(_shown(config))
 
     async def _get_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_GET, params)
@@ -414,8 +419,8 @@ STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
 
 def _config(codec: Codec, asked: PushParams) -> PushConfig:
     return PushConfig(
-        asked.config_id or "",
         asked.task_id,
+        asked.config_id or "",
         asked.url,
         token=asked.token,
         scheme=asked.scheme,
@@ -439,10 +444,13 @@ def _shown(config: PushConfig) -> PushParams:
     return PushParams(config.task_id, config.id, config.url, scheme=config.scheme)
 
 
-def encode_notification(config: PushConfig, task: Task, entry: Entry[Update]) -> bytes | None:
-    """The body of a notification in the version of its config; None for no notification."""
+def encode_notification(
+    config: PushConfig, task: Task, entry: Entry[Update]
+) -> tuple[str, bytes] | None:
+    """The media type and the body of a notification in the version of its config; None for no
+    notification."""
     codec = codec_of(config.version, config.extended)
-    if task.reply:  # the client has a Message instead of a task
-        return orjson.dumps(codec.encode_sent(task))
-    item = codec.encode_notification(task, entry.update)
-    return None if item is None else orjson.dumps(item)
+    item = (  # with a direct reply, the client has a Message instead of a task
+        codec.encode_sent(task) if task.reply else codec.encode_notification(task, entry.update)
+    )
+    return None if item is None else (codec.notification_type, orjson.dumps(item))

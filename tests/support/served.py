@@ -13,7 +13,6 @@ from aiohttp import ClientSession, ClientTimeout, web
 
 from bridge.auth.authentication import Identity
 from bridge.process.process_tree import reap_orphans
-from bridge.push.configs import SqliteQueue
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
@@ -24,6 +23,8 @@ from bridge.server.lifecycle import limits, make_pool
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
+from bridge.store.handle import TaskHandle
+from bridge.store.protocol import TaskHead
 from bridge.transports.connection_limits import LimitedRunner
 from bridge.transports.operation import encode_notification
 from tests.support.agent import PROGRAM
@@ -71,10 +72,10 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     chosen = loaded.settings
     pool = make_pool(chosen)
     allow_private = chosen.push.allow_private
-    push = Push(SqliteQueue(None), encode_notification, allow_private=allow_private)
-    await push.start()
-    agents = configure_agents(loaded)
     state = State()
+    push = Push(state.store, encode_notification, allow_private=allow_private)
+    await push.start(_find)
+    agents = configure_agents(loaded)
     served = [
         make_served_agent(one, pool=pool, push=push, version=cli_version, state=state)
         for one in agents
@@ -105,6 +106,10 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
         await state.close()
     left = set(children()) - set(before)
     assert not left, left
+
+
+async def _find(head: TaskHead) -> TaskHandle | None:
+    return None  # the store is new
 
 
 def _open_to_all(loaded: Loaded) -> Loaded:
