@@ -48,7 +48,7 @@ SIGNING = "bridge/a2a/signing.py"  # and its libraries, which an extra installs
 SIGNING_LIBRARIES = {"rfc8785", "joserfc", "joserfc.errors", "joserfc.jwk", "joserfc.util"}
 SPEAKS_HTTP = {"auth", "push", "transports", "server", "cli"}
 IMPORTS_LATE = {"bridge/cli/main.py", "bridge/server/extras.py"}
-IMPORTS_BY_NAME = {"bridge/server/registry.py", "bridge/push/configs.py"}
+IMPORTS_BY_NAME = {"bridge/server/registry.py"}
 READS_ENVIRONMENT = {
     "bridge/server/settings/load.py": None,
     "bridge/server/settings/root.py": None,

@@ -25,33 +25,31 @@ USED = ("id", "tasks.db")  # each of these files marks a state folder
 
 
 def open_database(
-    path: Path | None, migrations: Sequence[str], lock_wait: float = 5.0
+    path: Path, migrations: Sequence[str], lock_wait: float = 5.0
 ) -> sqlite3.Connection:
-    """The database in `path`, or one in memory, after all `migrations`. Each script brings it from
-    the version that is its index to the next one. `lock_wait`: seconds to wait for a lock. Raises
+    """The database in `path` after all `migrations`. Each script brings it from the version that is
+    its index to the next one. `lock_wait`: seconds to wait for a lock. Raises
     ConfigurationError."""
     try:
-        if path:
-            private_directory(path.parent)
-            _private_file(path)
+        private_directory(path.parent)
+        _private_file(path)
     except OSError as error:
         raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
-    name = str(path) if path else ":memory:"
     database = sqlite3.connect(
-        name, timeout=lock_wait, isolation_level=None, check_same_thread=False
+        path, timeout=lock_wait, isolation_level=None, check_same_thread=False
     )
     try:
-        _prepare(database, name, migrations)
+        _prepare(database, path, migrations)
     except sqlite3.Error as error:  # such as a lock, or a file of another kind
         database.close()
-        raise ConfigurationError(f"cannot open {name}: {error}") from error
+        raise ConfigurationError(f"cannot open {path}: {error}") from error
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _prepare(database: sqlite3.Connection, name: str, migrations: Sequence[str]) -> None:
+def _prepare(database: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
     database.executescript(
         """
         PRAGMA locking_mode = EXCLUSIVE;
@@ -62,7 +60,7 @@ def _prepare(database: sqlite3.Connection, name: str, migrations: Sequence[str])
     )
     ((version,),) = database.execute("PRAGMA user_version")
     if version > len(migrations):
-        raise ConfigurationError(f"{name} was written by a newer version of the bridge")
+        raise ConfigurationError(f"{path} was written by a newer version of the bridge")
     for number, script in enumerate(migrations[version:], version + 1):
         database.executescript(
             f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;"

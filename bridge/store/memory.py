@@ -56,9 +56,9 @@ class MemoryStore(Index):
     ) -> None:
         error = self._accept(changes, fence)
         if error is None:
+            self._commit(changes)
             for change in changes:
                 self._keep(change)
-            self._commit(changes)
         if then:
             then(error)
 
@@ -74,23 +74,14 @@ class MemoryStore(Index):
                 if change.task_id not in self._content:
                     self._content[change.task_id] = _Content(change.prompt, len(change.prompt))
                     self.stored += len(change.prompt)
-            case PushFailed() | PushRemoved():
-                self._keep_failure(change)
+            case PushFailed() if change.config_id in self._push.get(change.task_id, {}):
+                self._content[change.task_id].add_failure(change)
+            case PushRemoved(task_id, config_id) if content := self._content.get(task_id):
+                failures = content.failures
+                content.failures = {k: one for k, one in failures.items() if k[0] != config_id}
             case TaskRemoved():
                 gone = self._content.pop(change.task_id, None)
                 self.stored -= gone.size if gone else 0
-
-    def _keep_failure(self, change: PushFailed | PushRemoved) -> None:
-        content = self._content.get(change.task_id)
-        if content is None or change.config_id not in self._push.get(change.task_id, {}):
-            return
-        failures = content.failures
-        if isinstance(change, PushRemoved):
-            content.failures = {k: one for k, one in failures.items() if k[0] != change.config_id}
-            return
-        failures[change.config_id, change.number] = change
-        if len(failures) > MOST_FAILURES:
-            del failures[next(iter(failures))]
 
     def on_relief(self, call: Callable[[], None]) -> None:
         call()
@@ -161,6 +152,11 @@ class _Content:
         self.batches.append(batch)
         self.size += len(batch.events)
         return True
+
+    def add_failure(self, failure: PushFailed) -> None:
+        self.failures[failure.config_id, failure.number] = failure
+        if len(self.failures) > MOST_FAILURES:
+            del self.failures[next(iter(self.failures))]
 
     def packed(self) -> tuple[bytes, list[tuple[int, bytes]]]:
         pieces = []

@@ -18,28 +18,30 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from bridge.adapter import SessionStart
 from bridge.errors import BridgeError
-from bridge.push.configs import Key, Outgoing, PushConfig, SqliteQueue
 from bridge.runtime.recorder import Recorder
 from bridge.server.state_dir import open_state
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import (
+    Change,
     ContextKey,
     ContextSaved,
     MessageAccepted,
     MessageKey,
     Retention,
+    TaskCreated,
     TaskQuery,
     TaskRemoved,
 )
+from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushSaved
 from bridge.store.serialization import dump, load_events
 from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Done, Event, Text
@@ -213,46 +215,52 @@ async def write_tasks(order: Order, acked: Acked) -> None:
 
 
 def config(block: int) -> PushConfig:
-    return PushConfig("config", task_id(block), f"https://example.com/{block}", token=tail(block))
+    url = f"https://example.com/{block}"
+    first = block * STEPS
+    return PushConfig(task_id(block), "config", url, "1.0", token=tail(block), cursor=first)
 
 
 def expected_push(number: int) -> State:
-    """Each with its config, the cursor of that, and what waits."""
+    """Each with its config at its cursor, and its dead letters: every second notification."""
     state: dict[str, Any] = {}
     for block in blocks(number) if number >= 0 else ():
-        first, last = block * STEPS, min(number, (block + 1) * STEPS - 2)
-        waiting = [(one, tail(one).encode()) for one in range(first + 1, last + 1)]
-        state[task_id(block)] = (config(block), last, waiting)
+        last = min(number, (block + 1) * STEPS - 2)
+        dead = [_failed(one) for one in range(block * STEPS + 1, last + 1) if one % 2]
+        state[task_id(block)] = ([replace(config(block), cursor=last)], dead)
     return state
 
 
-async def read_push(queue: SqliteQueue) -> State:
-    """With all payloads: the queue itself shows only those that are next."""
-    query = "SELECT number, payload FROM delivery WHERE task = ? ORDER BY number"
-    state = {}
-    for task in await queue.tasks():
-        found = await queue.get(Key(task, "config"))
-        assert found
-        state[task] = (*found, await queue._run(partial(queue._rows, query, task)))
-    return state
+def _failed(number: int) -> PushFailed:
+    return PushFailed(task_id(number // STEPS), "config", number, 1, tail(number), number)
+
+
+async def read_push(store: SqliteStore) -> State:
+    return {
+        one.task_id: (await store.push_configs(one.task_id), await store.push_failures(one.task_id))
+        for one in await store.push_configs()
+    }
 
 
 async def write_push(order: Order, acked: Acked) -> None:
-    queue = SqliteQueue(Path(order.folder))
-    await queue.open()
+    store = SqliteStore(Path(order.folder) / "tasks.db")
+    await store.open()
     if order.synchronous:
-        await queue._run(partial(queue._rows, f"PRAGMA synchronous = {order.synchronous}"))
-    assert await read_push(queue) == expected_push(order.first - 1), "something else is on the disk"
+        await store._journal.read(f"PRAGMA synchronous = {order.synchronous}")
+    assert await read_push(store) == expected_push(order.first - 1), "something else is on the disk"
+    pace = Pace(order.seed, acked, order.first)
     for number in count(order.first):
         block, step = divmod(number, STEPS)
+        changes: list[Change] = [PushAdvanced(task_id(block), "config", number)]
         if step == 0:
-            await queue.put(config(block), number)
+            key = ContextKey(AGENT, "local", "context")
+            begun = TaskCreated(task_id(block), key, 0, dump(prompt(block)))
+            changes = [begun, PushSaved(config(block))]
         elif step == STEPS - 1:
-            await queue.forget(task_id(block - KEPT))
-        else:
-            outgoing = Outgoing(number, tail(number).encode())
-            await queue.add(config(block).key, [outgoing], number)
-        acked(number)
+            changes = [TaskRemoved(task_id(block - KEPT))]
+        elif number % 2:
+            changes = [_failed(number)]
+        store.append(changes, fence=None, then=pace.then(number))
+        await pace(number)
 
 
 # --- a folder that is new ------------------------------------------------------------------------

@@ -314,7 +314,6 @@ def left_files(state: Path, temporary: Path) -> list[str]:
         "ballast",
         "sessions",
         "files",
-        "push",
         "tasks.db",
         "tasks.db-wal",
         "tasks.db-shm",

@@ -902,7 +902,7 @@ PUSH = (
         "BRIDGE_STATE_DIR, pending notifications survive a crash.",
         _in(
             "component/push/notifier",
-            "test_what_waits_is_delivered_after_a_restart_and_then_the_task_is_forgotten",
+            "test_a_later_server_continues_at_the_cursor",
             "test_a_crash_in_the_middle_of_deliveries_loses_nothing_and_keeps_the_order",
         ),
     ),
@@ -943,7 +943,7 @@ PUSH = (
             ),
             *_in(
                 "component/push/notifier",
-                "test_the_headers_say_who_sends_what_in_the_version_of_the_config",
+                "test_the_headers_have_the_media_type_and_the_secrets_of_the_config",
             ),
         ),
     ),
@@ -1012,10 +1012,10 @@ PUSH = (
         "both",
         "§13.2; 0.3 §6.9",
         "SHOULD",
-        "Credentials and tokens are never shown again, and are encrypted on the disk.",
+        "Credentials and tokens are never shown again; only the owner can read them on the disk.",
         (
             *_in("server/protocol/push_over_http", "test_secrets_are_shown_in_no_answer"),
-            *_in("component/push/notifier", "test_secrets_are_encrypted_wherever_they_are_written"),
+            *_in("component/push/notifier", "test_all_is_the_owners_alone_on_the_disk"),
         ),
     ),
     Requirement(

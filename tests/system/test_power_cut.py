@@ -21,12 +21,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bridge.push.configs import SqliteQueue
 from bridge.server.state_dir import open_state
 from bridge.store.sqlite import SqliteStore
 from tests import CHECKOUT
@@ -166,32 +164,21 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 # --- what is there afterwards --------------------------------------------------------------------
 
 
-async def _tasks(copy: Path) -> State:
+async def _stored(read: Reader, copy: Path) -> State:
     store = SqliteStore(copy / "tasks.db")
     await store.open()
     try:
         assert await store._journal.read("PRAGMA integrity_check") == SOUND
         assert await store._journal.read("PRAGMA foreign_key_check") == []
-        return await read_tasks(store)
+        return await read(store)
     finally:
         await store.close()
 
 
-async def _push(copy: Path) -> State:
-    queue = SqliteQueue(copy)
-    await queue.open()
-    try:
-        assert await queue._run(partial(queue._rows, "PRAGMA integrity_check")) == SOUND
-        assert await queue._run(partial(queue._rows, "PRAGMA foreign_key_check")) == []
-        return await read_push(queue)
-    finally:
-        await queue.close()
-
-
-Reader = Callable[[Path], Awaitable[State]]
+Reader = Callable[[SqliteStore], Awaitable[State]]
 READERS: dict[str, tuple[Reader, Callable[[int], State]]] = {
-    "tasks": (_tasks, expected_tasks),
-    "push": (_push, expected_push),
+    "tasks": (read_tasks, expected_tasks),
+    "push": (read_push, expected_push),
 }
 
 
@@ -217,7 +204,7 @@ async def _cut_often(
         assert acked == list(range(order.first, order.first + len(acked)))
         promised = newest + len(acked)
         await machine.on(scratch / f"survived-{seed}")
-        newest = survived(await read(scratch / f"survived-{seed}"), expected)
+        newest = survived(await _stored(read, scratch / f"survived-{seed}"), expected)
         shutil.rmtree(scratch / f"survived-{seed}")
         toll.cuts += 1
         toll.acked += len(acked)

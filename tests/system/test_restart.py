@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -24,6 +25,7 @@ import psutil
 import pytest
 
 from bridge.process.procfs import MARKER
+from tests.component.push.test_notifier import Receiver, receiving
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.client import (
@@ -231,6 +233,25 @@ async def test_receivers_of_notifications_are_known_after_a_restart(place: Place
     async with place.server() as (_, client):
         assert await client.call(where[1], {"taskId": task["id"]}) == before
         assert len(before["configs"]) == 1
+
+
+async def test_a_server_that_is_killed_during_a_delivery_sends_it_again(place: Place) -> None:
+    receiver = Receiver()
+    receiver.behaviours = [receiver.stall]
+    async with receiving(receiver):
+        async with place.server() as (server, client):
+            config = {"taskPushNotificationConfig": {"id": "one", "url": receiver.url}}
+            task = await client.send("status a\ntext b\nturn", config)
+            await receiver.got(1)
+            await kill(server)
+        receiver.over.set()
+        async with place.server() as (_, client):
+            count = 1
+            while state(json.loads(receiver.bodies[-1])) != "completed":
+                count = len(await receiver.got(count + 1))
+            assert await client.get(task["id"]) == task
+    numbers = [1, *range(1, count)]
+    assert receiver.ids == [f"{task['id']}:one:{number}" for number in numbers]
 
 
 async def test_nothing_is_told_that_is_not_written_down(place: Place, live: Liveness) -> None:

@@ -74,6 +74,25 @@ async def test_a_folder_that_an_agent_has_opened_is_closed_again(
         assert artifact_text(again) == "a"
 
 
+async def test_the_push_database_of_an_earlier_version_is_renamed(workspace: Path) -> None:
+    folder = workspace.parent / "state" / "push"
+    async with bridge(workspace, **scripted(workspace)) as server:
+        assert "push configs" not in server.log
+    folder.mkdir(mode=0o700)
+    for name in ("push.db", "push.db-wal", "push.key"):
+        (folder / name).write_text(name)
+    for first in (True, False):
+        async with bridge(workspace, **scripted(workspace)) as server:
+            assert ("push configs of an earlier version" in server.log) is first
+            assert (f"{folder}/push.db.old" in server.log) is first
+        found = {path.name: path.read_text() for path in folder.iterdir()}
+        assert found == {
+            "push.db.old": "push.db",
+            "push.db-wal.old": "push.db-wal",
+            "push.key": "push.key",
+        }
+
+
 async def test_a_folder_that_no_server_has_used_is_left_as_it_is(workspace: Path) -> None:
     folder = workspace.parent / "state"
     folder.mkdir(mode=0o755)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bridge.store.memory import MOST_IN_MEMORY, PACKED, MemoryStore
+from bridge.store.memory import MOST_FAILURES, MOST_IN_MEMORY, PACKED, MemoryStore
 from bridge.store.protocol import (
     Change,
     Conflict,
@@ -45,6 +45,8 @@ from bridge.store.protocol import (
     TaskRemoved,
     UnfinishedTask,
 )
+from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
+from bridge.store.retention import KEEP_UNDELIVERED
 from bridge.store.serialization import dump, dump_events
 from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Canceled, Done, Event, Failed, Question, Status, Text
@@ -330,12 +332,19 @@ async def test_every_append_has_one_effect_however_often_it_is_made(store: Store
         [batch("t", 2, Question("q", "text", "?"), state=TaskState.INPUT_REQUIRED)],
         [end("t", 3)],
     ]
+    appends[-1:-1] = [
+        [PushSaved(push("c"))],
+        [PushAdvanced("t", "c", 1, 2, NOW)],
+        [PushFailed("t", "c", 2, 10, "timeout", NOW)],
+    ]
     for changes in appends:
         assert await commit(store, *changes) is None
         once = (await store.head("t"), await store.message(MESSAGE))
         assert await commit(store, *changes) is None
         assert (await store.head("t"), await store.message(MESSAGE)) == once
     assert [one[0] for one in await batches(store, "t")] == [1, 2, 3]
+    assert await store.push_configs() == [replace(push("c"), cursor=2)]
+    assert len(await store.push_failures("t")) == 1
     for _ in range(2):
         assert await commit(store, TaskRemoved("t"), SessionClosed("s"), ContextRemoved(A)) is None
         assert (await store.head("t"), await store.message(MESSAGE)) == (None, None)
@@ -711,6 +720,101 @@ async def test_beyond_the_bytes_of_the_store_one_in_ten_expires(store: Store) ->
     assert await expired(store, bytes=MOST_IN_MEMORY) == []
 
 
+# --- push configs --------------------------------------------------------------------------------
+
+
+def push(config_id: str, task_id: str = "t", **more: Any) -> PushConfig:
+    secrets = {"token": "t0k", "scheme": "Bearer", "credentials": "s3cret"}
+    members = {"url": "https://a.example", "version": "1.0", **secrets, **more}
+    return PushConfig(task_id, config_id, **members)
+
+
+async def test_push_configs_are_read_after_their_commit_in_the_order_of_creation(
+    store: Store,
+) -> None:
+    await commit(store, created("t"), created("u"))
+    store.append([PushSaved(push("z", cursor=3))], fence=None)
+    if store.durable:
+        assert await store.push_configs() == []
+    first, second = push("a", "u", token=None, extended=True), push("b", version="0.3")
+    assert await commit(store, PushSaved(first), PushSaved(second)) is None
+    assert await store.push_configs("t") == [push("z", cursor=3), second]
+    assert await store.push_configs("u") == [first]
+    assert await store.push_configs("v") == []
+    assert sorted(one.id for one in await store.push_configs()) == ["a", "b", "z"]
+
+
+async def test_a_replaced_push_config_keeps_its_position_and_is_due(store: Store) -> None:
+    await commit(store, created("t"), PushSaved(push("a")), PushSaved(push("b")))
+    await commit(store, PushAdvanced("t", "a", 7, 2, NOW))
+    assert await store.push_configs("t") == [push("a", cursor=7, attempts=2, due=NOW), push("b")]
+    new = push("a", url="https://b.example", scheme=None, credentials=None, cursor=3)
+    await commit(store, PushSaved(new))
+    assert await store.push_configs("t") == [replace(new, cursor=7, attempts=2), push("b")]
+
+
+async def test_a_cursor_never_goes_back(store: Store) -> None:
+    await commit(store, created("t"), PushSaved(push("a")))
+    await commit(store, PushAdvanced("t", "a", 7), PushAdvanced("t", "a", 6, 1, NOW))
+    await commit(store, PushFailed("t", "a", 5, 1, "status 400", NOW))
+    assert await store.push_configs("t") == [push("a", cursor=7)]
+
+
+async def test_dead_letters_are_kept_with_their_config(store: Store) -> None:
+    await commit(store, created("t"), PushSaved(push("b")), PushSaved(push("a")))
+    letters = [
+        PushFailed("t", "a", 2, 10, "timeout", NOW),
+        PushFailed("t", "a", 10, 1, "status 400", NOW),
+        PushFailed("t", "b", 1, 0, "expired", NOW),
+    ]
+    await commit(store, PushAdvanced("t", "a", 1, 9, NOW), *reversed(letters[:2]), letters[2])
+    assert await store.push_failures("t") == letters
+    assert [(c.cursor, c.attempts, c.due) for c in await store.push_configs("t")] == [
+        *((1, 0, 0), (10, 0, 0))
+    ]
+    await commit(store, PushRemoved("t", "a"))
+    assert await store.push_failures("t") == letters[2:]
+    assert await store.push_configs("t") == [push("b", cursor=1)]
+    await commit(store, TaskRemoved("t"))
+    assert await store.push_failures("t") == []
+    assert await store.push_configs() == []
+
+
+async def test_memory_keeps_the_newest_dead_letters() -> None:
+    store = MemoryStore()
+    letters = [PushFailed("t", "a", n, 1, "timeout", NOW) for n in range(MOST_FAILURES + 5)]
+    await commit(store, created("t"), PushSaved(push("a")), *letters)
+    assert await store.push_failures("t") == letters[5:]
+
+
+async def test_push_changes_of_unknown_tasks_and_configs_have_no_effect(store: Store) -> None:
+    await commit(store, created("t"), PushSaved(push("a")))
+    for task_id, config_id in (("t", "b"), ("u", "a")):
+        failed = PushFailed(task_id, config_id, 3, 1, "timeout", NOW)
+        unknown = (PushAdvanced(task_id, config_id, 3), failed, PushRemoved(task_id, config_id))
+        assert await commit(store, *unknown) is None
+    assert await commit(store, PushSaved(push("a", "u"))) is None
+    assert await store.push_configs() == [push("a")]
+    assert [await store.push_failures(task_id) for task_id in ("t", "u")] == [[], []]
+    store.append([TaskRemoved("t"), PushSaved(push("a"))], fence=None)
+    assert await commit(store, created("v")) is None
+    assert await store.push_configs() == []
+
+
+async def test_a_task_with_undelivered_notifications_is_kept_for_a_day(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        await finish(store, name, size=20_000)
+    await commit(store, PushSaved(push("p", "a")), PushSaved(push("p", "b", cursor=2)))
+    limits = Retention("agent", tasks=0)
+    assert await store.expired(limits, NOW) == ["b", "c"]
+    assert await store.expired(limits, NOW + KEEP_UNDELIVERED) == ["b", "c"]
+    assert await store.expired(limits, NOW + KEEP_UNDELIVERED + 1) == ["a", "b", "c"]
+    await store.flush()
+    assert await store.expired(replace(limits, bytes=50), NOW) == ["a", "b", "c"]
+    await commit(store, PushAdvanced("a", "p", 2))
+    assert await store.expired(limits, NOW) == ["a", "b", "c"]
+
+
 # --- after a restart -----------------------------------------------------------------------------
 
 
@@ -750,6 +854,27 @@ async def test_a_restart_finds_all_that_was_committed(tmp_path: Path) -> None:
     assert await follow(store, "done") == stored(
         batch("done", 1, Text("x"), Done(), at=NOW + SECOND)
     )
+    await medium.close()
+
+
+async def test_a_restart_finds_the_push_configs(tmp_path: Path) -> None:
+    medium = Medium(tmp_path, SqliteStore)
+    store = await medium.open()
+    await commit(store, created("t"), created("u"), PushSaved(push("b")), PushSaved(push("a")))
+    await commit(store, PushSaved(push("c", "u", extended=True)), PushAdvanced("t", "b", 3, 1, NOW))
+    await commit(store, PushFailed("t", "a", 4, 10, "timeout", NOW), PushSaved(push("gone")))
+    await commit(store, PushRemoved("t", "gone"))
+    before = await store.push_configs(), await store.push_failures("t")
+    store = await medium.restart()
+    assert (await store.push_configs(), await store.push_failures("t")) == before
+    assert await store.push_configs("t") == [
+        push("b", cursor=3, attempts=1, due=NOW),
+        push("a", cursor=4),
+    ]
+    await commit(store, TaskRemoved("t"))
+    store = await medium.restart()
+    assert await store.push_configs() == [push("c", "u", extended=True)]
+    assert await store.push_failures("t") == []
     await medium.close()
 
 

@@ -1,5 +1,5 @@
-"""A database that revision a630f4a has written (tests/databases) is read as that revision read it,
-and what this version writes is a database of the same schema, so that an earlier one reads it."""
+"""A database that revision a630f4a has written (tests/databases) is read as that revision read it.
+Afterwards it has the same schema as a new one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bridge.adapter.input import AdapterInput
 from bridge.store.database import open_database
 from bridge.store.handle import TaskHandles
 from bridge.store.protocol import KnownMessage, MessageKey, Retention, TaskQuery
+from bridge.store.push import PushConfig, PushSaved
 from bridge.store.serialization import load, micros, moment
 from bridge.store.sqlite import MIGRATIONS, SqliteStore
 from bridge.task.events import Done, Question
@@ -103,24 +104,31 @@ async def test_tasks_are_read_with_their_content_and_go_on(state: Path) -> None:
         assert head and head.state is TaskState.COMPLETED
 
 
-async def test_what_this_version_writes_has_the_schema_of_earlier_ones(
+async def test_an_earlier_database_gets_the_schema_of_a_new_one(
     state: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Version 4 is the one of the last revision that had no `store/protocol.py`."""
+    """Version 5 added the tables of push notifications. What was there stays."""
     new = tmp_path_factory.mktemp("new")
     store = SqliteStore(new / "state" / "tasks.db")
     await store.open()
     tasks = TaskHandles(AGENT, store)
     happen(tasks, begin(tasks, "t"), Done())
     await store.close()
-    open_database(state / "state" / "tasks.db", MIGRATIONS).close()
+    with contextlib.closing(open_database(state / "state" / "tasks.db", MIGRATIONS[:4])) as four:
+        assert four.execute("PRAGMA user_version").fetchall() == [(4,)]
+    async with sqlite(state) as store:
+        assert (await store.list(TaskQuery(agents=(AGENT,)))).total == 9
+        config = PushConfig("ask", "c", "https://a.example", "1.0")
+        store.append([PushSaved(config)], fence=None)
+    async with sqlite(state) as store:
+        assert await store.push_configs() == [config]
     assert _schema(new) == _schema(state)
-    assert _schema(new)[-1] == (4,)
+    assert _schema(new)[-1] == (5,)
     with contextlib.closing(sqlite3.connect(new / "state" / "tasks.db")) as database:
         ((kind,),) = database.execute(
             "SELECT json_extract(CAST(events AS TEXT), '$[#-1][0]') FROM event"
         )
-        assert kind == "Done"  # by which an earlier version knows that the task has ended
+        assert kind == "Done"  # the start reads from it that the task has ended
 
 
 def _schema(of: Path) -> list[tuple[object, ...]]:

@@ -10,8 +10,8 @@ from typing import Literal
 import orjson
 import pytest
 
-from bridge.push.configs import PushConfig
 from bridge.store.event_log import Entry
+from bridge.store.push import PushConfig
 from bridge.task.events import Question, ToolCall
 from bridge.task.state import Task
 from bridge.transports.operation import encode_notification
@@ -77,8 +77,10 @@ def test_a_push_notification_is_like_the_stream_of_who_wanted_it(
     task = Task("t", "c", NOW)
     task.apply(ToolCall("c-1", "Bash", {}), NOW)
     (update,) = task.apply(Question("q", "text", "What?"), NOW)
-    config = PushConfig("p", "t", "https://example.org", None, None, None, version, extended)
-    sent = orjson.loads(encode_notification(config, task, Entry(1, update)) or b"")
+    config = PushConfig("t", "p", "https://example.org", version, extended=extended)
+    media_type, body = encode_notification(config, task, Entry(1, update)) or ("", b"")
+    assert media_type == ("application/a2a+json" if version == "1.0" else "application/json")
+    sent = orjson.loads(body)
     message = status_message(sent)
     assert bool(data(message["parts"])) is extended
     assert facts(sent)["questionId"] == "q"

@@ -3,6 +3,7 @@ How deliveries fail and are repeated is in test_push.py."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -535,6 +536,33 @@ async def test_a_direct_reply_is_told_as_the_message_that_it_is(
         reply = await client.send("reply hi", Configs(client).in_send(receiver.url))
         await receiver.got(1)
     assert told(receiver) == [{"message": reply} if version == "1.0" else reply]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_direct_reply_is_removed_after_its_delivery(server: Server, streams: bool) -> None:
+    client, receiver = server.client(), Receiver()
+    receiver.behaviours = [receiver.stall]
+
+    async def listed() -> int:
+        found: int = (await client.call("ListTasks", {"contextId": context}))["totalSize"]
+        return found
+
+    async with receiving(receiver):
+        config, context = Configs(client).in_send(receiver.url), f"reply-{streams}"
+        if streams:
+            message = client.message("reply hi", contextId=context)
+            params = {"message": message, "configuration": config}
+            async with client._items("SendStreamingMessage", params) as items:
+                assert [list(item) async for item in items] == [["message"]]
+        else:
+            await client.send("reply hi", config, contextId=context)
+        await receiver.got(1)
+        assert await listed() == 1
+        receiver.over.set()
+        async with asyncio.timeout(10):
+            while await listed():  # noqa: ASYNC110 - no event shows it to clients
+                await asyncio.sleep(0.01)
+    assert len(receiver.requests) == 1
 
 
 async def test_an_answer_with_one_config_too_many_is_not_taken(
