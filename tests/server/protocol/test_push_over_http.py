@@ -565,6 +565,30 @@ async def test_a_direct_reply_is_removed_after_its_delivery(server: Server, stre
     assert len(receiver.requests) == 1
 
 
+async def test_the_retention_keeps_a_task_until_its_delivery(workspace: Path) -> None:
+    receiver = Receiver()
+    receiver.behaviours = [receiver.stall]
+    async with serving(workspace, bridge_max_tasks=1) as server, receiving(receiver):
+        client = server.client()
+
+        async def listed(*expected: Json) -> None:
+            names = {task["id"] for task in expected}
+            async with asyncio.timeout(10):
+                while {  # noqa: ASYNC110
+                    t["id"] for t in (await client.call("ListTasks", {}))["tasks"]
+                } != names:
+                    await asyncio.sleep(0.01)
+
+        kept = await client.send("done", Configs(client).in_send(receiver.url))
+        await receiver.got(1)
+        _, last = [await client.send("done") for _ in range(2)]
+        await listed(kept, last)
+        receiver.over.set()
+        await until_the_end(server, receiver)
+        new = await client.send("done")
+        await listed(new)
+
+
 async def test_an_answer_with_one_config_too_many_is_not_taken(
     client: Client, configs: Configs
 ) -> None:
