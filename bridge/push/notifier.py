@@ -156,7 +156,7 @@ class Push:
             try:
                 # First stop the attempt at the old address: its failure must not count.
                 await self._halt([key])
-                await self._commit(PushSaved(config), lambda: self._begin(key, handle))
+                await self._commit([PushSaved(config)], lambda: self._begin(key, handle))
             finally:
                 self._begin(key, handle)
         return config
@@ -169,7 +169,7 @@ class Push:
     async def delete(self, task_id: str, config_id: str) -> None:
         """Delete a config with its undelivered notifications. The config need not exist."""
         async with self._changing:
-            await self._commit(PushRemoved(task_id, config_id))
+            await self._commit([PushRemoved(task_id, config_id)])
             await self._halt([(task_id, config_id)])
         self._leave(task_id)
 
@@ -269,9 +269,9 @@ class Push:
         elif error:
             due = _now() + int(SECOND * self._policy.pause(attempts, self._random))
             number -= 1
-            await self._commit(PushAdvanced(config.task_id, config.id, number, attempts, due))
+            await self._commit([PushAdvanced(config.task_id, config.id, number, attempts, due)])
         else:
-            await self._commit(PushAdvanced(config.task_id, config.id, number))
+            await self._commit([PushAdvanced(config.task_id, config.id, number)])
         return number
 
     async def _post(
@@ -294,12 +294,14 @@ class Push:
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
         log.warning("notification %s is a dead letter: %s", _name(config, number), error)
-        await self._commit(
-            PushFailed(config.task_id, config.id, number, attempts, error, time=_now())
-        )
+        names = (config.task_id, config.id, number)
+        failed = PushFailed(*names, attempts, error, time=_now())
+        await self._commit([failed, PushAdvanced(*names)])
 
-    async def _commit(self, change: PushChange, then: Callable[[], None] | None = None) -> None:
-        """Append the change, and wait for its commit. `then` is called even if the wait ends
+    async def _commit(
+        self, changes: Sequence[PushChange], then: Callable[[], None] | None = None
+    ) -> None:
+        """Append the changes, and wait for their commit. `then` is called even if the wait ends
         early."""
         committed = asyncio.Event()
 
@@ -308,7 +310,7 @@ class Push:
             if then:
                 then()
 
-        self._store.append([change], fence=None, then=done)
+        self._store.append(changes, fence=None, then=done)
         await committed.wait()
 
 

@@ -34,14 +34,7 @@ from bridge.store.protocol import (
     TaskRemoved,
     UnfinishedTask,
 )
-from bridge.store.push import (
-    PushAdvanced,
-    PushChange,
-    PushConfig,
-    PushFailed,
-    PushRemoved,
-    PushSaved,
-)
+from bridge.store.push import PushAdvanced, PushConfig, PushRemoved, PushSaved
 from bridge.store.retention import expired
 from bridge.task.state import TaskState
 
@@ -156,28 +149,23 @@ class Index:
                     self._know(name_of(change.key), change.task_id)
                 case TaskRemoved():
                     self._remove(change.task_id)
-                case PushSaved() | PushAdvanced() | PushFailed() | PushRemoved():
+                case PushSaved() | PushAdvanced() | PushRemoved():
                     self._change_push(change)
 
-    def _change_push(self, change: PushChange) -> None:
+    def _change_push(self, change: PushSaved | PushAdvanced | PushRemoved) -> None:
         match change:
-            case PushSaved(new) if new.task_id in self._tasks:
-                configs = self._push.setdefault(new.task_id, {})
-                if known := configs.get(new.id):
-                    new = replace(new, cursor=known.cursor, attempts=known.attempts)
-                configs[new.id] = new
-            case PushAdvanced():
-                self._advance(change)
-            case PushFailed(task_id, config_id, number):
-                self._advance(PushAdvanced(task_id, config_id, number))
-            case PushRemoved():
-                self._push.get(change.task_id, {}).pop(change.config_id, None)
-
-    def _advance(self, to: PushAdvanced) -> None:
-        configs = self._push.get(to.task_id, {})
-        known = configs.get(to.config_id)
-        if known and to.cursor >= known.cursor:
-            configs[known.id] = replace(known, cursor=to.cursor, attempts=to.attempts, due=to.due)
+            case PushSaved(config) if config.task_id in self._tasks:
+                configs = self._push.setdefault(config.task_id, {})
+                if known := configs.get(config.id):
+                    config = replace(config, cursor=known.cursor, attempts=known.attempts)
+                configs[config.id] = config
+            case PushAdvanced(task_id, config_id, cursor, attempts, due):
+                known = self._push.get(task_id, {}).get(config_id)
+                if known and cursor >= known.cursor:
+                    new = replace(known, cursor=cursor, attempts=attempts, due=due)
+                    self._push[task_id][config_id] = new
+            case PushRemoved(task_id, config_id):
+                self._push.get(task_id, {}).pop(config_id, None)
 
     def _add(self, batch: EventBatch) -> None:
         task = self._tasks.get(batch.task_id)

@@ -46,8 +46,8 @@ class PushAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class PushFailed:
-    """A dead letter: the notification of update `number` gets no further attempt. Also advances the
-    cursor to it. `error`: the class of the last failure."""
+    """A dead letter: the notification of update `number` gets no further attempt. `error`: the
+    class of the last failure."""
 
     task_id: str
     config_id: str

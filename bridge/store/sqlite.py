@@ -238,10 +238,7 @@ class SqliteStore(Index):
                 return [(_ADVANCED, (*position, row, config_id, cursor))]
             case PushFailed(task_id, config_id, number) if row := self._rows.get(task_id):
                 facts = (number, change.attempts, change.error, change.time)
-                return [
-                    (_FAILED, (*facts, row, config_id)),
-                    (_ADVANCED, (number, 0, 0, row, config_id, number)),
-                ]
+                return [(_FAILED, (*facts, row, config_id))]
             case PushRemoved(task_id, config_id) if row := self._rows.get(task_id):
                 return [("DELETE FROM push WHERE task = ? AND id = ?", (row, config_id))]
         return ()

@@ -258,7 +258,7 @@ async def write_push(order: Order, acked: Acked) -> None:
         elif step == STEPS - 1:
             changes = [TaskRemoved(task_id(block - KEPT))]
         elif number % 2:
-            changes = [_failed(number)]
+            changes.append(_failed(number))
         store.append(changes, fence=None, then=pace.then(number))
         await pace(number)
 
