@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,22 +97,13 @@ def forbidden(address: str) -> bool:
     except ValueError:
         return True
     if isinstance(ip, IPv4Address):
-        return _closed_v4(ip)
-    if embedded := ip.ipv4_mapped:
-        return _closed_v4(embedded)
-    if ip in _NAT64:
-        return _closed_v4(_low_bits(ip))
-    if (int(ip) >> 32) & 0xFFFFFFFF in _ISATAP and _closed_v4(_low_bits(ip)):
+        return any(ip in network for network in _CLOSED_V4)
+    embedded = str(IPv4Address(int(ip) & 0xFFFFFFFF))
+    if ip.ipv4_mapped or ip in _NAT64:
+        return forbidden(embedded)
+    if (int(ip) >> 32) & 0xFFFFFFFF in _ISATAP and forbidden(embedded):
         return True
     return ip not in _OPEN_V6 or any(ip in network for network in _CLOSED_V6)
-
-
-def _closed_v4(ip: IPv4Address) -> bool:
-    return any(ip in network for network in _CLOSED_V4)
-
-
-def _low_bits(ip: IPv6Address) -> IPv4Address:
-    return IPv4Address(int(ip) & 0xFFFFFFFF)
 
 
 # --- urls --------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Index:
 
     def __init__(self) -> None:
         self._tasks: dict[str, IndexedTask] = {}
-        self._finished: dict[str, dict[str, dict[str, TaskHead]]] = {}  # by agent, then by owner
+        self._finished: dict[str, TaskHead] = {}  # in the order in which they ended
         self._messages: dict[Name, str] = {}
         self._accepted: dict[Name, str] = {}  # before their commit
         self._leases: dict[ContextKey, _Lease] = {}
@@ -176,13 +176,9 @@ class Index:
         if batch.state and batch.changed is not None:
             task.state, task.changed = batch.state, batch.changed
             if batch.state.terminal:
-                self._end(batch.task_id, task)
+                self._finished[batch.task_id] = task.head(batch.task_id)
         if batch.task_id in self._followers:
             self._followers.pop(batch.task_id).set()
-
-    def _end(self, task_id: str, task: IndexedTask) -> None:
-        owners = self._finished.setdefault(task.context.agent, {})
-        owners.setdefault(task.context.owner, {})[task_id] = task.head(task_id)
 
     def _know(self, name: Name, task_id: str) -> None:
         if self._accepted.get(name) == task_id:
@@ -200,11 +196,7 @@ class Index:
         for name in task.messages:
             if self._messages.get(name) == task_id:
                 del self._messages[name]
-        owners = self._finished.get(task.context.agent, {})
-        finished = owners.get(task.context.owner, {})
-        finished.pop(task_id, None)
-        if not finished:
-            owners.pop(task.context.owner, None)
+        self._finished.pop(task_id, None)
         if task_id in self._followers:
             self._followers.pop(task_id).set()
 
@@ -263,8 +255,10 @@ class Index:
         return KnownMessage(task_id) if task_id else None
 
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
-        owners = self._finished.get(retention.agent, {})
-        finished = {owner: list(heads.values()) for owner, heads in owners.items()}
+        finished: dict[str, list[TaskHead]] = {}
+        for head in self._finished.values():
+            if head.context.agent == retention.agent:
+                finished.setdefault(head.context.owner, []).append(head)
         undelivered = {
             task_id
             for task_id, configs in self._push.items()

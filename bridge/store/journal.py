@@ -215,9 +215,9 @@ class Journal:
     # --- when it cannot be written -------------------------------------------------------------
 
     def _recover(self, group: _Group, error: BaseException | None = None) -> None:
-        self._recovery = asyncio.create_task(self._insist(group, error))
+        self._recovery = asyncio.create_task(self._retry(group, error))
 
-    async def _insist(self, group: _Group, error: BaseException | None) -> None:
+    async def _retry(self, group: _Group, error: BaseException | None) -> None:
         """Commit `group`, with retries until it succeeds. `error`: of the last attempt."""
         pause = RETRY_FIRST
         while True:

@@ -302,7 +302,7 @@ class SqliteStore(Index):
             if task.state.terminal:
                 ended.append(task_id)
         for task_id in sorted(ended, key=lambda one: self._tasks[one].changed):
-            self._end(task_id, self._tasks[task_id])
+            self._finished[task_id] = self._tasks[task_id].head(task_id)
         for agent, name, digest, task_id in await self._journal.read(_TAKEN):
             self._know((agent, name, digest), task_id)
         for values in await self._journal.read(_PUSHES):
