@@ -110,6 +110,7 @@ async def open_state(
     async with contextlib.AsyncExitStack() as unused:
         unused.push_async_callback(store.close)
         try:
+            _retire_push(folder / "push" / "push.db")
             attended = await asyncio.to_thread(attend, str(folder)) if LAUNCHES else None
         except OSError as error:
             raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
@@ -136,7 +137,6 @@ async def _open_store(folder: Path) -> SqliteStore:
         text = "the task database is damaged and was renamed"
         log.error(text, extra={"file": new, "error": cause})
         await store.open()
-    _retire_push(folder / "push" / "push.db")
     return store
 
 
