@@ -7,6 +7,7 @@ import gzip
 import os
 import resource
 import signal
+import sqlite3
 import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,7 +28,7 @@ from bridge.push.notifier import Push, RetryPolicy
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import Retention, Store, TaskHead, TaskRemoved
+from bridge.store.protocol import EventBatch, Retention, Store, TaskHead, TaskRemoved
 from bridge.store.push import PushConfig
 from bridge.store.serialization import micros
 from bridge.store.sqlite import SqliteStore
@@ -163,9 +164,9 @@ class Bench(Push):
 
 
 @asynccontextmanager
-async def pushing(place: Path | None = None, **options: Any) -> AsyncIterator[Bench]:
-    """With a store in memory, or in the folder `place`."""
-    store = SqliteStore(place / "tasks.db") if place else MemoryStore()
+async def pushing(place: Path | MemoryStore | None = None, **options: Any) -> AsyncIterator[Bench]:
+    """With this store, one in the folder `place`, or a new one in memory."""
+    store = SqliteStore(place / "tasks.db") if isinstance(place, Path) else place or MemoryStore()
     await store.open()
     push = Bench(store, **options)
     await push.tasks.restore()
@@ -328,6 +329,30 @@ async def test_updates_that_left_the_memory_are_read_from_the_store(directory: P
         happen(push.tasks, record, Done())
         await drained(push)
         assert list(dict.fromkeys(late.bodies)) == bodies(range(1, record.log.last + 1))
+
+
+class Locked(MemoryStore):
+    """Another program has the database at the first reads."""
+
+    left = 2
+
+    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
+        if self.left:
+            self.left -= 1
+            raise sqlite3.OperationalError("database is locked")
+        return await super().read(task_id, after)
+
+
+async def test_a_store_that_cannot_be_read_now_is_read_again() -> None:
+    receiver, store = Receiver(), Locked()
+    async with receiving(receiver), pushing(store) as push:
+        record = push.task()
+        happen(push.tasks, record, *[Text("x" * 10_000)] * 5, Done())
+        assert record.log.kept(0) is None
+        await push.create(config(receiver), record, after=0)
+        last = record.log.last
+        assert await receiver.got(last) == bodies(range(1, last + 1))
+        assert store.left == 0
 
 
 async def test_a_config_holds_no_updates_in_memory(directory: Path) -> None:
