@@ -133,7 +133,7 @@ def _served(
 def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None) -> Agent:
     settings, adapter = agent.settings, agent.adapter
     return Agent(
-        sessions=_session_factory(agent, state, sandbox),
+        sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,
         attachments=_attachments(agent, state.files, sandbox),
         steers=adapter.steers,
@@ -152,9 +152,10 @@ def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
     )
 
 
-def _session_factory(
+def make_session_factory(
     agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
 ) -> SessionFactory:
+    """The factory of the agent's sessions."""
     settings = agent.settings
     operator = {"OPERATOR_TOKEN": state.operator.value} if state.operator else {}
     return SessionFactory(

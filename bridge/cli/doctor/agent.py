@@ -20,10 +20,9 @@ from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.cli.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
-from bridge.process.agent_process import AgentProcess, Hooks
-from bridge.process.line_splitter import LongLine
-from bridge.process.spawn import Start, libraries
-from bridge.sandbox.profile import Sandbox, launch_refusal
+from bridge.process.spawn import libraries
+from bridge.sandbox.profile import Sandbox
+from bridge.server.agents.cli_info import CommandResult, run_command
 from bridge.server.agents.configured import REPLAY, ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.settings.load import Loaded
@@ -31,7 +30,6 @@ from bridge.server.settings.root import Settings
 from bridge.server.settings.sections import CHILD_ENVIRONMENT
 from bridge.workspace.project_config import guards
 
-MAX_LINES = 5000  # of a CLI's help
 MAX_TEXT = 400  # characters of CLI output in a report
 
 
@@ -131,29 +129,14 @@ def _wrong(text: str) -> Check:
     return failed(SETTINGS, problem, step or "change this setting")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """The result of a command; `code` is None after a timeout."""
-
-    code: int | None
-    out: str
-    err: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.out}\n{self.err}"
-
-
 class _Examination:
     """The checks of the CLI of `agent`. After a fatal failure the later steps are skipped."""
 
     def __init__(self, agent: ConfiguredAgent, sandbox: Sandbox | None, within: Within) -> None:
         self._agent = agent
-        self._rules = sandbox.rules(agent.settings.agent.workspaces.default) if sandbox else None
-        self._environment = sandbox.variables() if sandbox else agent.config.env
+        self._sandbox = sandbox
         self._within = within
         self._cli_info = agent.adapter.cli_info
-        self._cwd = agent.settings.agent.workspaces.default
         self._secrets = dict(_secrets(agent.config.env))
         self._logged_in: bool | None = None  # None: unknown
 
@@ -166,19 +149,15 @@ class _Examination:
                 checks += await self._login()
                 talk = Talk(
                     self._agent,
+                    self._sandbox,
                     within=self._within,
                     shown=self.shown,
                     logged_in=self._logged_in,
-                    environment=self._environment,
-                    rules=self._rules,
                 )
                 checks += await talk.run(live)
         except LaunchError as error:
-            text, step = (
-                self.shown(str(error)),
-                self._cli_info.install or "repair or replace the program",
-            )
-            checks.append(failed("program", text, step))
+            step = self._cli_info.install or "repair or replace the program"
+            checks.append(failed("program", self.shown(str(error)), step))
         except Exception as error:  # an adapter of another package can raise anything
             text = self.shown(f"the adapter failed: {type(error).__name__}: {error}")
             checks.append(failed("adapter", text, "report it to the author of the adapter"))
@@ -191,30 +170,11 @@ class _Examination:
         text = " ".join(text.split())
         return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 2]} …"
 
-    async def _run(self, arguments: Sequence[str], within: float) -> _Ran:
+    async def _run(self, arguments: Sequence[str], within: float) -> CommandResult:
         """Raises LaunchError."""
-        argv = (self._agent.config.binary, *arguments)
-        lines: list[str] = []
-
-        def hear(batch: list[bytes | LongLine]) -> None:
-            for line in batch[: MAX_LINES - len(lines)]:
-                raw = line.head if isinstance(line, LongLine) else line
-                lines.append(raw.decode(errors="replace"))
-
-        start = Start(argv, self._environment, self._cwd, stdin=False, rules=self._rules)
-        process = await AgentProcess.spawn(start, Hooks(hear), line_limit=4096)
-        code = None
-        try:
-            code = await asyncio.wait_for(process.wait(), within)
-        except TimeoutError:
-            pass
-        finally:
-            await process.stop(grace=1.0)
-        err = process.stderr.decode(errors="replace")
-        problem = launch_refusal(code, err) if self._rules else None
-        if problem:
-            raise LaunchError(problem)
-        return _Ran(code, "\n".join(lines), err)
+        agent = self._agent
+        cwd = agent.settings.agent.workspaces.default
+        return await run_command(agent, self._sandbox, arguments, within=within, cwd=cwd)
 
     # --- program, flags, login -----------------------------------------------------------------
 
@@ -243,7 +203,7 @@ class _Examination:
         if ran.code is None:
             text = f"it printed no help within {self._within.help:g} s"
             return [failed("flags", text, f"run it yourself: {command}")]
-        missing = [flag for flag in flags if not _names(ran.text, flag)]
+        missing = [flag for flag in flags if not _names(f"{ran.out}\n{ran.err}", flag)]
         update = f"update it: {self._cli_info.install}"
         if missing:
             text = f"this version does not know {', '.join(missing)}"
@@ -252,13 +212,8 @@ class _Examination:
             known = ok("flags", f"this version has the command {words[0]}", missing=[])
             unknown = failed("flags", f"this version has no command {words[0]}", update)
             return [known if ran.code == 0 else unknown]
-        return [
-            ok(
-                "flags",
-                f"this version knows all {len(flags)} flags that the bridge uses",
-                missing=[],
-            )
-        ]
+        text = f"this version knows all {len(flags)} flags that the bridge uses"
+        return [ok("flags", text, missing=[])]
 
     async def _login(self) -> list[Check]:
         status = self._cli_info.status

@@ -10,21 +10,23 @@ import shlex
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bridge.adapter import Prompt, SessionStart
 from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.process.cgroup import Cgroup
 from bridge.process.procfs import marked
-from bridge.process.spawn import LAUNCHES
+from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.configured import ConfiguredAgent
-from bridge.server.settings.root import Settings
-from bridge.session.session import Limits, Session
+from bridge.server.assemble import make_session_factory
+from bridge.server.state_dir import State
+from bridge.session.factory import SessionFactory
+from bridge.session.redaction import NO_SECRETS
+from bridge.session.session import Session
 from bridge.task.events import (
-    ENDINGS,
     AgentEvent,
     Done,
     Failed,
@@ -52,62 +54,62 @@ class Within:
     prompt: float = 120.0
 
 
+class _NoHandshake(Exception):
+    pass
+
+
+class _Enough(Exception):
+    """The session has sent the event that ends a check."""
+
+
 class Talk:
     """A session with the CLI of one agent. `shown` redacts CLI output. `logged_in`: None if the
-    status is unknown. `environment`, `rules`: see Session."""
+    status is unknown."""
 
     def __init__(
         self,
         agent: ConfiguredAgent,
+        sandbox: Sandbox | None,
         *,
         within: Within,
         shown: Callable[[str], str],
         logged_in: bool | None,
-        environment: Mapping[str, str],
-        rules: Mapping[str, Any] | None,
     ) -> None:
         self._agent = agent
+        self._sandbox = sandbox
         self._within = within
         self._shown = shown
         self._logged_in = logged_in
-        self._environment = environment
-        self._rules = rules
         self._cli_info = agent.adapter.cli_info
-        self._cwd = agent.settings.agent.workspaces.default
         self._command = ""  # for a person to run
 
     async def run(self, live: bool) -> list[Check]:
         """The handshake and, if `live`, a prompt, in one process. Raises LaunchError."""
-        settings = self._agent.settings
-        marker = f"doctor-{uuid.uuid4().hex}"
-        start = SessionStart(self._cwd, str(uuid.uuid4()))
-        grace = settings.limits.stop_grace_ms / 1000
-        line = settings.limits.max_line_bytes
-        limits = Limits(turn=self._within.prompt, silence=0, line=line, term_grace=grace)
-        argv = self._agent.make(self._agent.config, start).launch().argv
-        self._command = f"(cd {shlex.quote(self._cwd)} && {shlex.join(argv)})"
-        adapter = self._agent.make(self._agent.config, start)
-        with _streams(settings) as spool:
-            session = Session(
-                adapter=adapter,
-                environment=self._environment,
-                limits=limits,
-                marker=marker,
-                spool=spool,
-                rules=self._rules,
-            )
+        cwd = self._agent.settings.agent.workspaces.default
+        with tempfile.TemporaryDirectory(prefix="coding-agent-bridge-") as folder:
+            session = self._sessions(Path(folder)).make(SessionStart(cwd, str(uuid.uuid4())))
+            argv = session.adapter.launch().argv
+            self._command = f"(cd {shlex.quote(cwd)} && {shlex.join(argv)})"
             checks = await self._hold(session, live)
-        left = marked(marker) | Cgroup(marker).pids()
+        left = marked(session.marker) | Cgroup(session.marker).pids()
         if left:
             pids = " ".join(map(str, sorted(left)))
             text = f"{len(left)} of its processes could not be killed"
             checks.append(failed("end", text, f"kill -9 {pids}"))
         return checks
 
+    def _sessions(self, folder: Path) -> SessionFactory:
+        """The sessions of the server, with their streams in `folder` and the limits of a check."""
+        durable = self._agent.settings.store.mode != "memory"
+        state = State(folder=folder if durable else None, markers="doctor-")
+        factory = make_session_factory(self._agent, state, self._sandbox)
+        limits = replace(factory.limits, turn=self._within.prompt, silence=0, start=0, group={})
+        return replace(factory, limits=limits, secrets=NO_SECRETS)  # `shown` names the secrets
+
     async def _hold(self, session: Session, live: bool) -> list[Check]:
         begun = time.monotonic()
         await session.open()
-        session.pause(True)  # until the listener is ready
+        session.pause(True)  # until _listen()
         try:
             checks = await self._handshake(session, live)
             if checks[0].status == "ok" and self._agent.adapter.can_prewarm:
@@ -121,25 +123,25 @@ class Talk:
 
     async def _handshake(self, session: Session, live: bool) -> list[Check]:
         begun = time.monotonic()
-        listener = _Listener((Started, Failed))
 
         def begin() -> None:
             if not session.greet():
-                listener.end(None)
+                raise _NoHandshake
 
-        heard = await listener.listen(session, begin, self._within.handshake)
-        seconds = round(time.monotonic() - begun, 2)
-        checks: list[Check] = []
-        match heard:
-            case Started():
-                checks.append(_ready(heard, seconds))
-            case Failed():
-                checks.append(self._refused("handshake", heard))
-            case None:
-                text = "skipped (needs a prompt)" + ("" if live else "; run with --live")
-                checks.append(note("handshake", text))
-            case _:
-                checks.append(self._late(self._within.handshake, listener))
+        try:
+            heard, _ = await _listen(session, begin, (Started, Failed), self._within.handshake)
+        except _NoHandshake:
+            text = "skipped (needs a prompt)" + ("" if live else "; run with --live")
+            checks = [note("handshake", text)]
+        else:
+            seconds = round(time.monotonic() - begun, 2)
+            match next((one for one in heard if isinstance(one, Started | Failed)), None):
+                case Started() as started:
+                    checks = [_ready(started, seconds)]
+                case Failed() as why:
+                    checks = [self._refused("handshake", why)]
+                case _:
+                    checks = [self._late(heard)]
         if self._cli_info.login and not (self._cli_info.status or checks[0].failed or live):
             checks.append(note("login", "not checked (needs a prompt); run with --live"))
         return checks
@@ -154,23 +156,20 @@ class Talk:
 
     async def _prompt(self, session: Session) -> Check:
         begun = time.monotonic()
-        listener = _Listener((*ENDINGS, Question))
         message = Message("doctor", Role.USER, (TextPart(PROMPT),), "doctor", "doctor")
-        prompt = Prompt.of(message)
-        end = await listener.listen(
-            session, lambda: session.prompt(prompt), self._within.prompt + 5.0
-        )
-        seconds = round(time.monotonic() - begun, 2)
+        within = self._within.prompt + 5.0  # the session itself has the limit of the prompt
+        begin = partial(session.prompt, Prompt.of(message))
+        heard, first = await _listen(session, begin, (Question,), within)
+        seconds, end = round(time.monotonic() - begun, 2), heard[-1] if heard else None
         if isinstance(end, Failed):
             return self._refused("prompt", end)
         if not isinstance(end, Done | Reply):
             asked = isinstance(end, Question)
             text = "it asked a question" if asked else f"no answer within {seconds:g} s"
             return failed("prompt", text, f"run it yourself with a prompt: {self._command}")
-        first = round((listener.first or begun) - begun, 2)
-        used = listener.usage
+        usage = _usage(next((one for one in reversed(heard) if isinstance(one, Usage)), Usage()))
+        first = round(first - begun, 2)
         facts = {"state": "completed", "seconds": seconds, "firstEventSeconds": first}
-        usage = _usage(used) if used else {}
         words = "".join(f", {count} {name}" for name, count in usage.items())
         text = f"completed in {seconds:g} s, first event after {first:g} s{words}"
         return ok("prompt", text, **facts, usage=usage)
@@ -191,66 +190,39 @@ class Talk:
                 return f"update it: {self._cli_info.install}"
         return f"run it yourself: {self._command}"
 
-    def _late(self, within: float, listener: _Listener) -> Check:
-        text = f"no answer within {within:g} s"
-        if listener.words:
-            text += f"; its last line: {listener.words[-1]}"
+    def _late(self, heard: Sequence[object]) -> Check:
+        text = f"no answer within {self._within.handshake:g} s"
+        words = [one.text for one in heard if isinstance(one, Status)]
+        if words:  # lines outside of the protocol of the CLI
+            text += f"; its last line: {words[-1]}"
         step = f"it may wait for an input; run it yourself: {self._command}"
         return failed("handshake", self._shown(text), step, reason="timeout")
 
 
-@contextlib.contextmanager
-def _streams(settings: Settings) -> Iterator[Path | None]:
-    """The folder for the CLI's streams, as in a served task; None: anonymous pipes."""
-    if settings.store.mode == "memory" or not LAUNCHES:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="coding-agent-bridge-") as folder:
-        yield Path(folder) / "session"
+async def _listen(
+    session: Session, begin: Callable[[], object], last: tuple[type, ...], within: float
+) -> tuple[list[AgentEvent | TimedOut], float]:
+    """The events of a turn up to one of the kinds `last`, at most for `within` seconds; and the
+    time of the first event."""
+    heard: list[AgentEvent | TimedOut] = []
+    first = 0.0
 
-
-class _Listener:
-    """Waits for the first event of `kinds` in a session."""
-
-    def __init__(self, kinds: tuple[type, ...]) -> None:
-        self._kinds = kinds
-        self._heard: asyncio.Future[AgentEvent | TimedOut | None]
-        self._heard = asyncio.get_running_loop().create_future()
-        self.first: float | None = None  # time of the first event
-        self.usage: Usage | None = None
-        self.words: list[str] = []  # lines outside of the protocol of the CLI
-
-    def end(self, event: AgentEvent | TimedOut | None) -> None:
-        if not self._heard.done():
-            self._heard.set_result(event)
-
-    def _hear(self, events: list[AgentEvent | TimedOut]) -> None:
-        self.first = self.first or time.monotonic()
+    def hear(events: list[AgentEvent | TimedOut]) -> None:
+        nonlocal first
+        first = first or time.monotonic()
         for event in events:
-            match event:
-                case Usage():
-                    self.usage = event
-                case Status(text):
-                    self.words.append(text)
-            if isinstance(event, self._kinds):
-                self.end(event)
+            heard.append(event)
+            if isinstance(event, last):
+                raise _Enough
 
-    async def listen(
-        self, session: Session, begin: Callable[[], object], within: float
-    ) -> AgentEvent | TimedOut | None:
-        """Returns an event of `kinds`, the argument of end(), or TimedOut after `within` s."""
+    def start() -> None:
+        begin()
+        session.pause(False)
 
-        def start() -> None:
-            begin()
-            session.pause(False)
-
-        turn = asyncio.ensure_future(session.run(start, self._hear))
-        try:
-            done, _ = await asyncio.wait([self._heard], timeout=within)
-        finally:
-            turn.cancel()
-            await asyncio.wait([turn])
-        return self._heard.result() if done else TimedOut("")
+    with contextlib.suppress(_Enough, TimeoutError):
+        async with asyncio.timeout(within):
+            await session.run(start, hear)
+    return heard, first
 
 
 def memory(pids: Iterable[int]) -> int:

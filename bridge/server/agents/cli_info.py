@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from bridge.errors import LaunchError
 from bridge.process.agent_process import AgentProcess, Hooks
@@ -19,21 +20,66 @@ log = logging.getLogger(__name__)
 
 VERSION_TIMEOUT = 5.0  # seconds for a CLI to print its version
 LOGIN_TIMEOUT = 15.0  # seconds for its login status; the start of the server does not wait for it
+MAX_LINES, MAX_LINE = 5000, 4096  # of the output of a command; bytes of a line
+MAX_VERSION = 200  # characters
 NOT_LOGGED_IN = "is not logged in; tasks will fail"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The result of a command; `code` is None after a timeout."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+async def run_command(
+    agent: ConfiguredAgent,
+    sandbox: Sandbox | None,
+    arguments: Sequence[str],
+    *,
+    within: float,
+    cwd: str | None = None,
+) -> CommandResult:
+    """Run the CLI with these arguments as its sessions are run, at most for `within` seconds, in a
+    folder of its own or in `cwd`. Raises LaunchError if it cannot be started."""
+    cwd = cwd or (sandbox.temporary_folder() if sandbox else os.getcwd())
+    rules = sandbox.rules(cwd) if sandbox else None
+    environment = sandbox.variables() if sandbox else agent.config.env
+    lines: list[str] = []
+
+    def hear(batch: list[bytes | LongLine]) -> None:
+        for line in batch[: MAX_LINES - len(lines)]:
+            raw = line.head if isinstance(line, LongLine) else line
+            lines.append(raw.decode(errors="replace"))
+
+    start = Start((agent.config.binary, *arguments), environment, cwd, stdin=False, rules=rules)
+    process = await AgentProcess.spawn(start, Hooks(hear), line_limit=MAX_LINE)
+    code = None
+    try:
+        code = await asyncio.wait_for(process.wait(), within)
+    except TimeoutError:
+        pass
+    finally:
+        await process.stop(grace=1.0)
+    err = process.stderr.decode(errors="replace")
+    problem = launch_refusal(code, err) if sandbox else None
+    if problem:
+        raise LaunchError(problem)
+    return CommandResult(code, "\n".join(lines), err)
 
 
 async def version_of(agent: ConfiguredAgent, sandbox: Sandbox | None) -> str:
     """The first line that the CLI prints for --version; "" after a failure or timeout."""
     if not agent.adapter.binary:
         return ""
-    printed: list[bytes | LongLine] = []
     try:
-        hooks = Hooks(printed.extend)
-        await _run(agent, sandbox, ["--version"], hooks=hooks, timeout=VERSION_TIMEOUT)
-    except (LaunchError, TimeoutError):
-        pass
-    first = printed[0] if printed else b""
-    return one_line(first.decode(errors="replace")) if isinstance(first, bytes) else ""
+        ran = await run_command(agent, sandbox, ["--version"], within=VERSION_TIMEOUT)
+    except LaunchError:
+        return ""
+    first = one_line(ran.out.partition("\n")[0])
+    return first if len(first) <= MAX_VERSION else ""
 
 
 async def check_logins(
@@ -57,30 +103,7 @@ async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool
     if not status:
         return True
     try:
-        hooks = Hooks(lambda batch: None)
-        code, stderr = await _run(agent, sandbox, status, hooks=hooks, timeout=LOGIN_TIMEOUT)
-    except (LaunchError, TimeoutError):
+        ran = await run_command(agent, sandbox, status, within=LOGIN_TIMEOUT)
+    except LaunchError:
         return True
-    return code == 0 or (sandbox is not None and launch_refusal(code, stderr) is not None)
-
-
-async def _run(
-    agent: ConfiguredAgent,
-    sandbox: Sandbox | None,
-    arguments: Sequence[str],
-    *,
-    hooks: Hooks,
-    timeout: float,
-) -> tuple[int, str]:
-    """The exit status and stderr. Raises LaunchError, and TimeoutError after `timeout` seconds."""
-    cwd = sandbox.temporary_folder() if sandbox else os.getcwd()
-    rules = sandbox.rules(cwd) if sandbox else None
-    environment = sandbox.variables() if sandbox else agent.config.env
-    argv = (agent.config.binary, *arguments)
-    start = Start(argv, environment, cwd, stdin=False, rules=rules)
-    process = await AgentProcess.spawn(start, hooks, line_limit=200)
-    try:
-        code = await asyncio.wait_for(process.wait(), timeout)
-    finally:
-        await process.stop()
-    return code, process.stderr.decode(errors="replace")
+    return ran.code in (0, None)
