@@ -35,6 +35,7 @@ a file that appears after the start, outside the named folders, has the rules of
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -140,7 +141,8 @@ def checked(given: Any) -> dict[str, Any]:
     _check_identity(rules)
     if rules["profile"] in ("landlock", "bwrap"):
         _check_kernel(rules)
-    if rules["profile"] == "bwrap" and not _on_path("bwrap"):
+    programs = (os.path.join(path, "bwrap") for path in os.get_exec_path())
+    if rules["profile"] == "bwrap" and not any(os.access(one, os.X_OK) for one in programs):
         raise ConfineError("bwrap was not found: install bubblewrap, or choose another profile")
     if rules["profile"] == "external" and not rules["wrapper"]:
         raise ConfineError("the profile external needs a wrapper: a command in front of the CLI")
@@ -188,10 +190,6 @@ def _check_kernel(rules: Rules) -> None:
         raise ConfineError(f"no filter for system calls on {machine}: choose another profile")
 
 
-def _on_path(program: str) -> bool:
-    return any(os.access(os.path.join(path, program), os.X_OK) for path in os.get_exec_path())
-
-
 # --- enforcement ---------------------------------------------------------------------------------
 
 
@@ -236,7 +234,7 @@ def enforce(rules: Rules) -> None:
                 os.close(landlock.open_path(path, rules["same"]))
     if rules["profile"] in ("landlock", "bwrap"):
         ruleset = landlock.ruleset(rules)
-        kernel.forbid_new_privileges()
+        kernel.prctl(kernel.SET_NO_NEW_PRIVS, 1, ctypes.c_ulong(0))
         if rules["profile"] == "landlock":  # bwrap needs its capabilities and drops them itself
             kernel.drop_capabilities(rules["capabilities"])
         ruleset.enforce()

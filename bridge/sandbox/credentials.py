@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from bridge.sandbox.homes import resolve
+from bridge.sandbox.landlock import is_inside
 
 _CONFIG = "${XDG_CONFIG_HOME:-~/.config}"
 _DATA = "${XDG_DATA_HOME:-~/.local/share}"
@@ -70,7 +71,7 @@ def hidden(environment: Mapping[str, str], reads: Iterable[str]) -> tuple[str, .
 
     def shut(written: str) -> bool:
         path = resolve(written, environment)
-        return not any(path == one or path.startswith(f"{one}/") for one in open_)
+        return not any(is_inside(path, one) for one in open_)
 
     return tuple(filter(shut, HIDDEN))
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bridge.sandbox.landlock import is_inside
+
 DENIED = re.compile(
     r"\bE(?:ACCES|PERM|ROFS)\b|permission denied|operation not permitted|read-only file system",
     re.IGNORECASE,
@@ -59,8 +61,7 @@ def _named(text: str) -> Iterator[str]:
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:
     real = os.path.realpath(path)
-    roots = [os.path.realpath(one) for one in folders]
-    return any(os.path.commonpath((root, real)) == root for root in roots)
+    return any(is_inside(real, os.path.realpath(one)) for one in folders)
 
 
 def _could_write(path: str) -> bool:

@@ -18,11 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.files.folders import open_to_owner
+from bridge.files.folders import FOLDER, NEW_FILE, open_to_owner
 from bridge.files.home import Home, Index
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
@@ -217,7 +215,11 @@ def _opened(
     fd = os.open(root, FOLDER & ~os.O_NOFOLLOW)
     try:
         for name in folders:
-            made = make and _make_inner(name, fd)
+            made = False
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                    made = True
             inner = os.open(name, FOLDER, dir_fd=fd)
             os.close(fd)
             fd = inner
@@ -226,12 +228,3 @@ def _opened(
         yield fd
     finally:
         os.close(fd)
-
-
-def _make_inner(name: str, parent: int) -> bool:
-    """Whether it was missing."""
-    try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-    except FileExistsError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-_SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
+SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
 
 
 class ConfineError(Exception):
@@ -30,10 +30,6 @@ def prctl(option: int, value: int, pointer: Any = 0) -> None:
     """prctl(2). Raises ConfineError."""
     zero = ctypes.c_ulong(0)
     done(f"prctl {option}", LIBC.prctl(option, ctypes.c_ulong(value), pointer, zero, zero))
-
-
-def forbid_new_privileges() -> None:
-    prctl(_SET_NO_NEW_PRIVS, 1, ctypes.c_ulong(0))
 
 
 def drop_capabilities(kept: Sequence[int]) -> None:

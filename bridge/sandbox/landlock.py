@@ -68,13 +68,10 @@ class Ruleset:
             return  # a user that cannot reach the path now cannot read it later
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _OF_FILES
-        self._add(1, struct.pack("=Qi", rights & self._handled, fd), path)
+        self.add(1, struct.pack("=Qi", rights & self._handled, fd), path)
         os.close(fd)
 
-    def allow_port(self, port: int, right: int) -> None:
-        self._add(2, struct.pack("QQ", right, port), f"port {port}")
-
-    def _add(self, kind: int, rule: bytes, what: str) -> None:
+    def add(self, kind: int, rule: bytes, what: str) -> None:
         added = LIBC.syscall(ctypes.c_long(_ADD_RULE), self._fd, kind, rule, 0)
         done(f"no rule for {what}", added)
 
@@ -97,7 +94,7 @@ def ruleset(rules: Mapping[str, Any]) -> Ruleset:
     )
     for ports, right in ((connect, _CONNECT), (bind, _BIND)):
         for port in ports or ():
-            made.allow_port(port, right)
+            made.add(2, struct.pack("QQ", right, port), f"port {port}")
     if files:
         for path in DEVICES:
             made.allow_path(path, _USE)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bridge.errors import ConfigurationError
+from bridge.sandbox.landlock import is_inside
 
 MOST_LINKS = 40  # in one path, as in the kernel
 LARGEST_SECRET = 64 * 1024  # bytes of a file
@@ -31,36 +32,32 @@ def reachable(path: str, writable: Iterable[str]) -> str | None:
     """The first of the paths `writable` by which an agent that may write there could change what
     `path` leads to; None if there is none."""
     real = [os.path.realpath(one) for one in writable]
-    for place in _places(path):
-        for one in real:
-            if os.path.commonpath((one, place)) == one:
-                return one
-    return None
+    places = (folder for folder, _ in walk(os.path.expanduser(path)))
+    return next((one for place in places for one in real if is_inside(place, one)), None)
 
 
-def _places(path: str) -> Iterator[str]:
-    """The real folders in which a name of `path` is looked up, and its target."""
-    left, at, links = os.path.abspath(os.path.expanduser(path)).split("/")[::-1], "/", 0
-    while left:
+def walk(path: str) -> Iterator[tuple[str, str]]:
+    """The real folders in which a name of `path` is looked up, each with the symbolic link that is
+    followed there, or ""; at last its target."""
+    left, at, links = os.path.abspath(path).split("/")[::-1], "/", 0
+    while left and links <= MOST_LINKS:
         name = left.pop()
-        if name in ("", "."):
-            continue
         if name == "..":
             at = os.path.dirname(at)
-            continue
-        yield at
-        step = os.path.join(at, name)
-        try:
-            target = os.readlink(step)
-        except OSError:  # no link, or nothing yet
-            at = step
-            continue
-        links += 1
-        if links > MOST_LINKS:
-            return
-        at = "/" if target.startswith("/") else at
-        left += target.split("/")[::-1]
-    yield at
+        elif name not in ("", "."):
+            step = os.path.join(at, name)
+            try:
+                target = os.readlink(step)
+            except OSError:  # no link, or nothing yet
+                yield at, ""
+                at = step
+                continue
+            yield at, step
+            links += 1
+            at = "/" if target.startswith("/") else at
+            left += target.split("/")[::-1]
+    if not left:
+        yield at, ""
 
 
 def refuse_reachable(files: Iterable[OwnFile], writable: Mapping[str, str]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
+from bridge.sandbox.landlock import is_inside
+from bridge.sandbox.own_files import walk
 
 SHEBANG = 256  # bytes, as the kernel reads
 PACKAGES = ("site-packages", "dist-packages")
@@ -46,7 +48,7 @@ def check(
         *(one for name in helpers for one in _searched(name, own)),
     ):
         for folder, setting in writable.items():
-            if _below(path, folder) or (whole and _below(folder, path)):
+            if is_inside(path, folder) or (whole and is_inside(folder, path)):
                 raise ConfigurationError(
                     f"{setting} lets agents write in {folder}, and {what} is there: {path}. An "
                     "agent could change a program outside of its sandbox. Choose another "
@@ -62,33 +64,14 @@ def check_links(named: Mapping[str, str], writable: Iterable[str]) -> None:
     """
     for path, setting in named.items():
         real = os.path.realpath(path)
-        for link in _passed(path):
+        for link in filter(None, (link for _, link in walk(path))):
             for folder in writable:
-                if link != folder and _below(link, folder) and not _below(real, folder):
+                if link != folder and is_inside(link, folder) and not is_inside(real, folder):
                     raise ConfigurationError(
                         f"{setting}: {path} leads through the symbolic link {link}, which agents "
                         f"that work in {folder} can change, to {real}. Name that instead, or "
                         "remove the link."
                     )
-
-
-def _passed(path: str) -> Iterator[str]:
-    """The real places of all symbolic links through which a path leads."""
-    done, left = "/", os.path.abspath(path).strip("/").split("/")
-    followed = 0
-    while left and followed < 40:  # as many as the kernel follows
-        name = left.pop(0)
-        place = os.path.join(done, name)
-        if name == "..":
-            done = os.path.dirname(done)
-        elif os.path.islink(place):
-            yield place
-            followed += 1
-            target = os.readlink(place)
-            done = "/" if target.startswith("/") else done
-            left = [one for one in target.split("/") if one not in ("", ".")] + left
-        else:
-            done = place
 
 
 Place = tuple[str, str, bool]
@@ -177,7 +160,3 @@ def _shebang(path: str) -> list[str]:
     except OSError:
         return []
     return os.fsdecode(first[2:]).split() if first.startswith(b"#!") else []
-
-
-def _below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
