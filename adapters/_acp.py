@@ -16,6 +16,7 @@ from bridge.adapter import (
     Prompt,
     SessionStart,
     as_text,
+    explain_exit,
 )
 from bridge.adapter.fields import Json, Said, as_string, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError
@@ -98,14 +99,10 @@ class Acp(AcpAgent):
         return said
 
     def receive_exit(self, status: ExitStatus) -> Said:
-        self._peer.close()
-        self._questions.drop()
-        said = list(super().receive_exit(status))
         if self._handshake.loading and status.code > 0:
-            return [
-                self.conversation_lost(one.text) if isinstance(one, Failed) else one for one in said
-            ]
-        return said
+            text, *_ = explain_exit(self.title, status)
+            return [self.conversation_lost(text)]
+        return super().receive_exit(status)
 
     # --- the turn --------------------------------------------------------------------------------
 

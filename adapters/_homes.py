@@ -81,40 +81,35 @@ COPILOT = Home(
 )
 COPILOT_CACHE = Home("COPILOT_CACHE_HOME", "${COPILOT_CACHE_HOME:-~/.cache/copilot}", ("pkg/",))
 
-OPENCODE = (
-    # It does not start on a read-only file system if one of these is missing.
-    Home("XDG_CONFIG_HOME", "${XDG_CONFIG_HOME:-~/.config}", ("opencode/.gitignore",)),
-    Home(
-        "XDG_DATA_HOME",
-        "${XDG_DATA_HOME:-~/.local/share}",
-        (
-            *("opencode/log/", "opencode/storage/", "opencode/snapshot/", "opencode/tool-output/"),
-            *("opencode/repos/", "opencode/worktree/", "opencode/db/"),
-        ),
-        variables=(("OPENCODE_DB", "opencode/db/opencode.db"),),
-    ),
-    Home("XDG_STATE_HOME", "${XDG_STATE_HOME:-~/.local/state}", ("opencode/",)),
-    Home("XDG_CACHE_HOME", "${XDG_CACHE_HOME:-~/.cache}", ("opencode/",)),
-)
 
-KILO = (
-    # It does not start on a read-only file system if one of these is missing.
-    Home(
-        "XDG_CONFIG_HOME",
-        "${XDG_CONFIG_HOME:-~/.config}",
-        ("kilo/.gitignore", "kilo/.bash-permission-migrated"),
-    ),
-    Home(
-        "XDG_DATA_HOME",
-        "${XDG_DATA_HOME:-~/.local/share}",
-        (
-            *("kilo/log/", "kilo/storage/", "kilo/snapshot/", "kilo/tool-output/"),
-            *("kilo/repos/", "kilo/worktree/", "kilo/db/", "kilo/telemetry-id"),
-        ),
-        variables=(("KILO_DB", "kilo/db/kilo.db"),),
-    ),
-    Home("XDG_STATE_HOME", "${XDG_STATE_HOME:-~/.local/state}", ("kilo/", "kilo-sandbox-policy/")),
-    Home("XDG_CACHE_HOME", "${XDG_CACHE_HOME:-~/.cache}", ("kilo/",)),
+def _xdg(kind: str, default: str, state: tuple[str, ...], *variables: tuple[str, str]) -> Home:
+    """A folder of the XDG Base Directory Specification."""
+    name = f"XDG_{kind}_HOME"
+    return Home(name, f"${{{name}:-{default}}}", state, variables=variables)
+
+
+def _opencode(
+    name: str, *, config: tuple[str, ...], data: tuple[str, ...], state: tuple[str, ...]
+) -> tuple[Home, ...]:
+    """Those of opencode and its fork. It does not start on a read-only file system if one of the
+    files in `config` is missing."""
+    folders = ("log", "storage", "snapshot", "tool-output", "repos", "worktree", "db")
+    data = (*(f"{name}/{folder}/" for folder in folders), *data)
+    database = (f"{name.upper()}_DB", f"{name}/db/{name}.db")
+    return (
+        _xdg("CONFIG", "~/.config", config),
+        _xdg("DATA", "~/.local/share", data, database),
+        _xdg("STATE", "~/.local/state", (f"{name}/", *state)),
+        _xdg("CACHE", "~/.cache", (f"{name}/",)),
+    )
+
+
+OPENCODE = _opencode("opencode", config=("opencode/.gitignore",), data=(), state=())
+KILO = _opencode(
+    "kilo",
+    config=("kilo/.gitignore", "kilo/.bash-permission-migrated"),
+    data=("kilo/telemetry-id",),
+    state=("kilo-sandbox-policy/",),
 )
 
 # Its certificates are not listed: an agent that writes them could choose trusted servers.
@@ -149,8 +144,8 @@ CLINE = Home(
 
 # From documentation.
 GOOSE = (
-    Home("XDG_DATA_HOME", "${XDG_DATA_HOME:-~/.local/share}", ("goose/sessions/",)),
-    Home("XDG_STATE_HOME", "${XDG_STATE_HOME:-~/.local/state}", ("goose/",)),
+    _xdg("DATA", "~/.local/share", ("goose/sessions/",)),
+    _xdg("STATE", "~/.local/state", ("goose/",)),
 )
 KIMI = Home(
     "KIMI_SHARE_DIR",

@@ -161,8 +161,6 @@ class Codex(Adapter):
         return said
 
     def receive_exit(self, status: ExitStatus) -> Said:
-        self._peer.close()
-        self._questions.drop()
         if self._turn and self._turn.interrupted:
             return [INTERRUPTED]
         return super().receive_exit(status)

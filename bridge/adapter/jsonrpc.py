@@ -90,27 +90,19 @@ class Peer(Generic[T]):
 
     def answer(self, request: Request, result: Any) -> None:
         """Nothing is sent for a request that has an answer."""
-        if self._settle(request):
-            self._write(id=request.id, result=result)
+        self._settle(request, result=result)
 
     def refuse(self, request: Request, code: int, message: str) -> None:
         """Answer with an error; nothing is sent for a request that has an answer."""
-        if self._settle(request):
-            self._write(id=request.id, error={"code": code, "message": message})
+        self._settle(request, error={"code": code, "message": message})
 
-    def _settle(self, request: Request) -> bool:
-        mine = self._open.get(request.id) is request
-        if mine:
+    def _settle(self, request: Request, **members: Any) -> None:
+        if self._open.get(request.id) is request:
             del self._open[request.id]
-        return mine
+            self._write(id=request.id, **members)
 
     def _write(self, **members: Any) -> None:
         self._send(orjson.dumps({**self._tag, **members}) + b"\n")
-
-    def close(self) -> None:
-        """Stop sending and receiving, and drop all handlers."""
-        self.requests, self.notifications, self._waiting = {}, {}, {}
-        self._send = lambda data: None
 
     # --- received messages -----------------------------------------------------------------------
 
@@ -120,7 +112,8 @@ class Peer(Generic[T]):
         message = json_object(line)
         if message is None:
             return None
-        method, id_ = message.get("method"), _id(message.get("id"))
+        method, id_ = message.get("method"), message.get("id")
+        id_ = id_ if isinstance(id_, int | str) and not isinstance(id_, bool) else None
         if isinstance(method, str):
             params = message.get("params")
             params = params if isinstance(params, dict) else {}
@@ -156,10 +149,6 @@ class Peer(Generic[T]):
         if then is None:
             return []
         return list(then(Response(message.get("result"), _error(message.get("error")))))
-
-
-def _id(value: Any) -> Id | None:
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def _error(value: Any) -> RpcError | None:

@@ -61,17 +61,14 @@ class Cgroup:
     def exceeded(self) -> str | None:
         """The exceeded limit: "memory", which killed a process, or "processes", which kept one from
         being started."""
+        if self._path is None:
+            return None
         for name, file, event in EVENTS:
-            if self._count(file, event):
-                return name
-        return None
-
-    def _count(self, file: str, event: str) -> int:
-        if self._path:
             with contextlib.suppress(OSError, ValueError):
                 lines = (self._path / file).read_text().split("\n")
-                return sum(int(line.split()[1]) for line in lines if line.startswith(f"{event} "))
-        return 0
+                if sum(int(line.split()[1]) for line in lines if line.startswith(f"{event} ")):
+                    return name
+        return None
 
     def kill(self) -> None:
         """Send SIGKILL to all its processes."""
@@ -202,17 +199,14 @@ def _enable(base: Path, wanted: str) -> None:
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
+        own = str(os.getpid())
         (base / SERVER).mkdir(exist_ok=True)
-        _move(base / SERVER)
+        (base / SERVER / "cgroup.procs").write_text(own)
         try:
             (base / "cgroup.subtree_control").write_text(wanted)
         except OSError:  # other processes are in the group, too
-            _move(base)
+            (base / "cgroup.procs").write_text(own)
             raise
-
-
-def _move(group: Path) -> None:
-    (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def markers() -> set[str]:

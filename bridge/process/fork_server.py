@@ -38,6 +38,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import gc
 import marshal
 import os
@@ -188,7 +189,7 @@ def _move_all(programs: list[_Program], attended: int) -> bool:
             return False
         one.move()
         if attended >= 0:
-            pump.unlock(attended)
+            fcntl.flock(attended, fcntl.LOCK_UN)
     return True
 
 
@@ -233,7 +234,9 @@ def _launch(fds: list[int], grouped: bool, file: str) -> int:
         return -1
     program = _Program(pid, file, pipe)
     _programs.append(program)
-    program.write_down(pid, _began(pid))
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+        began = int(stat.read(4096).rpartition(b")")[2].split()[19])
+    program.write_down(pid, began)
     return pipe
 
 
@@ -250,11 +253,6 @@ def _reap(died: int) -> None:
                     one.pid = 0
             os.waitpid(dead.si_pid, 0)
     _programs[:] = [one for one in _programs if not one.done()]
-
-
-def _began(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
-        return int(stat.read(4096).rpartition(b")")[2].split()[19])
 
 
 def fork(flags: int, group: int = -1) -> tuple[int, bool]:

@@ -18,8 +18,8 @@ class Channel(ABC):
 
     def __init__(self) -> None:
         self.stderr = bytearray()
-        self._on_output: Callable[[bytes], None] = _unheard
-        self._on_end: Callable[[], None] = _unheard
+        self._on_output: Callable[[bytes], None] = unheard
+        self._on_end: Callable[[], None] = unheard
 
     @abstractmethod
     def listen(self, on_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
@@ -45,14 +45,14 @@ class Channel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop calling the functions of listen()."""
-        self._on_output = self._on_end = _unheard
+        self._on_output = self._on_end = unheard
 
     def keep_stderr(self, data: bytes) -> None:
         self.stderr += data
         del self.stderr[:-STDERR_TAIL]
 
 
-def _unheard(data: bytes = b"") -> None: ...
+def unheard(data: bytes = b"") -> None: ...
 
 
 class Pipes(Channel):
@@ -174,15 +174,11 @@ def _read(fd: int, size: int) -> bytes | None:
 
 
 def _drain(fd: int) -> bytes:
-    left = _pipe_capacity(fd)
+    left = 64 * 1024
+    with contextlib.suppress(OSError):
+        left = fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032))
     data = b""
     while left > 0 and (more := _read(fd, left)):
         data += more
         left -= len(more)
     return data
-
-
-def _pipe_capacity(fd: int) -> int:
-    with contextlib.suppress(OSError):
-        return fcntl.fcntl(fd, getattr(fcntl, "F_GETPIPE_SZ", 1032))
-    return 64 * 1024

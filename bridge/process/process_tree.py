@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -23,6 +22,7 @@ from bridge.process import cgroup, procfs
 from bridge.process.cgroup import Cgroup
 from bridge.process.spawn import Child, launcher
 from bridge.process.spool import exit_code, who
+from bridge.sandbox.kernel import LIBC
 
 KILL_GRACE = 5.0  # seconds for the kernel to end a process after SIGKILL
 COLLECTED_WITHIN = 2.0  # seconds for another process to write down how a CLI ended
@@ -96,11 +96,11 @@ class ProcessTree:
 # --- this process --------------------------------------------------------------------------------
 
 
-@cache  # one call is enough, and each CDLL makes types of its own
+@cache  # one call is enough
 def become_subreaper() -> None:
     """Make orphaned descendants children of this process (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def keep_private() -> None:
@@ -108,7 +108,7 @@ def keep_private() -> None:
     own user, nor a core file of it or of its children."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 # --- kill ----------------------------------------------------------------------------------------

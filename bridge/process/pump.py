@@ -64,7 +64,3 @@ def lock(attended: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def unlock(attended: int) -> None:
-    fcntl.flock(attended, fcntl.LOCK_UN)

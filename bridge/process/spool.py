@@ -20,11 +20,11 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 from bridge.process import pump
-from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, Writer
+from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, Writer, unheard
+from bridge.sandbox.kernel import LIBC
 
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
 RESERVE = 256 * 1024  # bytes that can still be moved when the disk is full
@@ -153,7 +153,7 @@ class Spool(Channel):
         elif self._finishing:
             self._tell_the_rest()
         elif self._ended:
-            on_end, self._on_end = self._on_end, _ignored
+            on_end, self._on_end = self._on_end, unheard
             on_end()
 
     def _move(self) -> None:
@@ -212,17 +212,12 @@ class Spool(Channel):
         self._looking = self._loop.call_later(self._patience, self._look)
         if self._paused or self._finishing:
             return
-        if self._stderr_size() > STDERR_MOST:
-            self._take_stderr()
+        with contextlib.suppress(OSError):  # it was removed
+            if os.stat(self._err).st_size > STDERR_MOST:
+                self._take_stderr()
         self._attend()
         if self._pipe is None:
             self._turn()
-
-    def _stderr_size(self) -> int:
-        try:
-            return os.stat(self._err).st_size
-        except OSError:  # it was removed
-            return 0
 
     def _take_stderr(self) -> None:
         """Keep the end, and truncate the file: the child appends to it."""
@@ -232,9 +227,6 @@ class Spool(Channel):
             self.keep_stderr(err.read(STDERR_TAIL))
             if size > STDERR_MOST:
                 err.truncate(0)
-
-
-def _ignored() -> None: ...
 
 
 def _open(path: Path, flags: int, none: int) -> int | None:
@@ -315,12 +307,7 @@ def _reserve(file: int, position: int, size: int) -> None:
     """Have the disk keep room for so much from there on. The file does not grow by that."""
     keep_size = 1
     # What cannot be reserved is not: the disk is full already.
-    _libc().fallocate(file, keep_size, ctypes.c_int64(position), ctypes.c_int64(size))
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+    LIBC.fallocate(file, keep_size, ctypes.c_int64(position), ctypes.c_int64(size))
 
 
 def who(folder: Path) -> tuple[int, int] | None:
