@@ -28,6 +28,7 @@ from ._acp_handshake import AUTH_REQUIRED, Handshake, reason_of
 from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, Turn
 from ._plain import plain
+from ._tools import options
 
 END = "(End of the message.)"  # a last block without `@`, see AcpAgent.reads_along
 
@@ -50,11 +51,9 @@ class Acp(AcpAgent):
     # --- calls of the session --------------------------------------------------------------------
 
     def launch(self) -> Launch:
-        argv = [self.config.binary, *self.config.args]
-        if self.model and self.model_flag:
-            argv.append(f"{self.model_flag}={self.model}")
-        variables = self.unless_set(self.variables) | self.closing()
-        return Launch((*argv, *self.arguments), variables)
+        model = options({self.model_flag: self.model}) if self.model_flag else []
+        argv = (self.config.binary, *self.config.args, *model, *self.arguments)
+        return Launch(argv, self.unless_set(self.variables) | self.closing())
 
     @property
     def handshaking(self) -> bool:

@@ -23,11 +23,7 @@ class AcpQuestions(Asking):
     """With the agent's config.force, permissions are granted without a question."""
 
     def __init__(
-        self,
-        peer: Peer[AgentEvent],
-        agent: AcpAgent,
-        *,
-        turn: Callable[[], Turn | None],
+        self, peer: Peer[AgentEvent], agent: AcpAgent, *, turn: Callable[[], Turn | None]
     ) -> None:
         super().__init__(peer.answer)
         self._peer = peer

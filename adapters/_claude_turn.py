@@ -93,7 +93,7 @@ class Turn:
 
     def assistant(self, event: Json) -> Said:
         message = event["message"]
-        parent = parent_of(event)
+        parent = as_word(event.get("parent_tool_use_id"))  # the tool call of a sub-agent
         if event.get("error"):
             self._api_error = str(event["error"])
             return  # its text is that of the result, not the model's answer
@@ -155,7 +155,7 @@ class Turn:
             joined(content) if isinstance(content, list) else content,
             failed,
             as_word(self._tools.get(tool_id, {}).get("name")),
-            parent_of(event),
+            as_word(event.get("parent_tool_use_id")),
             changes=(change,) if change else (),
         )
 
@@ -232,11 +232,6 @@ def number(value: Any) -> float:
 def total_cost(result: Json) -> float:
     """USD, of the process or, in newer CLIs, of the conversation."""
     return number(result.get("total_cost_usd"))
-
-
-def parent_of(event: Json) -> str | None:
-    """The tool call of the sub-agent that sends the event."""
-    return as_word(event.get("parent_tool_use_id"))
 
 
 def _file_change(result: Any) -> FileChange | None:

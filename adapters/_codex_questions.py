@@ -26,12 +26,7 @@ class CodexQuestions(Asking):
     """`cwd` is not named in questions. With `force`, permissions are granted without a question."""
 
     def __init__(
-        self,
-        peer: Peer[AgentEvent],
-        *,
-        turn: Callable[[], Turn | None],
-        force: bool,
-        cwd: str,
+        self, peer: Peer[AgentEvent], *, turn: Callable[[], Turn | None], force: bool, cwd: str
     ) -> None:
         super().__init__(peer.answer)
         self._peer = peer

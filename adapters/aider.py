@@ -40,6 +40,7 @@ from bridge.task.events import (
 )
 
 from . import _project_files as files
+from ._tools import options
 from .generic import Generic
 
 QUESTION = r"\(Y\)es/\(N\)o.*\[[^\]]*\]: $"
@@ -76,10 +77,7 @@ REASONS = {
 
 class Aider(Generic):
     silence = float("inf")
-    writable_paths = (
-        "/dev/pts",
-        "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
-    )
+    writable_paths = ("/dev/pts", "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/")
     reads = ("~/.aider",)
     name = "aider"
     title = "aider"
@@ -135,18 +133,12 @@ class Aider(Generic):
         args, start = self.config.args, self.start
         own = [flag for flag in FLAGS if not _has(args, flag)]
         # A file for each conversation: by default, all conversations in a folder share one.
-        history = f"{self._home()}/{start.session_id}.md"
-        own += [f"--chat-history-file={history}", "--input-history-file=/dev/null"]
-        if start.resume:
-            own.append("--restore-chat-history")
-        if self.model:
-            own.append(f"--model={self.model}")
-        return [*args, *own]
-
-    def _home(self) -> str:
         env = self.config.env
         state = env.get("XDG_STATE_HOME") or f"{env.get('HOME', '')}/.local/state"
-        return f"{state}/coding-agent-bridge/aider"
+        history = f"{state}/coding-agent-bridge/aider/{start.session_id}.md"
+        own += [f"--chat-history-file={history}", "--input-history-file=/dev/null"]
+        own += ["--restore-chat-history"] if start.resume else []
+        return [*args, *own, *options({"--model": self.model})]
 
     def as_words(self, text: str) -> str:
         return text  # as_input() frames it
@@ -206,9 +198,14 @@ class Aider(Generic):
         if not self._answered:
             return []
         if line.startswith("Applied edit to "):
-            return list(self._edited(line.removeprefix("Applied edit to ")))
+            path, tool = line.removeprefix("Applied edit to "), self._next_tool()
+            self._changed[path] = None
+            call = ToolCall(tool, "edit", {"path": path})
+            changes = (FileChange(path, "update"),)
+            return [call, ToolResult(tool, None, name="edit", changes=changes)]
         if line.startswith("Running "):
-            return list(self._runs(line.removeprefix("Running ")))
+            self._command = self._next_tool()
+            return [ToolCall(self._command, "shell", {"command": line.removeprefix("Running ")})]
         if line.startswith(("Skipping edits to ", "Added ", "Committing ", "Commit ")):
             return [Status(line, {"type": "output", "text": line})]
         return []
@@ -219,16 +216,6 @@ class Aider(Generic):
         if own.strip():
             self._words.append(own)
             yield Text(own, new_block=True)
-
-    def _edited(self, path: str) -> Said:
-        tool = self._next_tool()
-        self._changed[path] = None
-        yield ToolCall(tool, "edit", {"path": path})
-        yield ToolResult(tool, None, name="edit", changes=(FileChange(path, "update"),))
-
-    def _runs(self, command: str) -> Said:
-        self._command = self._next_tool()
-        yield ToolCall(self._command, "shell", {"command": command})
 
     def _ran(self) -> Said:
         """The command has ended: aider continues, and does not print the exit status."""

@@ -39,6 +39,7 @@ from . import _homes as homes
 from . import _project_files as files
 from ._claude_questions import ClaudeQuestions
 from ._claude_turn import LOGIN, LOST, Turn, number, total_cost
+from ._tools import IMAGES, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
@@ -65,15 +66,7 @@ class ClaudeCode(Adapter):
         ),
     )
     steers = True
-    input_modes = (
-        "text/*",
-        "application/json",
-        "application/pdf",
-        "image/png",
-        "image/jpeg",
-        "image/gif",
-        "image/webp",
-    )
+    input_modes = ("text/*", "application/json", "application/pdf", *IMAGES)
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -106,19 +99,18 @@ class ClaudeCode(Adapter):
             # CLAUDE.md belongs to the settings of the project, but also to any further directory.
             argv += ["--setting-sources=user", "--strict-mcp-config", "--add-dir=."]
             closing = {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"}
-        # One argument each, so that no value can be read as a flag.
-        argv.append(f"--{'resume' if start.resume else 'session-id'}={start.session_id}")
-        if self.model:
-            argv.append(f"--model={self.model}")
-        if start.options.mode:
-            argv.append(f"--permission-mode={start.options.mode}")
-        if start.options.budget_usd is not None:
-            amount = f"{start.options.budget_usd:.10f}".rstrip("0").rstrip(".")
-            argv.append(f"--max-budget-usd={amount}")
-        if start.folder:
-            argv.append(f"--add-dir={start.folder}")
-        if config.force:
-            argv.append("--dangerously-skip-permissions")
+        budget = start.options.budget_usd
+        amount = f"{budget or 0:.10f}".rstrip("0").rstrip(".")
+        argv += options(
+            {
+                f"--{'resume' if start.resume else 'session-id'}": start.session_id,
+                "--model": self.model,
+                "--permission-mode": start.options.mode,
+                "--max-budget-usd": None if budget is None else amount,
+                "--add-dir": start.folder,
+            }
+        )
+        argv += ["--dangerously-skip-permissions"] if config.force else []
         defaults = {
             # Background work would continue after the end of the task, without a client.
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",

@@ -34,7 +34,7 @@ class CopilotPrint(PrintModeAdapter, like=Copilot):
     ignored = ("assistant.*", "model.*", "session.*", "tool.*")
     lost = re.compile("No session, task, or name matched")
     limitations: ClassVar[Mapping[Ability, str]] = {
-        "questions": "without AGENT_FORCE, every tool that needs a permission is denied",
+        "questions": "without AGENT_FORCE, every tool that needs a permission is denied"
     }
     cli_info = CliInfo(
         Copilot.install,

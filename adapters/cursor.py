@@ -59,7 +59,7 @@ class Cursor(PrintModeAdapter, like=CursorAcp):
         re.IGNORECASE,
     )
     limitations: ClassVar[Mapping[Ability, str]] = {
-        "questions": "it runs with AGENT_FORCE and asks no questions",
+        "questions": "it runs with AGENT_FORCE and asks no questions"
     }
     writable_paths = ("~/.cursor/chats/", "~/.cursor/logs/")
     reads = ("~/.cursor", "${XDG_CONFIG_HOME:-~/.config}/cursor")

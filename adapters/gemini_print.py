@@ -38,7 +38,7 @@ class GeminiPrint(PrintModeAdapter, like=Gemini):
     always_loaded = Gemini.project_files  # it runs in trusted folders only
     lost = re.compile("Error resuming session")
     limitations: ClassVar[Mapping[Ability, str]] = {
-        "questions": "without AGENT_FORCE, tools that need a permission are missing",
+        "questions": "without AGENT_FORCE, tools that need a permission are missing"
     }
     cli_info = CliInfo(
         Gemini.install,

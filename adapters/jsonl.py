@@ -42,7 +42,7 @@ class Jsonl(Adapter):
     may_reply = True
     # Models are not listed: the program gets the client's choice in the metadata of the message.
     limitations: ClassVar[Mapping[Ability, str]] = {
-        "interrupt": "the program gets a cancel line and is then ended",
+        "interrupt": "the program gets a cancel line and is then ended"
     }
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:

@@ -34,8 +34,7 @@ _FAST_OPEN = 0x20000000  # MSG_FASTOPEN: a connection outside of the rules for c
 # tool needs the last ones: keyrings, BPF, perf, userfaultfd, io_uring (a filter does not see its
 # sockets), files by handle, modules, another kernel.
 _MACHINES: dict[
-    str,
-    tuple[int, int, int, int, int | None, int, dict[int, int], dict[int, int], tuple[int, ...]],
+    str, tuple[int, int, int, int, int | None, int, dict[int, int], dict[int, int], tuple[int, ...]]
 ] = {
     "x86_64": (
         *(0xC000003E, 41, 53, 16, 2, 257),
@@ -74,9 +73,9 @@ def program(unix: bool = True) -> bytes:
     for number in denied:
         code += _if(_EQUAL, number, _EPERM)
     for number, place in modes.items():
-        code += _of(number, _mode(place))
+        code += _of(number, _without(_SET_ID, place, _EPERM))
     for number, place in sends.items():
-        code += _of(number, _send(place))
+        code += _of(number, _without(_FAST_OPEN, place, _NOT_SUPPORTED))
     code += _of(openat, _open(2))
     if open_ is not None:
         code += _of(open_, _open(1))
@@ -91,16 +90,13 @@ def program(unix: bool = True) -> bytes:
 # --- arguments of system calls -------------------------------------------------------------------
 
 
-def _mode(place: int) -> list[Line]:
-    return [_argument(place), *_if(_ANY_BIT, _SET_ID, _EPERM), _end(_ALLOW)]
-
-
-def _send(flags: int) -> list[Line]:
-    return [_argument(flags), *_if(_ANY_BIT, _FAST_OPEN, _NOT_SUPPORTED), _end(_ALLOW)]
+def _without(bits: int, place: int, error: int) -> list[Line]:
+    return [_argument(place), *_if(_ANY_BIT, bits, error), _end(_ALLOW)]
 
 
 def _open(flags: int) -> list[Line]:
-    return [_argument(flags), *_unless(_ANY_BIT, _CREATES, _ALLOW), *_mode(flags + 1)]
+    mode = _without(_SET_ID, flags + 1, _EPERM)
+    return [_argument(flags), *_unless(_ANY_BIT, _CREATES, _ALLOW), *mode]
 
 
 def _ioctl() -> list[Line]:

@@ -54,12 +54,7 @@ class Candidate:
 
 
 async def examine(
-    one: Candidate,
-    dotenv: Mapping[str, str],
-    *,
-    live: bool,
-    within: Within,
-    deep: bool,
+    one: Candidate, dotenv: Mapping[str, str], *, live: bool, within: Within, deep: bool
 ) -> AgentReport:
     """Run all checks. `live`: also send a prompt to the model (may incur API cost). `deep`: also
     report the abilities and the variables of the agent."""
