@@ -185,15 +185,11 @@ class Sandbox:
         if by_landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
         rules["scope"] = not by_landlock or landlock.abi() >= SCOPES_SINCE
-        rules["unix"] = True if self.sockets else None if self._knows_sockets else False
+        by_path = by_landlock and landlock.abi() >= SOCKETS_SINCE  # Landlock tells sockets by path
+        rules["unix"] = True if self.sockets else None if by_path else False
         if self.ports is not None:
             rules["connect"] = list(self.ports)
         return rules
-
-    @property
-    def _knows_sockets(self) -> bool:
-        """Whether the boundary itself tells UNIX sockets by their path."""
-        return self.profile == "landlock" and landlock.abi() >= SOCKETS_SINCE
 
     @property
     def left_open(self) -> tuple[str, ...]:
@@ -281,21 +277,12 @@ def best() -> str:
 def make_scratch(folder: Path | None, agent_id: str, user: User | None) -> str:
     """Where each principal's CLIs of an agent have a folder for temporary files: in the server's
     own, where the CLIs may outlive it, else a new one. Only the server can write in it itself."""
-    group = user.gid if user else None
-    if folder is None:
-        path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
-    else:
-        path = folder.resolve() / "scratch" / agent_id
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        open_to_owner(path.parent)
-    with closing(own_folder(path, None, group, PASSAGE)) as base:
+    path = _place(folder, "scratch", agent_id, user)
+    with closing(own_folder(path, None, user.gid if user else None, PASSAGE)) as base:
         ended = [name for name in os.listdir(base) if name.startswith(AHEAD)]
         for name in ended:
             if not (folder and (folder / "sessions" / name.removeprefix(AHEAD)).exists()):
                 remove(name, base)
-    if user:
-        for one in (folder, folder / "scratch") if folder else ():
-            let_through(one, user)
     return os.path.realpath(path)
 
 
@@ -310,18 +297,26 @@ def make_homes(
     wanted = tuple(wanted)
     if not wanted:
         return ()
-    if folder is None:
-        path = Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
-    else:
-        path = folder / "homes" / agent_id
-        for one in (path.parent, path):
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-            open_to_owner(one)
+    path = _place(folder, "homes", agent_id, user)
+    path.mkdir(mode=0o700, exist_ok=True)
+    open_to_owner(path)
     if user:
-        for one in (*((folder, folder / "homes") if folder else ()), path):
-            let_through(one, user)
+        let_through(path, user)
     owner = (user.uid, user.gid) if user else None
     return private_homes(wanted, environment, path.resolve(), owner)
+
+
+def _place(folder: Path | None, kind: str, agent_id: str, user: User | None) -> Path:
+    """The place of an agent's folder: in the server's own, or a new one. Its parent exists."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="coding-agent-bridge-"))
+    parent = folder.resolve() / kind
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    open_to_owner(parent)
+    if user:
+        let_through(folder, user)
+        let_through(parent, user)
+    return parent / agent_id
 
 
 def let_through(folder: Path, user: User) -> None:

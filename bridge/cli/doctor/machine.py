@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from bridge.cli.doctor.report import Check, failed, note, ok, unneeded
+from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.process import cgroup
 from bridge.sandbox import landlock
 from bridge.sandbox.profile import best
@@ -48,7 +49,7 @@ def machine() -> Iterator[Check]:
 def _facility(name: str, there: bool, without: str = "", about: str = "", **facts: object) -> Check:
     words = f"available, {about}" if about else "available"
     if there:
-        return unneeded(ok(name, words, available=True, **facts))
+        return Check(name, "ok", words, facts={"available": True, **facts}, needed=False)
     text = f"not available: {without}" if without else "not available"
     return note(name, text, available=False, **facts)
 
@@ -121,7 +122,7 @@ def state(settings: Settings) -> Check:
         return note("state", "memory: tasks are lost at a restart (PORT=0)")
     check = _state_in(folder)
     has_token = settings.auth.config.required and not settings.auth.config.has_tokens
-    return check if settings.store.state_dir or has_token else unneeded(check)
+    return replace(check, needed=bool(settings.store.state_dir) or has_token)
 
 
 def _state_in(folder: Path) -> Check:
@@ -178,12 +179,9 @@ def port(settings: Settings) -> Check:
         for one in bind(host, number):
             one.close()
     except OSError as error:
-        step = f"stop the program that listens there, or run with --port {_another(number)}"
+        another = number + 1 if number < 65535 else 0
+        step = f"stop the program that listens there, or run with --port {another}"
         return failed("port", f"cannot listen on {where}: {error.strerror}", step, address=where)
     if number == 0:
         return ok("port", f"any free port on {host}", address=where)
     return ok("port", f"{where} is free", address=where)
-
-
-def _another(taken: int) -> int:
-    return taken + 1 if taken < 65535 else 0

@@ -18,7 +18,7 @@ without it. `facts`: the content of `text` for programs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bridge import __version__
@@ -56,10 +56,6 @@ def note(name: str, text: str, **facts: Any) -> Check:
 def failed(name: str, text: str, step: str, **facts: Any) -> Check:
     """`step`: the remedy, if possible as a command."""
     return Check(name, "failed", text, step, facts)
-
-
-def unneeded(check: Check) -> Check:
-    return replace(check, needed=False)
 
 
 @dataclass(frozen=True, slots=True)
