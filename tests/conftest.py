@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests import CHECKOUT
 from tests.support import matrix, programs
+from tests.support.liveness import Liveness, listening
+from tests.support.restart import Place
 
 CI = os.environ.get("CI") == "true"
 
@@ -124,3 +128,21 @@ def reachable() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[Place]:
+    """After the test, when the last server has stopped in order, no process is left."""
+    place = Place(workspace, http)
+    yield place
+    left = place.processes()
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert left == []
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[Liveness]:
+    async with listening() as live:
+        yield live

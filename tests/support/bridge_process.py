@@ -28,6 +28,7 @@ class BridgeProcess:
         self.token_file = Path()
         self._lines: list[str] = []
         self._listening = asyncio.Event()
+        self._news = asyncio.Event()  # another line, or the end
         self._reader = asyncio.create_task(self._read())
 
     @property
@@ -44,6 +45,7 @@ class BridgeProcess:
         async for line in self.process.stderr:
             text = line.decode(errors="replace")
             self._lines.append(text)
+            self._news.set()
             found = re.search(r"endpoint\s+(http://\S+?)/a2a/jsonrpc", text)
             if found:
                 self.url = found[1]
@@ -51,6 +53,7 @@ class BridgeProcess:
                 self.token_file = Path(token[1])
             if "-H 'A2A-Version: 1.0'" in text:  # the last line of the banner
                 self._listening.set()
+        self._news.set()
 
     async def listening(self) -> None:
         """Until the banner is out. Raises AssertionError with the log if the server ends first."""
@@ -64,6 +67,15 @@ class BridgeProcess:
         finally:
             listening.cancel()
         assert self._listening.is_set(), f"the server did not start:\n{self.log}"
+
+    async def logged(self, text: str) -> None:
+        """Return when the server has written `text` to its log. Raises AssertionError with the log
+        if it ends before."""
+        async with asyncio.timeout(STARTS_WITHIN):
+            while text not in self.log:
+                assert not self._reader.done(), self.log
+                self._news.clear()
+                await self._news.wait()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop, and wait. Returns the exit status."""

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,50 +22,13 @@ from bridge import __version__
 from tests import CHECKOUT
 from tests.support import misbehaving
 from tests.support.agent import PROGRAM
-from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.bridge_process import bridge
 from tests.support.children import children
 from tests.support.client import Client, artifact_text, said, state
-from tests.support.liveness import Liveness, listening
+from tests.support.command_line import agent, refusal, run
+from tests.support.liveness import Liveness
 
 WITHIN = 20.0
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
-
-
-def agent(folder: Path, name: str = "agent", program: str = PROGRAM) -> str:
-    """A program that can be run by its path alone."""
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {program} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-def run(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """The program run to its end."""
-    base = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CHECKOUT), "PYTHONWARNINGS": "error"}
-    return subprocess.run(
-        [sys.executable, "-m", "bridge", *arguments],
-        cwd=cwd,
-        env={**base, "HOME": f"{cwd}-home", **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=WITHIN,
-        check=False,
-    )
-
-
-def refusal(done: subprocess.CompletedProcess[str], status: int = 2) -> str:
-    """The one line that it says when it does not start."""
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("coding-agent-bridge: "), done.stderr
-    return lines[0].removeprefix("coding-agent-bridge: ")
 
 
 # --- what ends at once -------------------------------------------------------------------------
@@ -147,14 +110,6 @@ def test_a_workspace_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "/nowhere is not a directory" in text
 
 
-async def logged(server: BridgeProcess, text: str) -> None:
-    """Until the server has written `text` to its log."""
-    async with asyncio.timeout(WITHIN):
-        while text not in server.log:
-            ended, _ = await asyncio.wait([server._reader], timeout=0.02)
-            assert not ended or text in server.log, server.log
-
-
 # --- which agent is served ---------------------------------------------------------------------
 
 
@@ -181,7 +136,7 @@ async def test_the_command_of_the_banner_works_as_it_stands(
 ) -> None:
     settings: Any = {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(tmp_path)}
     async with bridge(workspace, **settings) as server:
-        await logged(server, "}}'\n")
+        await server.logged("}}'\n")
         command = server.log[server.log.index("curl -N") :]
         process = await asyncio.create_subprocess_shell(command, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(WITHIN):
@@ -336,7 +291,7 @@ async def test_a_signal_lets_tasks_end_and_leaves_no_process(
         await live.pid("agent")
         await live.pid("helper")
         server.process.send_signal(number)
-        await logged(server, "stopping")
+        await server.logged("stopping")
         if number == signal.SIGHUP:  # of which the end of a terminal sends several
             server.process.send_signal(number)
         await live.release("agent")
@@ -373,7 +328,7 @@ async def test_a_second_signal_ends_everything_at_once(
         await live.pid("agent")
         await live.pid("helper")
         server.process.send_signal(number)
-        await logged(server, "stopping")
+        await server.logged("stopping")
         server.process.send_signal(number)
         assert await server.ended() in (128 + number, -number)
         await live.gone("agent", "helper")
@@ -395,7 +350,7 @@ async def test_the_end_of_the_server_finds_even_those_that_hide_where_they_come_
         if signals == 2:
             await client.send("ask q-1 x", contextId="c")
             server.process.send_signal(signal.SIGTERM)
-            await logged(server, "stopping")
+            await server.logged("stopping")
         await server.stop()
         await live.gone("cleared-environment")
 

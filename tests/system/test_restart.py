@@ -9,25 +9,20 @@ import json
 import os
 import resource
 import shutil
-import signal
 import sqlite3
 import struct
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 
 from bridge.process.procfs import MARKER
 from tests.component.push.test_notifier import Receiver, receiving
-from tests.support.agent import PROGRAM
-from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.bridge_process import BridgeProcess
 from tests.support.client import (
     Client,
     Json,
@@ -38,105 +33,10 @@ from tests.support.client import (
     state,
     streamed_text,
 )
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness
+from tests.support.restart import Place, asking, finished, heard, kill
 
 WITHIN = 15.0
-
-
-class Place:
-    """A workspace, and the folder that servers leave to each other."""
-
-    def __init__(self, workspace: Path, http: aiohttp.ClientSession) -> None:
-        self.workspace = workspace
-        self.state = workspace.parent / "state"
-        self._http = http
-
-    @asynccontextmanager
-    async def server(
-        self, ready: bool = True, **env: str
-    ) -> AsyncIterator[tuple[BridgeProcess, Client]]:
-        scripted: dict[str, Any] = {
-            "AGENT_ADAPTER": "jsonl",
-            "AGENT_BINARY": sys.executable,
-            "AGENT_ARGS": f"-I -S {PROGRAM}",
-            "BRIDGE_STATE_DIR": str(self.state),
-            "BRIDGE_DRAIN_MS": "0",
-            "BRIDGE_STOP_GRACE_MS": "1000",
-            "BRIDGE_PUSH_ALLOW_PRIVATE": "true",
-            "BRIDGE_SANDBOX": "auto",  # what outlives the server is in there, too
-            "BRIDGE_SANDBOX_UNIX_SOCKETS": "allow",  # for tests/support/liveness.py
-        }
-        async with bridge(self.workspace, ready=ready, **{**scripted, **env}) as server:
-            yield server, Client(self._http, server.url)
-
-    def processes(self) -> list[psutil.Process]:
-        """All that servers of this folder have started and that still live."""
-        try:
-            wanted = f"{(self.state / 'id').read_text().strip()}."
-        except FileNotFoundError:
-            return []
-        return [one for one in psutil.process_iter() if _marker(one).startswith(wanted)]
-
-    @property
-    def sessions(self) -> list[str]:
-        folder = self.state / "sessions"
-        return os.listdir(folder) if folder.is_dir() else []
-
-
-def _marker(process: psutil.Process) -> str:
-    try:
-        return process.environ().get(MARKER, "")
-    except psutil.Error:
-        return ""
-
-
-@pytest.fixture
-async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[Place]:
-    """Afterwards, when the last server was stopped in order, nothing lives any more."""
-    place = Place(workspace, http)
-    yield place
-    left = place.processes()
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert left == []
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
-
-
-async def kill(server: BridgeProcess) -> None:
-    assert await server.stop(signal.SIGKILL) == -signal.SIGKILL
-
-
-async def finished(client: Client, task_id: str) -> Json:
-    """The task, once it has ended."""
-    async with asyncio.timeout(WITHIN):
-        with contextlib.suppress(RpcError):  # it has ended already
-            async with client.subscribe(task_id) as items:
-                async for _ in items:
-                    pass
-    return await client.get(task_id)
-
-
-async def asking(client: Client, task_id: str) -> Json:
-    """The task, once it waits for its client."""
-    async with asyncio.timeout(WITHIN), client.subscribe(task_id) as items:
-        async for item in items:
-            if state(item) == "input-required":
-                break
-    return await client.get(task_id)
-
-
-async def heard(client: Client, task_id: str, text: str) -> None:
-    """Until the agent is known to have said so much."""
-    async with asyncio.timeout(WITHIN), client.subscribe(task_id) as items:
-        async for _ in items:
-            if artifact_text(await client.get(task_id)) == text:
-                return
 
 
 def unique() -> str:

@@ -16,7 +16,7 @@ import pytest
 from bridge.process import replayer
 from tests.support.bridge_process import bridge
 from tests.support.client import Client, artifact_text, said, state, states
-from tests.system.test_command_line import refusal, run
+from tests.support.command_line import refusal, run
 
 WITHIN = 20.0
 Line = tuple[str, Any]

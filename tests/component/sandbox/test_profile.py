@@ -37,7 +37,6 @@ from tests.support.client import Client, RpcError, artifact_text, context_id, sa
 from tests.support.confined import CONFINED
 from tests.support.real_claude_code import answer, ask, reason, script
 from tests.support.real_clis import CLIS, Cli, serving
-from tests.system.test_command_line import logged
 
 SHELL: dict[str, Any] = {
     "AGENT_ADAPTER": "generic",
@@ -214,7 +213,7 @@ async def test_a_program_that_cannot_be_run_is_told_as_that(workspace: Path) -> 
         task = await client.send("x")
         assert (state(task), reason(task)) == ("failed", "launch")
         assert str(program) not in json.dumps(task)
-        await logged(server, f"{program}: No such file")
+        await server.logged(f"{program}: No such file")
 
 
 @needs_landlock
@@ -238,7 +237,7 @@ async def test_scratch_goes_with_a_server_that_is_told_twice_to_stop(workspace: 
         await client.call("SendMessage", {"message": message, "configuration": wait})
         assert len(os.listdir(folder)) == 1
         server.process.send_signal(signal.SIGTERM)
-        await logged(server, "stopping")
+        await server.logged("stopping")
         assert await server.stop() == 128 + signal.SIGTERM
     assert os.listdir(folder) == []
 
@@ -679,7 +678,7 @@ async def test_a_path_that_became_another_gets_no_session(
             assert await shell.wait() == 0
         task = await client.send("touch above/cache/new")
         assert (state(task), reason(task)) == ("failed", "launch"), said(task)
-        await logged(server, f"{allowed} was replaced by another folder or a link")
+        await server.logged(f"{allowed} was replaced by another folder or a link")
     assert not list(outside.rglob("new"))
     if by != "folder":  # what is there at the next start is no better
         with pytest.raises(AssertionError, match=r"BRIDGE_SANDBOX_WRITE: .* symbolic link"):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -19,17 +18,11 @@ from tests.component.session.test_contexts import Bridge, Make, in_state, make, 
 from tests.server.protocol.test_monitor import changes
 from tests.server.protocol.test_monitor import serving as serving_process
 from tests.support.client import Client, Json, RpcError, artifact_text, facts, said, state, task_id
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness
+from tests.support.restart import Place, kill
 from tests.support.served import Server, serving
-from tests.system.test_restart import Place, kill, place  # noqa: F401 - a fixture
 
 WITHIN = 15.0
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
 
 
 async def sessions(server: Server) -> Json:
@@ -129,7 +122,7 @@ async def test_a_waiting_session_counts_against_no_quota_of_its_principal(make: 
     assert (await bridge.run("text a")).task.state is TaskState.COMPLETED
 
 
-async def test_questions_are_restored_as_waiting(place: Place) -> None:  # noqa: F811
+async def test_questions_are_restored_as_waiting(place: Place) -> None:
     """Two servers are started: 3 s."""
     async with place.server(BRIDGE_MAX_SESSIONS="1") as (server, client):
         tasks = await asked(client, 3)
@@ -144,7 +137,7 @@ async def test_questions_are_restored_as_waiting(place: Place) -> None:  # noqa:
 
 
 async def test_a_lower_limit_after_a_restart_ends_the_oldest_questions(
-    place: Place,  # noqa: F811
+    place: Place,
 ) -> None:
     """Two servers are started: 3 s."""
     async with place.server() as (server, client):

@@ -26,8 +26,8 @@ from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, context_id, said, state, task_id
 from tests.support.liveness import listening
+from tests.support.restart import Place, heard, kill
 from tests.support.served import Server, serving
-from tests.system.test_restart import Place, heard, kill
 
 WITHIN = 15.0
 # Tells of its start in the file START, and of what it does with it otherwise in its first argument.

@@ -7,7 +7,6 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 
 from tests.support.acp_agent import PROGRAM
 from tests.support.client import Client, Json, RpcError, state, states
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness
+from tests.support.restart import Place, kill
 from tests.support.served import serving
-from tests.system.test_restart import Place, kill, place  # noqa: F401 - a fixture
 
 WITHIN = 15.0
 # Reads what it is told, and answers nothing.
@@ -31,12 +30,6 @@ test.connect(sys.argv[1])
 test.sendall(b"agent %d\\n" % os.getpid())
 for line in sys.stdin: pass
 """
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
 
 
 async def started(client: Client, text: str) -> list[Json]:
@@ -121,7 +114,7 @@ async def test_an_agent_that_may_reply_works_from_its_prompt_on_where_the_task_i
 
 
 async def test_a_restart_shows_what_was_shown_and_keeps_the_numbers(
-    place: Place,  # noqa: F811
+    place: Place,
     live: Liveness,
 ) -> None:
     """Two servers are started: 3 s."""
@@ -148,7 +141,7 @@ async def test_a_restart_shows_what_was_shown_and_keeps_the_numbers(
 
 
 async def test_the_limit_of_a_handshake_holds_for_the_next_server(
-    place: Place,  # noqa: F811
+    place: Place,
     live: Liveness,
 ) -> None:
     """Two servers are started: 3 s."""

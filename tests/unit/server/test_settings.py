@@ -17,7 +17,7 @@ from bridge.server.settings.root import NAMES, Settings
 from bridge.workspace.project_config import guards
 from tests.support.bridge_process import bridge
 from tests.support.client import Client, artifact_text
-from tests.system.test_command_line import agent, refusal, run
+from tests.support.command_line import agent, refusal, run
 
 # What each setting looks like in the environment, and what it means then.
 VALUES: dict[str, tuple[str, Any]] = {
