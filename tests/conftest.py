@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Generator, Iterator
 from itertools import chain
 from pathlib import Path
@@ -93,8 +93,26 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         reporter.write_line(f"{tier:8}{result}")
 
 
+# Seconds that each tier may take on two cores, with four processes (docs/development.md).
+LIMITS = {"unit": 30, "component": 90, "server": 150, "system": 120, "real": 150}
+
+
+def write_times(reporter: Any) -> None:
+    """The time of each tier: the time of its tests, divided by the number of processes."""
+    spent: dict[str, float] = defaultdict(float)
+    for report in chain.from_iterable(reporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            tier = report.nodeid.removeprefix("tests/").partition("/")[0]
+            spent[tier if tier in LIMITS else "unit"] += report.duration
+    processes = getattr(reporter.config.option, "numprocesses", None) or 1
+    for tier, limit in LIMITS.items():
+        if tier in spent:
+            reporter.write_line(f"{tier:10}{spent[tier] / processes:4.0f} s (limit {limit} s)")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The matrix of CLIs and scenarios, as this run has found it."""
+    """The time of each tier, and the matrix of CLIs and scenarios, as this run has found them."""
+    write_times(terminalreporter)
     found: dict[tuple[str, str], str] = {}
     for report in chain.from_iterable(terminalreporter.stats.values()):
         for name, cell in getattr(report, "user_properties", ()):
