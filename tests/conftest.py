@@ -54,17 +54,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
-    """Notes which cell of the matrix the test is. In CI, a skip for a missing program is a failure:
-    a run without it proves nothing of what the test is about."""
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, Any]:
+    """In CI, a skip for a missing program is a failure: without it, the test proves nothing."""
     report = yield
     if report.skipped and CI and skip_reason(report).startswith(programs.MISSING):
         report.outcome = "failed"
         report.longrepr = skip_reason(report)
-    marker = item.get_closest_marker("scenario")
-    if marker and isinstance(item, pytest.Function):
-        cli: Any = item.callspec.params["cli"]
-        report.user_properties.append(("cell", (cli.name, *marker.args)))
     return report
 
 
@@ -116,9 +111,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     found: dict[tuple[str, str], str] = {}
     for report in chain.from_iterable(terminalreporter.stats.values()):
         for name, cell in getattr(report, "user_properties", ()):
-            if name == "cell" and (report.when == "call" or not report.passed):
-                word = "yes" if report.passed else report.outcome.upper()
-                found[cell] = word if found.get(cell, "yes") == "yes" else found[cell]
+            if name == "cell":
+                found[cell[0], cell[1]] = cell[2]
     if found:
         terminalreporter.section("CLIs and scenarios")
         terminalreporter.write(matrix.table({**dict.fromkeys(matrix.CANNOT, "no"), **found}))

@@ -170,8 +170,8 @@ async def codex(folder: Path, **env: str) -> AsyncIterator[Real]:
             **env,
         }
 
-        async def start() -> BridgeProcess:
-            return await servers.enter_async_context(bridge(workspace, **every))
+        async def start(**more: str) -> BridgeProcess:
+            return await servers.enter_async_context(bridge(workspace, **{**every, **more}))
 
         real = Real(await start(), model, http, workspace, home, start)  # type: ignore[arg-type]
         try:

@@ -5,7 +5,8 @@ results."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from tests.support.real_clis import CLIS, Cli
 
@@ -34,9 +35,16 @@ NOTES: dict[tuple[str, str], str] = {
 """Remarks on a cell."""
 
 
-def cells(scenario: str) -> Iterable[Cli]:
-    """The CLIs that are tried in it."""
-    return [cli for cli in CLIS if (cli.name, scenario) not in CANNOT]
+@contextmanager
+def cell(record_property: Callable[[str, object], None], cli: Cli, scenario: str) -> Iterator[None]:
+    """Record the outcome of a scenario of a CLI with the pytest fixture `record_property`."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"scenario: {scenario}")
+        record_property("cell", (cli.name, scenario, "FAILED"))
+        raise
+    record_property("cell", (cli.name, scenario, "yes"))
 
 
 def table(outcomes: Mapping[tuple[str, str], str]) -> str:

@@ -40,16 +40,16 @@ class RealClaudeCode:
     http: aiohttp.ClientSession
     workspace: Path
     home: Path
-    start: Callable[[], Awaitable[BridgeProcess]]
+    start: Callable[..., Awaitable[BridgeProcess]]
 
     async def kill(self) -> None:
         """End the server, which cannot do anything about it, and nothing else."""
         await self.server.stop(signal.SIGKILL)
 
-    async def restart(self) -> None:
-        """Start the next server; the one before has ended."""
+    async def restart(self, **env: str) -> None:
+        """Start the next server, with further settings in `env`; the one before has ended."""
         assert self.server.process.returncode is not None
-        self.server = await self.start()
+        self.server = await self.start(**env)
 
     def client(self, version: str = "1.0") -> Client:
         return Client(self.http, self.server.url, version)
@@ -133,8 +133,8 @@ async def claude_code(folder: Path, **env: str) -> AsyncIterator[RealClaudeCode]
     ):
         every = {**settings(model), "TMPDIR": str(scratch), **env}
 
-        async def start() -> BridgeProcess:
-            return await servers.enter_async_context(bridge(workspace, **every))
+        async def start(**more: str) -> BridgeProcess:
+            return await servers.enter_async_context(bridge(workspace, **{**every, **more}))
 
         real = RealClaudeCode(await start(), model, http, workspace, folder / "home", start)
         try:

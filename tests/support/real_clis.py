@@ -166,6 +166,9 @@ class Cli:
     force: dict[str, str] = field(default_factory=dict)
     run_outside: Callable[[str], Step] | None = None  # of its sandbox, where it has one
 
+    def __str__(self) -> str:
+        return self.name
+
     def path(self) -> str:
         folder = CHECKOUT / ".venvs" if self.program.startswith("aider") else MODULES
         found = sorted(folder.glob(self.program))
@@ -351,8 +354,8 @@ async def serving(cli: Cli, folder: Path, **env: str) -> AsyncIterator[Real]:
             **env,
         }
 
-        async def start() -> BridgeProcess:
-            return await servers.enter_async_context(bridge(workspace, **every))
+        async def start(**more: str) -> BridgeProcess:
+            return await servers.enter_async_context(bridge(workspace, **{**every, **more}))
 
         server = await start()
         real = Real(server, model, http, workspace, home, start, cli)  # type: ignore[arg-type]
