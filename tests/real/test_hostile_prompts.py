@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.real.test_print import CLIS as PRINTING
 from tests.support.client import artifact_text, context_id, said, state
 from tests.support.real_claude_code import answer, ask, script
-from tests.support.real_clis import AIDER, CLIS, Cli, Real, serving
+from tests.support.real_clis import AIDER, CLIS, PRINTING, Cli, Real, serving
 from tests.system.test_hostile_prompts import strings
 
 pytestmark = [

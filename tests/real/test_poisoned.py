@@ -1,5 +1,7 @@
-"""A repository that means harm: under the defaults, nothing of it runs in any real CLI, and under
-`allow` it does, which shows that the canaries can sing."""
+"""Repositories with files that run a program. With the default settings, no real CLI runs such a
+program. With `allow` the CLIs run them, which proves that the test would notice.
+
+A start of a CLI takes seconds. Each run has some CLIs; the soak tier has the others."""
 
 from __future__ import annotations
 
@@ -20,17 +22,15 @@ from bridge.adapter import Adapter, AgentConfig, Prompt, SessionStart
 from bridge.server import registry
 from bridge.task.message import Message, Role, TextPart
 from bridge.workspace.project_config import found, guards
-from tests.real.test_print import CLIS as PRINTS
 from tests.support.client import Json, context_id, said, state, task_id
 from tests.support.poisoned import LEFT_ALONE, VECTORS, Marks, Vector, plant, write
 from tests.support.real_claude_code import script, tool
-from tests.support.real_clis import CLIS, Cli, Real, Step, serving
+from tests.support.real_clis import CLIS, PRINTING, Cli, Real, Step, each, serving
 
-EVERY = (*CLIS, *PRINTS)
+EVERY = (*CLIS, *PRINTING)
 BY_NAME = {vector.name: vector for vector in VECTORS}
 # One of a repository's instructions, which are read to the model and not run.
 INSTRUCTIONS = "The word of this house is heliotrope."
-each = pytest.mark.parametrize("cli", EVERY, ids=lambda cli: cli.name)
 
 
 def adapter_of(cli: Cli) -> type[Adapter]:
@@ -97,7 +97,7 @@ async def provoke(
     """Work in a repository with all of them. The marks that were left, the task, and all that the
     model was sent."""
     chosen = list(chosen)
-    if cli.name in {one.name for one in PRINTS}:
+    if cli.name in {one.name for one in PRINTING}:
         env |= {"AGENT_FORCE": "true"}
     workspace = folder / "workspace"
     workspace.mkdir()
@@ -130,7 +130,7 @@ def can_be_shut_out(cli: Cli, folder: Path) -> list[Vector]:
 
 @pytest.mark.real
 @pytest.mark.timeout(180)
-@each
+@each(EVERY, "claude-code", "codex", "opencode")
 async def test_nothing_of_a_repository_runs(cli: Cli, tmp_path: Path) -> None:
     chosen = can_be_shut_out(cli, tmp_path / "each")
     marks, task, sent = await provoke(cli, tmp_path, chosen)
@@ -142,9 +142,7 @@ async def test_nothing_of_a_repository_runs(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "cli", [one for one in EVERY if adapter_of(one).always_loaded], ids=lambda cli: cli.name
-)
+@each([one for one in EVERY if adapter_of(one).always_loaded], "opencode")
 async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -161,9 +159,7 @@ async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
 
 @pytest.mark.real
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "cli", [one for one in EVERY if runs_in(one, alone=False)], ids=lambda cli: cli.name
-)
+@each([one for one in EVERY if runs_in(one, alone=False)], "claude-code")
 async def test_it_does_where_it_is_allowed(cli: Cli, tmp_path: Path) -> None:
     chosen = runs_in(cli, alone=False)
     marks, task, _ = await provoke(cli, tmp_path, chosen, AGENT_PROJECT_CONFIG="allow")
@@ -174,6 +170,7 @@ PAIRS = [(cli, one) for cli in EVERY for one in runs_in(cli, alone=True)]
 
 
 @pytest.mark.real
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("cli", "vector"), PAIRS, ids=lambda one: one.name)
 async def test_it_takes_the_model_away_where_it_is_allowed(
@@ -203,6 +200,7 @@ async def test_codex_does_not_trust_what_it_once_trusted(tmp_path: Path) -> None
 
 
 @pytest.mark.real
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 async def test_what_is_of_the_operators_git_is_left_alone(tmp_path: Path) -> None:
     """Nobody clones it, and hooks and filters are relied on. Should a CLI stop to run them, the

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
+import pytest
 
 from tests import CHECKOUT
 from tests.support.bridge_process import BridgeProcess, bridge
@@ -317,6 +318,26 @@ OVER_ACP = (
     ),
 )
 CLIS = (CLAUDE_CODE, CODEX, *OVER_ACP, AIDER)
+IN_PRINT_MODE = {
+    "gemini": "gemini-print",
+    "copilot": "copilot-print",
+    "opencode": "opencode-run",
+    "codex": "codex-exec",
+}
+PRINTING = tuple(
+    replace(cli, name=IN_PRINT_MODE[cli.name]) for cli in CLIS if cli.name in IN_PRINT_MODE
+)
+"""The CLIs that have a print mode, with the adapters for it."""
+
+
+def each(clis: Iterable[Cli], *always: str) -> pytest.MarkDecorator:
+    """A test for each of these CLIs: for those that are named in each run of the tests, for the
+    others in the soak tier."""
+    soak = [pytest.mark.soak]
+    return pytest.mark.parametrize(
+        "cli",
+        [pytest.param(cli, id=cli.name, marks=[] if cli.name in always else soak) for cli in clis],
+    )
 
 
 @dataclass(slots=True)

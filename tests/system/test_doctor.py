@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -32,6 +33,7 @@ from tests import CHECKOUT, NODE
 from tests.component.session.test_session import Echo
 from tests.support import acp_agent
 from tests.support.bridge_process import bridge
+from tests.support.forked_command import ForkedCommands, forked_commands
 from tests.support.liveness import listening
 from tests.support.model_server import ModelServer
 from tests.support.real_clis import OVER_ACP as CLIS
@@ -40,17 +42,8 @@ WITHIN = 60.0  # seconds for a whole run
 GREETS = f"exec {sys.executable} -I -S {acp_agent.PROGRAM} {shlex.quote('{}')}"
 needs_landlock = pytest.mark.skipif(landlock_abi() < 3, reason="this kernel has no Landlock")
 Json = dict[str, Any]
-# Within less time than people have; the same as `python -m bridge doctor --json` in all else.
-SHORT = """
-import asyncio, sys
-from bridge.cli.doctor.command import doctor
-from bridge.cli.doctor.talk import Within
-from bridge.server.settings.load import load
-within = Within(version=1, help=1, login=1, handshake=2, prompt=2)
-live = "live" in sys.argv
-work = doctor(load({}), sys.argv[1], live=live, for_programs=True, within=within)
-sys.exit(asyncio.run(work))
-"""
+# Seconds, less than a user has.
+SHORT = {"version": 1, "help": 1, "login": 1, "handshake": 2, "prompt": 2}
 
 
 @dataclass(slots=True)
@@ -58,6 +51,7 @@ class Machine:
     """A home, a workspace and a folder of programs, which is all of PATH but for the system's."""
 
     folder: Path
+    commands: ForkedCommands
     env: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -135,28 +129,44 @@ class Machine:
                 raise
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
+    def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; see `run` for the real start of one."""
+        self.env |= env
+        return self.commands.run(*arguments, cwd=self.folder, env=self.environment())
+
     def doctor(self, *arguments: str, **env: str) -> tuple[int, str]:
-        done = self.run("-m", "bridge", "doctor", *arguments, **env)
+        done = self.command("doctor", *arguments, **env)
         assert done.stderr == ""
         return done.returncode, done.stdout
 
     def examined(self, *arguments: str, **env: str) -> tuple[int, Json]:
-        """What `doctor --json` says."""
+        """The exit status and the output of `doctor --json`."""
         code, out = self.doctor("--json", *arguments, **env)
         return code, json.loads(out)
 
-    def hurried(self, *arguments: str, **env: str) -> tuple[int, Json]:
-        """The same within less time, of one agent."""
-        done = self.run("-c", SHORT, *arguments, **env)
+    def hurried(self, agent: str, live: bool = False, **env: str) -> tuple[int, Json]:
+        """The same for one agent, with the time limits of SHORT."""
+        self.env |= env
+        done = self.commands.run(
+            cwd=self.folder,
+            env=self.environment(),
+            hurried={"agent": agent, "live": live, "within": SHORT},
+        )
         assert done.stderr == ""
         return done.returncode, json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    with forked_commands(tmp_path_factory.mktemp("commands")) as commands:
+        yield commands
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, commands: ForkedCommands) -> Machine:
     for name in ("bin", "home", "workspace"):
         (tmp_path / name).mkdir()
-    return Machine(tmp_path)
+    return Machine(tmp_path, commands)
 
 
 def the(report: Json, name: str, agent: str | None = None) -> Json:
@@ -485,7 +495,7 @@ def test_an_agent_without_a_handshake_says_so_and_takes_a_prompt(machine: Machin
 @pytest.mark.parametrize("script", ["exec cat >/dev/null", "exec sleep 90", "exit 0"])
 def test_a_prompt_that_is_never_answered_is_given_up(machine: Machine, script: str) -> None:
     path = machine.program("own", script)
-    code, report = machine.hurried("jsonl", "live", AGENT_BINARY=str(path))
+    code, report = machine.hurried("jsonl", True, AGENT_BINARY=str(path))
     assert (code, the(report, "prompt", "jsonl")["status"]) == (1, "failed")
 
 
@@ -560,7 +570,7 @@ def test_an_unknown_agent_is_told_with_the_nearest(
 ) -> None:
     (machine.folder / "config.toml").write_text("[agents.reviewer]\nadapter = 'gemini'\n")
     env = {"CONFIG_FILE": str(machine.folder / "config.toml")}
-    done = machine.run("-m", "bridge", "doctor", "--agent", wrong, **env)
+    done = machine.command("doctor", "--agent", wrong, **env)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"Did you mean {meant}?" in done.stderr
 
@@ -576,7 +586,7 @@ def test_without_any_cli_a_recording_would_be_played(machine: Machine) -> None:
 
 
 def test_wrong_settings_are_told_as_the_server_tells_them(machine: Machine) -> None:
-    done = machine.run("-m", "bridge", "doctor", PORT="x")
+    done = machine.command("doctor", PORT="x")
     assert done.returncode == 2
     assert "PORT" in done.stderr
 
@@ -696,9 +706,10 @@ def test_an_adapter_that_cannot_be_loaded_is_told_and_stops_nothing(machine: Mac
     (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (dist / "entry_points.txt").write_text(f"[{registry.GROUP}]\nbroken = no_such_module:X\n")
     path = f"{CHECKOUT}:{dist.parent}"
-    code, report = machine.examined(AGENT_ADAPTER="gemini", PYTHONPATH=path)
-    check = the(report, "adapter", "broken")
-    assert (code, check["status"]) == (0, "failed")
+    env = {"AGENT_ADAPTER": "gemini", "PYTHONPATH": path}
+    done = machine.run("-m", "bridge", "doctor", "--json", **env)
+    check = the(json.loads(done.stdout), "adapter", "broken")
+    assert (done.returncode, check["status"]) == (0, "failed")
     assert "no_such_module" in check["text"]
     done = machine.run("-m", "bridge", "adapters")
     assert (done.returncode, "  broken: No module named" in done.stdout) == (0, True)
@@ -722,7 +733,7 @@ def test_adapters_are_listed_with_what_they_can(machine: Machine) -> None:
 
 
 def test_adapters_are_listed_for_programs(machine: Machine) -> None:
-    done = machine.run("-m", "bridge", "adapters", "--json")
+    done = machine.command("adapters", "--json")
     rows = {row["name"]: row for row in json.loads(done.stdout)["adapters"]}
     assert list(rows) == registry.names()
     for row in rows.values():
