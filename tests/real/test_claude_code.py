@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.client import (
     task_id,
 )
 from tests.support.real_claude_code import (
+    STREAMS,
     VERSIONS,
     Command,
     RealClaudeCode,
@@ -32,8 +32,10 @@ from tests.support.real_claude_code import (
     ask,
     bash,
     claude_code,
+    file_part,
     running_command,
     script,
+    streams,
     tool,
     tool_results,
     user_texts,
@@ -53,9 +55,13 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes.fromhex(
 )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealClaudeCode]:
-    async with claude_code(tmp_path_factory.mktemp("claude"), BRIDGE_THOUGHTS="true") as server:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=STREAMS)
+async def real(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RealClaudeCode]:
+    folder = tmp_path_factory.mktemp("claude")
+    env = streams(request.param, folder)
+    async with claude_code(folder, BRIDGE_THOUGHTS="true", **env) as server:
         yield server
 
 
@@ -257,13 +263,6 @@ async def test_a_prompt_reaches_the_model_verbatim(real: RealClaudeCode, beginni
     assert HOSTNAME not in json.dumps(received)
     assert tool_results(real.requests(json.dumps(text)[1:-1])[-1]) == []
     assert not (real.workspace / "pwned").exists()
-
-
-def file_part(client: Client, kind: str, content: bytes, name: str) -> Json:
-    encoded = b64encode(content).decode()
-    if client.version == "0.3":
-        return {"kind": "file", "file": {"bytes": encoded, "mimeType": kind, "name": name}}
-    return {"raw": encoded, "mediaType": kind, "filename": name}
 
 
 async def echo(client: Client, part: Json) -> list[Json]:

@@ -26,6 +26,7 @@ from tests.support.client import (
 )
 from tests.support.real_claude_code import (
     GONE_WITHIN,
+    STREAMS,
     VERSIONS,
     RealClaudeCode,
     answer,
@@ -36,6 +37,7 @@ from tests.support.real_claude_code import (
     read_until,
     running_command,
     script,
+    streams,
     user_texts,
     write,
 )
@@ -45,17 +47,22 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 SLOW = {"text": "word " * 2000, "chunks": 2000, "delay": 0.05}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealClaudeCode]:
-    async with claude_code(tmp_path_factory.mktemp("claude"), BRIDGE_SESSION_IDLE_MS="1") as one:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=STREAMS)
+async def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RealClaudeCode]:
+    folder = tmp_path_factory.mktemp("claude")
+    env = streams(request.param, folder)
+    async with claude_code(folder, BRIDGE_SESSION_IDLE_MS="1", **env) as one:
         yield one
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def real(server: RealClaudeCode) -> AsyncIterator[RealClaudeCode]:
-    """The server; in the end no process of the test may be left."""
+    """The server; in the end no process and no session of the test may be left."""
     yield server
     await server.nothing_left()
+    await server.sessions_forgotten()
 
 
 async def cancel(client: Client, task: Json) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.real.test_claude_code import file_part
 from tests.support.client import (
     Client,
     Json,
@@ -29,6 +28,7 @@ from tests.support.real_claude_code import (
     ask,
     bash,
     claude_code,
+    file_part,
     read_until,
     running_command,
     script,

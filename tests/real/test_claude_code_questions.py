@@ -22,13 +22,17 @@ from tests.support.client import (
     task_id,
 )
 from tests.support.real_claude_code import (
+    STREAMS,
     VERSIONS,
     RealClaudeCode,
     answer,
     ask,
+    ask_user,
     bash,
     claude_code,
+    question,
     script,
+    streams,
     tool,
     tool_results,
     write,
@@ -38,9 +42,12 @@ from tests.support.real_claude_code import (
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealClaudeCode]:
-    async with claude_code(tmp_path_factory.mktemp("claude")) as server:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=STREAMS)
+async def real(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RealClaudeCode]:
+    folder = tmp_path_factory.mktemp("claude")
+    async with claude_code(folder, **streams(request.param, folder)) as server:
         yield server
 
 
@@ -149,13 +156,16 @@ async def test_parallel_tools_are_asked_one_after_the_other(
     assert [written(p) for p in paths] == ["x", None, "x"]
 
 
-async def test_no_limit_counts_while_a_question_is_open(tmp_path: Path) -> None:
-    limits = {"AGENT_TIMEOUT_MS": "3000", "AGENT_IDLE_EXIT_MS": "3000"}
+@pytest.mark.parametrize("heartbeats", [2, pytest.param(20, marks=pytest.mark.soak)])
+async def test_no_limit_counts_while_a_question_is_open(tmp_path: Path, heartbeats: int) -> None:
+    """There is a heartbeat each 3 s: the question is open for 6 s, and for a minute in the soak
+    tier."""
+    limits = {"AGENT_TIMEOUT_MS": "5000", "AGENT_IDLE_EXIT_MS": "5000"}
     async with claude_code(tmp_path, **limits) as real:
         client = real.client()
         path = real.workspace / "late.txt"
         task = await ask(client, script("Write it.", write(path), "Done."))
-        await _heartbeats(client, task, 20)  # three seconds each: a minute of the real CLI's time
+        await _heartbeats(client, task, heartbeats)
         assert state(await client.get(task_id(task))) == "input-required"
         assert state(await answer(client, task, "allow")) == "completed"
         assert written(path) == "written"
@@ -175,15 +185,6 @@ async def _heartbeats(client: Client, task: Json, count: int) -> None:
 
 
 # --- questions to the user ---------------------------------------------------------------------
-
-
-def question(text: str, *labels: str, multiple: bool = False) -> Json:
-    options = [{"label": label, "description": f"It is {label}"} for label in labels]
-    return {"question": text, "header": "Choice", "options": options, "multiSelect": multiple}
-
-
-def ask_user(*questions: Json) -> Json:
-    return tool("AskUserQuestion", questions=list(questions))
 
 
 @pytest.mark.parametrize(

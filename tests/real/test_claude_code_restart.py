@@ -11,33 +11,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
 from bridge.process.process_tree import leader
-from tests.real.test_claude_code import (  # noqa: F401 - run here once more, see `real`
-    test_a_burst_of_5000_deltas_arrives_complete_and_in_order,
-    test_a_tool_call_and_its_result_are_told,
-    test_streamed_text_is_byte_for_byte_the_final_one,
-    test_three_turns_of_a_context_are_one_process,
-)
-from tests.real.test_claude_code_cancel import (  # noqa: F401
-    test_cancel_while_a_command_runs_that_detached_itself,
-    test_cancel_while_a_shell_command_runs,
-)
-from tests.real.test_claude_code_questions import (  # noqa: F401
-    ask_user,
-    path,
-    question,
-    test_an_allowed_tool_runs,
-    test_an_approved_plan_is_carried_out,
-)
 from tests.support.client import (
     METHODS,
     Json,
@@ -57,8 +39,10 @@ from tests.support.real_claude_code import (
     all_facts,
     answer,
     ask,
+    ask_user,
     bash,
     claude_code,
+    question,
     reason,
     running_command,
     script,
@@ -80,21 +64,6 @@ FORCE = {"AGENT_FORCE": "true", "IS_SANDBOX": "1"}  # nothing is asked
 def durable(folder: Path, **env: str) -> AbstractAsyncContextManager[RealClaudeCode]:
     """A server whose tasks and agents outlive it."""
     return claude_code(folder, BRIDGE_STATE_DIR=str(folder / "state"), **env)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealClaudeCode]:
-    """For the tests that are imported: a CLI whose streams are files is like one on pipes."""
-    async with durable(tmp_path_factory.mktemp("files")) as one:
-        yield one
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def real(server: RealClaudeCode) -> AsyncIterator[RealClaudeCode]:
-    """The server; in the end it has forgotten the sessions of the CLIs that are gone."""
-    yield server
-    sessions = server.home.parent / "state/sessions"
-    await happens(lambda: len(list(sessions.iterdir())) == len(agents(server)))
 
 
 class Reader:

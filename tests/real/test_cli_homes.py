@@ -1,7 +1,8 @@
 """What an agent in a sandbox can change of its CLI's settings: nothing that the CLI executes or
 trusts in its next run, by the bridge or by the operator. The real CLIs, on scripted models.
 
-Each test starts a real CLI at least once, which takes some seconds."""
+Each test starts a real CLI, which takes seconds: some CLIs in each run, the others in the soak
+tier."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from tests.support.client import artifact_text, context_id, said, state
 from tests.support.real_claude_code import CLAUDE, answer, ask, script
-from tests.support.real_clis import CLIS, KEY, Cli, Real, gone, serving
+from tests.support.real_clis import CLIS, KEY, Cli, Real, each, gone, serving
 
 needs_landlock = pytest.mark.skipif(
     landlock_abi() < 3, reason="this kernel has no Landlock of ABI 3"
@@ -114,8 +115,9 @@ def in_private(home: Home, paths: tuple[str, ...]) -> dict[str, str]:
     return {part: f"{own}/{part}" for part in parts if not part.startswith(state)}
 
 
-async def run(real: Real, command: str) -> None:
-    task = await ask(real.client(), script("run", real.run_outside(command), "the end"))
+async def run(real: Real, command: str, **context: str) -> None:
+    asking = script("run", real.run_outside(command), "the end")
+    task = await ask(real.client(), asking, **context)
     while state(task) == "input-required":
         task = await answer(real.client(), task, "yes")
     assert state(task) == "completed", said(task)
@@ -126,28 +128,6 @@ def planted(folder: Path, paths: tuple[str, ...]) -> list[str]:
         return path.is_file() and PLANTED in path.read_text(errors="replace")
 
     return [path for path in paths if has(folder / path)]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
-async def test_nothing_that_a_cli_executes_or_trusts_can_be_written(
-    cli: Cli, tmp_path: Path
-) -> None:
-    paths = (*TRUSTED[cli.name], *ANYWHERE)
-    homes = registry.load(cli.name).homes
-    own = [(home, part, path) for home in homes for part, path in in_private(home, paths).items()]
-    env = {"BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    async with serving(cli, tmp_path, **env) as real:
-        before = {path.name for path in real.home.iterdir()}
-        await run(real, f"echo {PLANTED} > witness.txt; " + plant([f"~/{path}" for path in paths]))
-        await run(real, plant([path for _, _, path in own]))
-        assert (real.workspace / "witness.txt").read_text() == f"{PLANTED}\n"
-        assert planted(real.home, paths) == []
-        for home, part, _ in own:
-            private = tmp_path / "state/homes" / cli.name / home.variable / home.inner
-            assert planted(private, (part,)) == []
-        new = {path.name for path in real.home.iterdir()} - before
-        assert new <= {".local"}  # aider's, for its conversations
 
 
 HOOK = {"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "touch ~/owned"}]}]}}
@@ -187,7 +167,7 @@ BEGAN_OUTSIDE = [cli for cli in CLIS if any(one.sessions for one in registry.loa
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("cli", BEGAN_OUTSIDE, ids=lambda cli: cli.name)
+@each(BEGAN_OUTSIDE, "codex")
 async def test_a_conversation_of_the_operators_folder_goes_on(cli: Cli, tmp_path: Path) -> None:
     """As one does that began before agents had folders of their own."""
     env = {"BRIDGE_STATE_DIR": str(tmp_path / "state")}
@@ -245,7 +225,9 @@ LOGINS: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 def signed_in(cli: Cli) -> Cli:
-    """The CLI without a key in its environment or settings: it has stored one."""
+    """The CLI with a stored key instead of one in its environment or settings, where it can."""
+    if cli.name not in LOGINS:
+        return cli
     path, login = LOGINS[cli.name]
     kept = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "OPENAI_MODEL")
 
@@ -268,9 +250,29 @@ def signed_in(cli: Cli) -> Cli:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("cli", [cli for cli in CLIS if cli.name in LOGINS], ids=lambda c: c.name)
-async def test_the_operators_login_is_found(cli: Cli, tmp_path: Path) -> None:
-    async with serving(signed_in(cli), tmp_path) as real:
+@each(CLIS, "claude-code", "codex", "gemini")
+async def test_nothing_that_a_cli_executes_or_trusts_can_be_written(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """The agent tries it in a conversation for which the CLI uses the stored login of the operator,
+    where it has one."""
+    paths = (*TRUSTED[cli.name], *ANYWHERE)
+    homes = registry.load(cli.name).homes
+    own = [(home, part, path) for home in homes for part, path in in_private(home, paths).items()]
+    env = {"BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    async with serving(signed_in(cli), tmp_path, **env) as real:
+        before = {path.name for path in real.home.iterdir()}
         task = await real.client().send(script("x", "the answer"))
         assert (state(task), artifact_text(task).strip()) == ("completed", "the answer"), said(task)
-        assert STORED in json.dumps(real.model.headers[-1])
+        assert cli.name not in LOGINS or STORED in json.dumps(real.model.headers[-1])
+        context = {"contextId": context_id(task)}
+        home_files = [f"~/{path}" for path in paths]
+        await run(real, f"echo {PLANTED} > witness.txt; {plant(home_files)}", **context)
+        await run(real, plant([path for _, _, path in own]), **context)
+        assert (real.workspace / "witness.txt").read_text() == f"{PLANTED}\n"
+        assert planted(real.home, paths) == []
+        for home, part, _ in own:
+            private = tmp_path / "state/homes" / cli.name / home.variable / home.inner
+            assert planted(private, (part,)) == []
+        new = {path.name for path in real.home.iterdir()} - before
+        assert new <= {".local"}  # aider's, for its conversations

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import signal
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import psutil
+import pytest
 
 from tests import CHECKOUT
 from tests.support.bridge_process import BridgeProcess, bridge
@@ -26,7 +28,11 @@ from tests.support.model_server import ModelServer
 
 CLAUDE = CHECKOUT / "tests/clis/node_modules/.bin/claude"
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
-VERSIONS = ("1.0", "0.3")
+VERSIONS = ("1.0", pytest.param("0.3", marks=pytest.mark.soak))
+"""Each run of the tests has 1.0. It has 0.3 with the official SDKs (test_official_sdks.py)."""
+STREAMS = ("pipes", pytest.param("files", marks=pytest.mark.soak))
+"""What the streams of the CLI are. On files, it survives its server: the tests in
+tests/real/test_claude_code_restart.py have files in each run."""
 GONE_WITHIN = 8.0  # seconds: the interrupt's grace and SIGTERM's, and something to spare
 
 
@@ -86,6 +92,13 @@ class RealClaudeCode:
         found = [(one, command_line(one)) for one in self.processes()]
         return [one for one, line in found if wanted & set(line) and line[0] != "/bin/sh"]
 
+    async def sessions_forgotten(self) -> None:
+        """Return when the server has removed the folders of all sessions that are gone."""
+        folder = self.home.parent / "state/sessions"
+        async with asyncio.timeout(GONE_WITHIN):
+            while folder.is_dir() and any(folder.iterdir()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
     async def nothing_left(self) -> None:
         """Until no process is left. Nothing tells of the end of somebody else's child."""
         try:
@@ -94,6 +107,11 @@ class RealClaudeCode:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"still there: {self.processes()}\n{self.server.log}") from None
+
+
+def streams(kind: str, folder: Path) -> dict[str, str]:
+    """Settings for a kind of STREAMS."""
+    return {"BRIDGE_STATE_DIR": str(folder / "state")} if kind == "files" else {}
 
 
 def command_line(process: psutil.Process) -> list[str]:
@@ -165,6 +183,22 @@ def write(path: Path, content: str = "written") -> Json:
 
 def bash(command: str) -> Json:
     return tool("Bash", command=command, description="Run it")
+
+
+def question(text: str, *labels: str, multiple: bool = False) -> Json:
+    options = [{"label": label, "description": f"It is {label}"} for label in labels]
+    return {"question": text, "header": "Choice", "options": options, "multiSelect": multiple}
+
+
+def ask_user(*questions: Json) -> Json:
+    return tool("AskUserQuestion", questions=list(questions))
+
+
+def file_part(client: Client, kind: str, content: bytes, name: str) -> Json:
+    encoded = b64encode(content).decode()
+    if client.version == "0.3":
+        return {"kind": "file", "file": {"bytes": encoded, "mimeType": kind, "name": name}}
+    return {"raw": encoded, "mediaType": kind, "filename": name}
 
 
 class Command:
