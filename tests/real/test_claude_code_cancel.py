@@ -44,6 +44,7 @@ from tests.support.real_claude_code import (
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
+CANCELED_WITHIN = 5.0  # seconds; a CLI that is silent for that long has been killed
 SLOW = {"text": "word " * 2000, "chunks": 2000, "delay": 0.05}
 
 
@@ -69,7 +70,7 @@ async def cancel(client: Client, task: Json) -> None:
     """Cancel, and be told so at once; a second time is an error, the state is final."""
     begun = time.monotonic()
     canceled = await client.cancel(task_id(task))
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < CANCELED_WITHIN
     assert state(canceled) == "canceled"
     with pytest.raises(RpcError) as refused:
         await client.cancel(task_id(task))
@@ -238,7 +239,7 @@ async def test_sigterm_leaves_no_process_of_a_running_command(tmp_path: Path) ->
         assert await stopped == 0
         assert state(last) == "failed"
         assert real.processes() == []
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(GONE_WITHIN):
             await command.ended.wait()
 
 

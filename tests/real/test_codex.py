@@ -158,7 +158,7 @@ async def codex(folder: Path, **env: str) -> AsyncIterator[Real]:
     async with (
         ResponsesServer() as model,
         AsyncExitStack() as servers,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60), read_bufsize=2**25) as http,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(100), read_bufsize=2**25) as http,
     ):
         (home / ".codex/config.toml").write_text(configuration(model.url, home))
         every: dict[str, Any] = {
@@ -429,7 +429,7 @@ async def test_a_sub_agent_asks_too_and_its_words_are_its_own(real: Real) -> Non
 
 async def once(real: Real, task: Json, wanted: Callable[[Json], bool]) -> Json:
     """The task as soon as it is as wanted."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(GONE_WITHIN):
         while True:
             found = await real.client().get(task_id(task))
             if wanted({"artifacts": [], **found}):

@@ -31,7 +31,14 @@ from tests.support.client import (
     told,
 )
 from tests.support.matrix import CANNOT, SCENARIOS, cell
-from tests.support.real_claude_code import all_facts, answer, ask, running_command, script
+from tests.support.real_claude_code import (
+    GONE_WITHIN,
+    all_facts,
+    answer,
+    ask,
+    running_command,
+    script,
+)
 from tests.support.real_clis import CLIS, OVER_ACP, Cli, Real, Step, gone, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -190,7 +197,7 @@ async def cancel_running(talk: Conversation) -> None:
         await command.begun()
         assert talk.real.processes()
         assert state(await talk.client.cancel(task_id(task))) == "canceled"
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(GONE_WITHIN):
             await command.ended.wait()
     await talk.real.nothing_left()
 

@@ -24,6 +24,7 @@ from tests.support.client import (
     told,
 )
 from tests.support.real_claude_code import (
+    GONE_WITHIN,
     all_facts,
     reason,
     running_command,
@@ -110,7 +111,7 @@ async def cancel_ends_the_command(real: Real, context: Json) -> None:
         own = set(real.processes()) - others
         assert own
         assert state(await real.client().cancel(task_id(task))) == "canceled"
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(GONE_WITHIN):
             await command.ended.wait()
     await gone(own)
 

@@ -15,8 +15,8 @@ from typing import Any
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 
-STARTS_WITHIN = 20.0  # seconds
-STOPS_WITHIN = 20.0
+STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
+STOPS_WITHIN = 60.0
 
 
 class BridgeProcess:

@@ -362,7 +362,7 @@ async def serving(cli: Cli, folder: Path, **env: str) -> AsyncIterator[Real]:
     async with (
         cli.model() as model,
         AsyncExitStack() as servers,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(90), read_bufsize=2**25) as http,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(170), read_bufsize=2**25) as http,
     ):
         cli.configure(model.url, home)
         every: dict[str, Any] = {
