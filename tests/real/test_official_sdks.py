@@ -1,6 +1,8 @@
 """The official SDKs for Python and JS, 1.x and 0.3, as clients of the real server and Claude Code.
 
-Each scenario is a program of its own (tests/clients), in the SDK's own environment.
+Each scenario is a program of its own (tests/clients), in the SDK's own environment, and a process
+of Claude Code: two seconds. Each run of the tests plays a stream and a question with all SDKs, and
+all scenarios with two SDKs that cover both versions and both languages. The soak tier has the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from tests.support.official_sdks import SDKS
 from tests.support.real_claude_code import RealClaudeCode, bash, claude_code, script, write
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+COMPLETE = ("python-v1", "js-v03")  # SDKs with all scenarios in each run
 each_sdk = pytest.mark.parametrize("sdk", SDKS)
+some_sdks = pytest.mark.parametrize(
+    "sdk", [pytest.param(sdk, marks=[pytest.mark.soak] * (sdk not in COMPLETE)) for sdk in SDKS]
+)
 
 SLOW = {"text": "word " * 400, "chunks": 400, "delay": 0.05}
 
@@ -37,7 +43,7 @@ async def play(
     return await official_sdks.play(real.server.url, sdk, scenario, prompt, answer, token)
 
 
-@each_sdk
+@some_sdks
 async def test_send(real: RealClaudeCode, sdk: str) -> None:
     text = 'Say "é", \u2028 and 🧑‍💻.\n'
     seen = await play(real, sdk, "send", script("Hello.", text))
@@ -60,7 +66,7 @@ async def test_stream(real: RealClaudeCode, sdk: str) -> None:
     assert kinds.index("status:working") < kinds.index("artifact")
 
 
-@each_sdk
+@some_sdks
 async def test_get(real: RealClaudeCode, sdk: str) -> None:
     seen = await play(real, sdk, "get", script("Look.", bash("echo hi"), "Seen."))
     assert (seen["state"], seen["text"]) == ("completed", "Seen.")
@@ -68,7 +74,7 @@ async def test_get(real: RealClaudeCode, sdk: str) -> None:
     assert seen["historyLength0"] == 0
 
 
-@each_sdk
+@some_sdks
 async def test_resubscribe(real: RealClaudeCode, sdk: str) -> None:
     words = {"text": "word " * 50, "chunks": 50, "delay": 0.03}
     seen = await play(real, sdk, "resubscribe", script("Talk.", words))
@@ -76,7 +82,7 @@ async def test_resubscribe(real: RealClaudeCode, sdk: str) -> None:
     assert (seen["state"], seen["text"]) == ("completed", "word " * 50)
 
 
-@pytest.mark.parametrize("answer", ["allow", "deny"])
+@pytest.mark.parametrize("answer", ["allow", pytest.param("deny", marks=pytest.mark.soak)])
 @each_sdk
 async def test_question(real: RealClaudeCode, sdk: str, answer: str) -> None:
     path = real.workspace / f"{sdk}-{answer}.txt"
@@ -88,14 +94,14 @@ async def test_question(real: RealClaudeCode, sdk: str, answer: str) -> None:
     assert path.exists() is (answer == "allow")
 
 
-@each_sdk
+@some_sdks
 async def test_cancel(real: RealClaudeCode, sdk: str) -> None:
     seen = await play(real, sdk, "cancel", script("Talk.", SLOW))
     assert seen["state"] == seen["streamState"] == "canceled"
     assert seen["secondCancel"] == "TaskNotCancelableError"
 
 
-@each_sdk
+@some_sdks
 async def test_errors(real: RealClaudeCode, sdk: str) -> None:
     seen = await play(real, sdk, "errors", script("Hello.", "Hello."))
     assert seen == {"unknownTask": "TaskNotFoundError", "finishedTask": "UnsupportedOperationError"}
