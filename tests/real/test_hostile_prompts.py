@@ -1,5 +1,8 @@
-"""What a real CLI might take for a command, a flag or a file: its model is told it and answers, and
-nothing else comes of it. Every adapter, with a stand-in for its CLI: test_hostile_prompts.py."""
+"""Prompts that a real CLI could take for a command, a flag or a file: its model receives them and
+answers, and nothing else happens. tests/system/test_hostile_prompts.py has every adapter, with a
+program in place of its CLI.
+
+A conversation has up to 30 turns: some CLIs in each run, the others in the soak tier."""
 
 from __future__ import annotations
 
@@ -11,10 +14,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.client import artifact_text, context_id, said, state
+from tests.support.client import artifact_text, context_id, said, state, strings
 from tests.support.real_claude_code import answer, ask, script
-from tests.support.real_clis import AIDER, CLIS, PRINTING, Cli, Real, serving
-from tests.system.test_hostile_prompts import strings
+from tests.support.real_clis import AIDER, CLIS, PRINTING, Cli, Real, params, serving
 
 pytestmark = [
     pytest.mark.real,
@@ -70,7 +72,9 @@ def texts(cli: Cli) -> tuple[str, ...]:
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=(*CLIS, *PRINTING), ids=lambda cli: cli.name
+    scope="module",
+    loop_scope="module",
+    params=params((*CLIS, *PRINTING), "claude-code", "codex", "gemini"),
 )
 async def real(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -13,7 +13,7 @@ from tests.server.runtime.test_prewarm import warm_in
 from tests.support.children import launchers
 from tests.support.client import artifact_text, context_id, state
 from tests.support.real_claude_code import script
-from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli, Real, gone, serving
+from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli, Real, each, gone, serving
 
 pytestmark = pytest.mark.real
 GEMINI, OPENCODE = (
@@ -22,16 +22,12 @@ GEMINI, OPENCODE = (
 OF_A_COMMIT = ("-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", "SECOND")
 
 
-def named(cli: Cli) -> str:
-    return cli.name
-
-
 def leaders(real: Real) -> set[psutil.Process]:
     """The CLIs that run: what the launcher has started."""
     return {one for parent in launchers(real.server.process.pid) for one in parent.children()}
 
 
-@pytest.mark.parametrize("cli", [CLAUDE_CODE, OPENCODE, GEMINI, CODEX], ids=named)
+@each([CLAUDE_CODE, OPENCODE, GEMINI, CODEX], "claude-code")
 async def test_a_new_conversation_finds_its_cli_started(tmp_path: Path, cli: Cli) -> None:
     """It is the one that was there before, goes on with the next turn, and leaves nothing."""
     state_folder = str(tmp_path / "state")
@@ -54,7 +50,7 @@ async def test_a_new_conversation_finds_its_cli_started(tmp_path: Path, cli: Cli
         await gone(everything)
 
 
-@pytest.mark.parametrize("cli", [CLAUDE_CODE, OPENCODE], ids=named)
+@each([CLAUDE_CODE, OPENCODE], "opencode")
 async def test_two_conversations_at_once_have_one_each(tmp_path: Path, cli: Cli) -> None:
     async with serving(cli, tmp_path, BRIDGE_WARM_SESSIONS="2") as real:
         client = real.client()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -212,3 +212,12 @@ def told(task: Json) -> list[Json]:
     """What the messages of a task's history say to programs."""
     found = [(one.get("metadata") or {}).get("bridge") for one in task["history"]]
     return [one for one in found if one]
+
+
+def strings(value: Any) -> Iterator[str]:
+    """The strings in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from strings(one)

@@ -333,11 +333,13 @@ PRINTING = tuple(
 def each(clis: Iterable[Cli], *always: str) -> pytest.MarkDecorator:
     """A test for each of these CLIs: for those that are named in each run of the tests, for the
     others in the soak tier."""
+    return pytest.mark.parametrize("cli", params(clis, *always))
+
+
+def params(clis: Iterable[Cli], *always: str) -> list[Any]:
+    """The same as the parameters of a fixture."""
     soak = [pytest.mark.soak]
-    return pytest.mark.parametrize(
-        "cli",
-        [pytest.param(cli, id=cli.name, marks=[] if cli.name in always else soak) for cli in clis],
-    )
+    return [pytest.param(cli, id=cli.name, marks=soak * (cli.name not in always)) for cli in clis]
 
 
 @dataclass(slots=True)

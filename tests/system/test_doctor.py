@@ -37,6 +37,7 @@ from tests.support.forked_command import ForkedCommands, forked_commands
 from tests.support.liveness import listening
 from tests.support.model_server import ModelServer
 from tests.support.real_clis import OVER_ACP as CLIS
+from tests.support.real_clis import each
 
 WITHIN = 60.0  # seconds for a whole run
 GREETS = f"exec {sys.executable} -I -S {acp_agent.PROGRAM} {shlex.quote('{}')}"
@@ -954,8 +955,9 @@ def test_the_real_claude_code_without_a_key_says_how_to_log_in(machine: Machine)
 
 
 @real
-@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
+@each(CLIS, "codex-acp")
 async def test_the_real_clis_are_ready_and_answer(machine: Machine, cli: Any) -> None:
+    """Each CLI is started four times: the quickest one in each run, the others in the soak tier."""
     async with cli.model() as model:
         cli.configure(model.url, machine.folder / "home")
         env = {"AGENT_ADAPTER": cli.name, "AGENT_BINARY": cli.path(), **cli.environment(model.url)}
@@ -976,7 +978,9 @@ def belongs(process: psutil.Process, machine: Machine) -> bool:
 
 
 @real
+@pytest.mark.soak
 def test_the_real_gemini_without_a_key_says_how_to_log_in(machine: Machine) -> None:
+    """In the soak tier, because each run has it in tests/real/test_acp.py without the doctor."""
     cli = next(one for one in CLIS if one.name == "gemini")
     code, report = machine.examined("--agent", "gemini", AGENT_BINARY=cli.path())
     check = the(report, "handshake", "gemini")

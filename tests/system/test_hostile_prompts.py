@@ -31,8 +31,17 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.workspace.project_config import guards
 from tests import CHECKOUT
 from tests.support.bridge_process import bridge
-from tests.support.client import Client, Json, RpcError, artifact_text, said, state, task_id
-from tests.support.real_clis import CLIS, Cli
+from tests.support.client import (
+    Client,
+    Json,
+    RpcError,
+    artifact_text,
+    said,
+    state,
+    strings,
+    task_id,
+)
+from tests.support.real_clis import CLIS, Cli, each
 from tests.support.recorded_argv import install, started
 from tests.support.served import serving
 
@@ -165,7 +174,7 @@ def test_nothing_of_a_start_depends_on_the_prompt(case: Case) -> None:
 
 @pytest.mark.real
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
+@each(CLIS, "claude-code", "codex")
 def test_nothing_of_a_start_depends_on_flags_that_a_cli_has(cli: Cli, tmp_path: Path) -> None:
     cases = [case for case in CASES if case.kind.binary == load(cli.name).binary]
     helps = {("--help",), *(case.kind.cli_info.help for case in cases)}
@@ -277,15 +286,6 @@ async def recorded(case: Case, folder: Path, **settings: Any) -> AsyncIterator[S
 
 def without_ids(argv: list[str]) -> list[str]:
     return [re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", one) for one in argv]
-
-
-def strings(value: Any) -> Iterator[str]:
-    """All that are in a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from strings(one)
 
 
 def words(record: Json) -> Iterator[str]:
