@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import uuid
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -82,23 +83,6 @@ async def test_tasks_that_have_ended_are_what_they_were(place: Place) -> None:
         assert first["id"] == newest["id"]
 
 
-async def test_a_conversation_goes_on_where_it_was_with_what_it_began_with(place: Place) -> None:
-    (place.workspace / "below").mkdir()
-    chosen = {"bridge": {"cwd": str(place.workspace / "below")}}
-    async with place.server() as (server, client):
-        task = await client.send("cwd", metadata=chosen)
-        assert artifact_text(task).endswith("/below")
-        context = task["contextId"]
-        await kill(server)
-    async with place.server() as (_, client):
-        again = await client.send("cwd", contextId=context)
-        assert again["contextId"] == context
-        assert artifact_text(again) == artifact_text(task)
-        other = {"bridge": {"cwd": str(place.workspace)}}
-        with pytest.raises(RpcError, match="another directory"):
-            await client.send("cwd", contextId=context, metadata=other)
-
-
 async def test_a_message_that_was_taken_before_the_end_begins_nothing_after_it(
     place: Place,
 ) -> None:
@@ -120,19 +104,6 @@ async def test_a_message_that_was_taken_before_the_end_begins_nothing_after_it(
     async with place.server() as (_, client):
         client.headers["Idempotency-Key"] = "x"
         assert await client.send("turn", messageId=message_id) == new
-
-
-async def test_receivers_of_notifications_are_known_after_a_restart(place: Place) -> None:
-    where = "CreateTaskPushNotificationConfig", "ListTaskPushNotificationConfigs"
-    async with place.server() as (server, client):
-        task = await client.send("permit q May I?")
-        config = {"taskId": task["id"], "id": "one", "url": "http://127.0.0.1:9/x"}
-        await client.call(where[0], config)
-        before = await client.call(where[1], {"taskId": task["id"]})
-        await kill(server)
-    async with place.server() as (_, client):
-        assert await client.call(where[1], {"taskId": task["id"]}) == before
-        assert len(before["configs"]) == 1
 
 
 async def test_a_server_that_is_killed_during_a_delivery_sends_it_again(place: Place) -> None:
@@ -190,29 +161,187 @@ async def taken(client: Client) -> bool:
     return True
 
 
-# --- what was running, or waited -----------------------------------------------------------------
+# --- what the next server continues ---------------------------------------------------------------
+
+Play = AsyncGenerator[None, Client]
+"""A test in three parts: before a server is killed, while no server runs, and with the client of the
+next server, which the second `yield` returns."""
 
 
-async def test_a_running_task_goes_on_and_those_behind_it_are_begun_once(
+async def a_conversation_keeps_its_directory(client: Client, place: Place, live: Liveness) -> Play:
+    (place.workspace / "below").mkdir()
+    chosen = {"bridge": {"cwd": str(place.workspace / "below")}}
+    task = await client.send("cwd", metadata=chosen)
+    assert artifact_text(task).endswith("/below")
+    context = task["contextId"]
+    yield
+    client = yield
+    again = await client.send("cwd", contextId=context)
+    assert again["contextId"] == context
+    assert artifact_text(again) == artifact_text(task)
+    other = {"bridge": {"cwd": str(place.workspace)}}
+    with pytest.raises(RpcError, match="another directory"):
+        await client.send("cwd", contextId=context, metadata=other)
+
+
+async def receivers_of_notifications_are_known(
+    client: Client, place: Place, live: Liveness
+) -> Play:
+    create, read = "CreateTaskPushNotificationConfig", "ListTaskPushNotificationConfigs"
+    task = await client.send("permit q May I?")
+    config = {"taskId": task["id"], "id": "one", "url": "http://127.0.0.1:9/x"}
+    await client.call(create, config)
+    before = await client.call(read, {"taskId": task["id"]})
+    yield
+    client = yield
+    assert await client.call(read, {"taskId": task["id"]}) == before
+    assert len(before["configs"]) == 1
+
+
+async def a_running_task_and_its_queue_continue(
+    client: Client, place: Place, live: Liveness
+) -> Play:
+    script = f"pid\ntext  before \nwait {live.path} runs\ntext after \npid\nturn"
+    first = await client.send_now(script)
+    context = first["contextId"]
+    pid = await live.pid("runs")
+    queued = [await client.send_now("turn", contextId=context) for _ in range(2)]
+    yield
+    client = yield
+    assert live.alive("runs")
+    assert state(await client.get(first["id"])) == "working"
+    assert artifact_text(await client.get(first["id"])) == f"{pid} before "
+    assert [state(await client.get(t["id"])) for t in queued] == ["submitted"] * 2
+    await live.release("runs")
+    assert artifact_text(await finished(client, first["id"])) == f"{pid} before after {pid}1"
+    # The program counts its prompts: it got each of them once.
+    assert [artifact_text(await finished(client, t["id"])) for t in queued] == ["2", "3"]
+    assert artifact_text(await client.send("turn", contextId=context)) == "4"
+
+
+async def a_question_stays_open(client: Client, place: Place, live: Liveness) -> Play:
+    """For several servers."""
+    asked = await client.send("text a\npermit q May I?\nturn")
+    for _ in range(2):
+        yield
+        client = yield
+        assert await client.get(asked["id"]) == asked
+        with pytest.raises(RpcError):
+            await client.send("yes", taskId=asked["id"], contextId="another")
+    task = await client.send("yes", taskId=asked["id"])
+    assert state(task) == "completed"
+    assert artifact_text(task) == 'a\n\nanswered ["q", "yes", "yes"]1'
+
+
+async def a_question_with_any_data_stays_open(client: Client, place: Place, live: Liveness) -> Play:
+    question = '{"type":"question","id":"q","text":"Which?","data":["a","b"]}'
+    asked = await client.send(f"line {question}\npermit r Sure?")
+    assert state(asked) == "input-required"
+    yield
+    client = yield
+    assert await client.get(asked["id"]) == asked
+
+
+async def an_answer_reaches_the_agent_once(client: Client, place: Place, live: Liveness) -> Play:
+    asked = await client.send("permit q May I?\nask r And then?\nturn")
+    await client.send_now("no", taskId=asked["id"])
+    yield
+    client = yield
+    asked = await asking(client, asked["id"])
+    assert facts(asked)["questionId"] == "r"
+    task = await client.send("red", taskId=asked["id"])
+    assert artifact_text(task) == 'answered ["q", "no", "no"]\n\nanswered ["r", "red", null]1'
+
+
+async def an_agent_that_exits_without_a_server_is_read_to_its_end(
+    client: Client, place: Place, live: Liveness
+) -> Play:
+    task = await client.send_now(f"text a\nwait {live.path} exits\nflood 2000\nexit 3")
+    await live.pid("exits")
+    yield
+    await live.release("exits")
+    await live.gone("exits")
+    client = yield
+    ended = await finished(client, task["id"])
+    assert state(ended) == "failed" and reason(ended) == "exit"
+    assert artifact_text(ended) == "a" + "".join(f"{n} " for n in range(2000))
+    assert "exit status 3" in said(ended)
+    again = await client.send("turn", contextId=task["contextId"])
+    assert artifact_text(again) == "1"
+
+
+async def a_turn_that_ends_without_a_server_is_completed(
+    client: Client, place: Place, live: Liveness
+) -> Play:
+    script = f"wait {live.path} ends\ntext last words\nhere {live.path} ended"
+    task = await client.send_now(script)
+    await live.pid("ends")
+    yield
+    await live.release("ends")
+    await live.pid("ended")
+    client = yield
+    ended = await finished(client, task["id"])
+    assert (state(ended), artifact_text(ended)) == ("completed", "last words")
+    again = await client.send("turn", contextId=task["contextId"])
+    assert artifact_text(again) == "2"  # the same process
+
+
+async def a_running_task_can_be_canceled(client: Client, place: Place, live: Liveness) -> Play:
+    script = f"deaf\nspawn {live.path} below\nwait {live.path} canceled"
+    task = await client.send_now(script)
+    await live.pid("canceled")
+    await live.pid("below")
+    yield
+    client = yield
+    assert state(await client.cancel(task["id"])) == "canceled"
+    await live.gone("canceled", "below")
+    again = await client.send("turn", contextId=task["contextId"])
+    assert artifact_text(again) == "1"
+
+
+PLAYS = (
+    a_conversation_keeps_its_directory,
+    receivers_of_notifications_are_known,
+    a_running_task_and_its_queue_continue,
+    a_question_stays_open,
+    a_question_with_any_data_stays_open,
+    an_answer_reaches_the_agent_once,
+    an_agent_that_exits_without_a_server_is_read_to_its_end,
+    a_turn_that_ends_without_a_server_is_completed,
+    a_running_task_can_be_canceled,
+)
+
+
+async def test_the_next_server_continues_the_tasks_of_one_that_was_killed(
     place: Place, live: Liveness
 ) -> None:
-    async with place.server() as (server, client):
-        script = f"pid\ntext  before \nwait {live.path} agent\ntext after \npid\nturn"
-        first = await client.send_now(script)
-        context = first["contextId"]
-        pid = await live.pid("agent")
-        queued = [await client.send_now("turn", contextId=context) for _ in range(2)]
+    """Several tasks of the same servers, because a start of a server takes a second."""
+    settings: Any = {"BRIDGE_MAX_SESSIONS": "20"}
+    async with place.server(**settings) as (server, client):
+        plays = {play.__name__: play(client, place, live) for play in PLAYS}
+        await each_next(plays)
         await kill(server)
-    async with place.server() as (_, client):
-        assert live.alive("agent")
-        assert state(await client.get(first["id"])) == "working"
-        assert artifact_text(await client.get(first["id"])) == f"{pid} before "
-        assert [state(await client.get(t["id"])) for t in queued] == ["submitted"] * 2
-        await live.release("agent")
-        assert artifact_text(await finished(client, first["id"])) == f"{pid} before after {pid}1"
-        # The program counts its prompts: each of them has come once.
-        assert [artifact_text(await finished(client, t["id"])) for t in queued] == ["2", "3"]
-        assert artifact_text(await client.send("turn", contextId=context)) == "4"
+    for _ in range(2):
+        await each_next(plays)
+        async with place.server(**settings) as (server, client):
+            await each_next(plays, client)
+            await (kill(server) if plays else server.stop())
+    assert plays == {}
+
+
+async def each_next(plays: dict[str, Play], client: Client | None = None) -> None:
+    """Run the next part of each play, and forget those that have ended."""
+    for name, play in list(plays.items()):
+        try:
+            await (anext(play) if client is None else play.asend(client))
+        except StopAsyncIteration:
+            del plays[name]
+        except Exception as error:
+            error.add_note(f"play: {name}")
+            raise
+
+
+# --- what was running, or waited -----------------------------------------------------------------
 
 
 async def test_tasks_that_wait_for_a_place_are_begun_after_a_restart(
@@ -226,33 +355,6 @@ async def test_tasks_that_wait_for_a_place_are_begun_after_a_restart(
     async with place.server() as (_, client):
         texts = [artifact_text(await finished(client, t["id"])) for t in waiting]
         assert texts == ["01", "11", "21"]
-
-
-async def test_a_question_is_answered_after_a_restart(place: Place) -> None:
-    async with place.server() as (server, client):
-        asked = await client.send("text a\npermit q May I?\nturn")
-        await kill(server)
-    async with place.server() as (server, client):
-        assert await client.get(asked["id"]) == asked
-        with pytest.raises(RpcError):
-            await client.send("yes", taskId=asked["id"], contextId="another")
-        await kill(server)  # once more, before it is answered
-    async with place.server() as (_, client):
-        task = await client.send("yes", taskId=asked["id"])
-        assert state(task) == "completed"
-        assert artifact_text(task) == 'a\n\nanswered ["q", "yes", "yes"]1'
-
-
-async def test_an_answer_that_was_taken_reaches_the_agent_once(place: Place) -> None:
-    async with place.server() as (server, client):
-        asked = await client.send("permit q May I?\nask r And then?\nturn")
-        await client.send_now("no", taskId=asked["id"])
-        await kill(server)
-    async with place.server() as (_, client):
-        asked = await asking(client, asked["id"])
-        assert facts(asked)["questionId"] == "r"
-        task = await client.send("red", taskId=asked["id"])
-        assert artifact_text(task) == 'answered ["q", "no", "no"]\n\nanswered ["r", "red", null]1'
 
 
 async def test_an_answer_of_which_a_half_was_sent_is_sent_to_its_end(
@@ -287,55 +389,6 @@ async def test_a_prompt_that_was_taken_reaches_the_agent_once(place: Place) -> N
         assert artifact_text(tasks[1]) in ("b1", "b2")  # by another process, or by the same
 
 
-async def test_an_agent_that_ended_while_nobody_was_there_is_heard_to_the_end(
-    place: Place, live: Liveness
-) -> None:
-    async with place.server() as (server, client):
-        task = await client.send_now(f"text a\nwait {live.path} agent\nflood 2000\nexit 3")
-        await live.pid("agent")
-        await kill(server)
-    await live.release("agent")
-    await live.gone("agent")
-    async with place.server() as (_, client):
-        ended = await finished(client, task["id"])
-        assert state(ended) == "failed" and reason(ended) == "exit"
-        assert artifact_text(ended) == "a" + "".join(f"{n} " for n in range(2000))
-        assert "exit status 3" in said(ended)
-        again = await client.send("turn", contextId=task["contextId"])
-        assert artifact_text(again) == "1"
-
-
-async def test_a_turn_that_ended_while_nobody_was_there_is_completed(
-    place: Place, live: Liveness
-) -> None:
-    async with place.server() as (server, client):
-        script = f"wait {live.path} agent\ntext last words\nhere {live.path} done"
-        task = await client.send_now(script)
-        await live.pid("agent")
-        await kill(server)
-    await live.release("agent")
-    await live.pid("done")
-    async with place.server() as (_, client):
-        ended = await finished(client, task["id"])
-        assert (state(ended), artifact_text(ended)) == ("completed", "last words")
-        again = await client.send("turn", contextId=task["contextId"])
-        assert artifact_text(again) == "2"  # the same process
-
-
-async def test_a_task_can_be_canceled_after_a_restart(place: Place, live: Liveness) -> None:
-    async with place.server() as (server, client):
-        script = f"deaf\nspawn {live.path} below\nwait {live.path} agent"
-        task = await client.send_now(script)
-        await live.pid("agent")
-        await live.pid("below")
-        await kill(server)
-    async with place.server() as (_, client):
-        assert state(await client.cancel(task["id"])) == "canceled"
-        await live.gone("agent", "below")
-        again = await client.send("turn", contextId=task["contextId"])
-        assert artifact_text(again) == "1"
-
-
 async def test_where_running_turns_are_not_gone_on_with_they_fail(
     place: Place, live: Liveness
 ) -> None:
@@ -367,11 +420,12 @@ def doubt(place: Place) -> None:
     counters.write_bytes(struct.pack("QQ", wanted + 1, sent))
 
 
-async def test_a_turn_whose_agent_may_or_may_not_have_been_told_fails(
+async def test_an_agent_that_may_or_may_not_have_read_its_input_fails_its_turn(
     place: Place, live: Liveness
 ) -> None:
+    """It takes no other turn: its output of the old turn would belong to the new one."""
     async with place.server() as (server, client):
-        task = await client.send_now(f"text a\nwait {live.path} agent")
+        task = await client.send_now(f"text a\nwait {live.path} agent\ntext of the old turn")
         await live.pid("agent")
         await heard(client, task["id"], "a")
         await kill(server)
@@ -379,66 +433,27 @@ async def test_a_turn_whose_agent_may_or_may_not_have_been_told_fails(
     async with place.server() as (_, client):
         ended = await finished(client, task["id"])
         assert (state(ended), reason(ended), artifact_text(ended)) == ("failed", "restart", "a")
-
-
-async def test_an_agent_that_is_in_doubt_takes_no_other_turn(place: Place, live: Liveness) -> None:
-    """Else what it says of the old turn is taken for the new one, which it has not even read."""
-    async with place.server() as (server, client):
-        task = await client.send_now(f"wait {live.path} agent\ntext of the old turn")
-        await live.pid("agent")
-        await kill(server)
-    doubt(place)
-    async with place.server() as (_, client):
-        assert state(await finished(client, task["id"])) == "failed"
-        async with asyncio.timeout(WITHIN):
-            await live.gone("agent")
+        await live.gone("agent")
         again = await client.send("turn", contextId=task["contextId"])
         assert artifact_text(again) == "1"
 
 
-async def without_streams(place: Place, live: Liveness) -> Json:
-    """A task whose agent lives, while what it says can no longer be read."""
+async def test_streams_that_are_gone_end_their_turn_and_their_agent(
+    place: Place, live: Liveness
+) -> None:
     async with place.server() as (server, client):
         task = await client.send_now(f"text a\nwait {live.path} agent")
         await live.pid("agent")
         await heard(client, task["id"], "a")
         await kill(server)
     shutil.rmtree(place.state / "sessions")
-    return task
-
-
-async def test_streams_that_are_gone_are_the_end_of_their_turn(
-    place: Place, live: Liveness
-) -> None:
-    task = await without_streams(place, live)
-    async with place.server() as (_, client):
+    async with place.server() as (server, client):
         ended = await finished(client, task["id"])
         assert (state(ended), reason(ended), artifact_text(ended)) == ("failed", "restart", "a")
         again = await client.send("turn", contextId=task["contextId"])
         assert artifact_text(again) == "1"
-
-
-async def test_an_agent_whose_streams_are_gone_is_ended(place: Place, live: Liveness) -> None:
-    task = await without_streams(place, live)
-    async with place.server() as (server, client):
-        await finished(client, task["id"])
         await server.stop()
-    try:
-        async with asyncio.timeout(WITHIN):
-            await live.gone("agent")
-    finally:
-        for process in place.processes():
-            process.kill()
-
-
-async def test_a_question_with_data_of_any_kind_is_still_open(place: Place) -> None:
-    async with place.server() as (server, client):
-        question = '{"type":"question","id":"q","text":"Which?","data":["a","b"]}'
-        asked = await client.send(f"line {question}\npermit r Sure?")
-        assert state(asked) == "input-required"
-        await kill(server)
-    async with place.server() as (_, client):
-        assert await client.get(asked["id"]) == asked
+        await live.gone("agent")
 
 
 # --- stopping in order -------------------------------------------------------------------------
@@ -520,12 +535,15 @@ async def refusal(server: BridgeProcess) -> str:
     return lines[0]
 
 
-async def test_a_refusal_is_one_line(place: Place) -> None:
+async def test_a_folder_that_others_can_read_is_refused(place: Place) -> None:
+    """In one line."""
     place.state.mkdir(mode=0o755)
     place.state.chmod(0o755)
     async with place.server(ready=False) as (server, _):
-        await refusal(server)
+        text = await refusal(server)
+    assert str(place.state) in text and "chmod 700" in text
     assert len(server.log.splitlines()) == 1
+    assert os.listdir(place.state) == []
 
 
 async def test_a_second_server_is_refused_and_harms_nothing(place: Place, live: Liveness) -> None:
@@ -539,15 +557,6 @@ async def test_a_second_server_is_refused_and_harms_nothing(place: Place, live: 
             assert first.url in text and f"pid {first.process.pid}" in text
         await live.release("agent")
         assert artifact_text(await finished(client, task["id"])) == "x"
-
-
-async def test_a_folder_that_others_can_read_is_refused(place: Place) -> None:
-    place.state.mkdir(mode=0o755)
-    place.state.chmod(0o755)
-    async with place.server(ready=False) as (server, _):
-        text = await refusal(server)
-    assert str(place.state) in text and "chmod 700" in text
-    assert os.listdir(place.state) == []
 
 
 def spoil_all(database: Path) -> None:
@@ -587,31 +596,33 @@ async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None
     assert aside.read_bytes() == spoiled
 
 
-@pytest.mark.parametrize(
-    "events", [b'[["Unheard",{}]]', b'[["Failed",{}]]', b'[["Text",{"text":', b"[[[],[]]]"]
-)
-async def test_a_damaged_task_is_an_error_for_who_asks_for_it_alone(
-    place: Place, events: bytes
-) -> None:
+DAMAGED = (b'[["Unheard",{}]]', b'[["Failed",{}]]', b'[["Text",{"text":', b"[[[],[]]]")
+
+
+async def test_a_damaged_task_is_an_error_only_for_a_client_that_reads_it(place: Place) -> None:
     async with place.server() as (server, client):
-        spoiled, sound = [await client.send("flood 3000") for _ in range(2)]
+        *spoiled, sound = [await client.send("flood 3000") for _ in (*DAMAGED, "sound")]
         assert await server.stop() == 0
     with contextlib.closing(sqlite3.connect(place.state / "tasks.db")) as database, database:
-        find = "SELECT place FROM task WHERE id = ?"
-        (number,) = database.execute(find, (spoiled["id"],)).fetchone()
-        for shift in ("batch = -1 - batch", "batch = -batch"):  # room for one before the others
-            database.execute(f"UPDATE event SET {shift} WHERE task = ?", (number,))
-        database.execute("INSERT INTO event VALUES (?, 1, 0, ?, 0)", (number, events))
+        for task, events in zip(spoiled, DAMAGED, strict=True):
+            find = "SELECT place FROM task WHERE id = ?"
+            (number,) = database.execute(find, (task["id"],)).fetchone()
+            for shift in ("batch = -1 - batch", "batch = -batch"):  # room for one before the others
+                database.execute(f"UPDATE event SET {shift} WHERE task = ?", (number,))
+            database.execute("INSERT INTO event VALUES (?, 1, 0, ?, 0)", (number, events))
     async with place.server() as (server, client):
-        with pytest.raises(RpcError) as refused:
-            await client.get(spoiled["id"])
-        assert refused.value.code == -32603
-        assert refused.value.error["data"][0]["reason"] == "DATA_LOSS"
-        first, second = await all_tasks(client)
+        for task, events in zip(spoiled, DAMAGED, strict=True):
+            with pytest.raises(RpcError) as refused:
+                await client.get(task["id"])
+            assert refused.value.code == -32603, events
+            assert refused.value.error["data"][0]["reason"] == "DATA_LOSS", events
+        first, *others = await all_tasks(client)
         assert facts(first) == facts(sound)
-        assert (second["id"], state(second)) == (spoiled["id"], "completed")
-        assert "artifacts" not in second and "history" not in second
-        (short, _) = (await client.call("ListTasks", {}))["tasks"]
+        assert [one["id"] for one in others] == [one["id"] for one in reversed(spoiled)]
+        for one in others:
+            assert state(one) == "completed"
+            assert "artifacts" not in one and "history" not in one
+        (short, *_) = (await client.call("ListTasks", {}))["tasks"]
         assert short["id"] == sound["id"]
         assert facts(await client.get(sound["id"])) == facts(sound)
 
@@ -685,23 +696,23 @@ async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
 # --- clients that do not come back (BRIDGE_ON_DISCONNECT) ----------------------------------------
 
 
-@pytest.mark.parametrize("back", [False, True])
-async def test_a_task_whose_client_went_with_the_server_is_canceled_unless_it_comes_back(
-    place: Place, live: Liveness, back: bool
+async def test_a_task_is_canceled_unless_its_client_comes_back_to_the_next_server(
+    place: Place, live: Liveness
 ) -> None:
-    cancels: Json = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "700"}
+    cancels: Json = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "2000"}
+    script = "status begun\nwait {} {}\ntext done"
     async with place.server(**cancels) as (server, client):
-        async with client.stream(f"status begun\nwait {live.path} agent\ntext done") as items:
-            task = (await anext(items))["task"]["id"]
-            await live.pid("agent")
+        async with (
+            client.stream(script.format(live.path, "back")) as first,
+            client.stream(script.format(live.path, "away")) as second,
+        ):
+            back, away = [(await anext(items))["task"]["id"] for items in (first, second)]
+            await live.pid("back")
+            await live.pid("away")
             await kill(server)
-    async with place.server(**cancels) as (_, client):
-        if back:
-            async with client.subscribe(task) as items:
-                await anext(items)
-                await asyncio.sleep(1)
-                await live.release("agent")
-                assert [state(item) async for item in items][-1] == "completed"
-        else:
-            await live.gone("agent")
-            assert state(await client.get(task)) == "canceled"
+    async with place.server(**cancels) as (_, client), client.subscribe(back) as items:
+        await anext(items)
+        await live.gone("away")  # its grace is over, and that of the other one would be
+        assert state(await client.get(away)) == "canceled"
+        await live.release("back")
+        assert [state(item) async for item in items][-1] == "completed"
