@@ -269,7 +269,14 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+ALWAYS = ("another site", "a name that leads elsewhere now")
+"""A browser takes seconds to start: the other ways are in the soak tier."""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=[pytest.mark.soak] * (way not in ALWAYS)) for way in WAYS],
+)
 async def test_a_page_of_another_site_can_do_nothing_and_see_nothing(
     tmp_path: Path, workspace: Path, way: str
 ) -> None:

@@ -95,6 +95,7 @@ async def test_cancel_while_the_answer_streams(real: RealClaudeCode, version: st
     assert artifact_text(task) == streamed_text(seen)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_cancel_while_a_shell_command_runs(real: RealClaudeCode, version: str) -> None:
     client = real.client(version)
@@ -126,6 +127,7 @@ async def test_cancel_while_a_command_runs_that_detached_itself(real: RealClaude
             await detached.ended.wait()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_cancel_while_a_permission_is_open(real: RealClaudeCode, version: str) -> None:
     client = real.client(version)
@@ -196,6 +198,7 @@ async def test_cancel_of_a_queued_task_leaves_the_running_one_alone(real: RealCl
     assert real.requests("never sent") == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_conversation_goes_on_after_a_cancel(real: RealClaudeCode, version: str) -> None:
     client = real.client(version)
@@ -212,12 +215,16 @@ async def test_the_conversation_goes_on_after_a_cancel(real: RealClaudeCode, ver
     assert "first answer" in str(seen)
 
 
+@pytest.mark.soak
 async def test_the_conversation_goes_on_after_a_cancel_of_its_first_turn(
     real: RealClaudeCode,
 ) -> None:
     client = real.client()
     async with client.stream(script("the very first", {"hang": True})) as items:
         item = await read_until(items, lambda item: state(item) == "working")
+        async with asyncio.timeout(GONE_WITHIN):
+            while not real.requests("the very first"):  # noqa: ASYNC110 - the CLI has stored it
+                await asyncio.sleep(0.02)
         await cancel(client, item)
     task = await client.send(script("the next", "next answer"), contextId=context_id(item))
     assert (state(task), artifact_text(task)) == ("completed", "next answer")

@@ -176,7 +176,9 @@ def is_piece(item: Json) -> bool:
     return "artifactUpdate" in item
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "pieces", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3, 4))]
+)
 async def test_a_message_that_comes_with_the_last_words_is_answered_in_the_same_task(
     real: RealClaudeCode, pieces: int
 ) -> None:

@@ -241,6 +241,7 @@ async def test_text_that_streams_is_complete_and_told_once(
         assert len(real.requests("Count.")) == 1
 
 
+@pytest.mark.soak
 async def test_a_turn_lives_through_several_servers(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         real = await stack.enter_async_context(durable(tmp_path, **FORCE))
@@ -264,6 +265,7 @@ async def test_a_turn_lives_through_several_servers(tmp_path: Path) -> None:
         assert len(real.requests("Run both.")) == 3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_an_idle_session_ends_with_its_server_and_its_conversation_goes_on(
     tmp_path: Path, version: str
@@ -285,6 +287,7 @@ async def test_an_idle_session_ends_with_its_server_and_its_conversation_goes_on
         assert "Begun." in str(real.requests("and then")[-1])
 
 
+@pytest.mark.soak
 async def test_a_later_turn_of_a_conversation_goes_on_too(tmp_path: Path) -> None:
     """All that the CLI was ever told counts, not only what this turn told it."""
     async with durable(tmp_path) as real:
@@ -331,6 +334,7 @@ async def test_a_prompt_that_was_half_sent_is_sent_to_its_end(tmp_path: Path) ->
         assert agent.is_running()
 
 
+@pytest.mark.soak
 async def test_all_contexts_go_on_and_what_waits_behind_them(tmp_path: Path) -> None:
     names = ("one of two", "two of two")
     async with AsyncExitStack() as stack:
@@ -360,6 +364,7 @@ async def test_all_contexts_go_on_and_what_waits_behind_them(tmp_path: Path) -> 
         assert [len(real.requests(name)) for name in names] == [3, 2]
 
 
+@pytest.mark.soak
 async def test_a_message_that_joined_the_turn_is_heard_once(tmp_path: Path) -> None:
     async with (
         durable(tmp_path, **FORCE, BRIDGE_WHEN_BUSY="steer") as real,
@@ -390,6 +395,7 @@ def counting(mark: Path) -> Json:
     return bash(f'python3 -c \'open("{mark}", "a").write("ran ")\'')
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_an_open_permission_is_still_open(tmp_path: Path, version: str) -> None:
     async with durable(tmp_path) as real:
@@ -433,6 +439,7 @@ async def test_an_answer_that_was_taken_is_given_once(tmp_path: Path) -> None:
         assert len(real.requests("Do it.")) == 3
 
 
+@pytest.mark.soak
 async def test_of_two_questions_the_one_that_was_answered_stays_so(tmp_path: Path) -> None:
     async with durable(tmp_path) as real:
         asked = ask_user(question("Size?", "Small", "Large"), question("Shape?", "Round", "Flat"))
@@ -520,6 +527,7 @@ async def test_a_cli_that_died_without_a_server_fails_its_task(tmp_path: Path, a
 # --- ends that are wanted ----------------------------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_a_turn_that_was_gone_on_with_can_be_canceled(tmp_path: Path) -> None:
     async with durable(tmp_path, **FORCE) as real, running_command() as command:
         reader = Reader(real)

@@ -205,10 +205,10 @@ def told(task: Json, kind: str) -> list[Json]:
 
 
 async def test_a_message_is_answered_as_it_is_said(real: Real) -> None:
-    items = await real.client().collect(script("Say it.", {"text": "Hello.", "chunks": 6}))
+    items = await real.shared().collect(script("Say it.", {"text": "Hello.", "chunks": 6}))
     assert states(items) == ["submitted", "working", "completed"]
     assert streamed_text(items) == "Hello."
-    task = await real.client().get(task_id(items[0]))
+    task = await real.shared().get(task_id(items[0]))
     known = task["metadata"]["bridge"]
     assert (known["cliVersion"], known["model"]) == (VERSION, "scripted")
     assert said(task) == "Hello."
@@ -216,6 +216,7 @@ async def test_a_message_is_answered_as_it_is_said(real: Real) -> None:
     assert used.items() <= task["metadata"]["usage"].items()
 
 
+@pytest.mark.soak
 async def test_turns_of_a_context_are_one_process_and_one_conversation(real: Real) -> None:
     client = real.client()
     first = await client.send(script("the first turn", "answer one"))
@@ -232,9 +233,9 @@ async def test_turns_of_a_context_are_one_process_and_one_conversation(real: Rea
 
 async def test_a_burst_arrives_complete_and_in_order(real: Real) -> None:
     text = " ".join(map(str, range(5000)))
-    items = await real.client().collect(script("count", {"text": text, "chunks": 5000}))
+    items = await real.shared().collect(script("count", {"text": text, "chunks": 5000}))
     assert streamed_text(items) == text
-    assert artifact_text(await real.client().get(task_id(items[0]))) == text
+    assert artifact_text(await real.shared().get(task_id(items[0]))) == text
 
 
 async def test_the_arguments_of_the_operator_are_heard(tmp_path: Path) -> None:
@@ -244,6 +245,7 @@ async def test_the_arguments_of_the_operator_are_heard(tmp_path: Path) -> None:
         assert {body["model"] for body in real.model.requests} == {"other"}
 
 
+@pytest.mark.soak
 async def test_the_model_that_the_operator_chose_is_asked(tmp_path: Path) -> None:
     async with codex(tmp_path, AGENT_MODEL="chosen") as real:
         await real.client().send(script("x", "y"))
@@ -251,7 +253,7 @@ async def test_the_model_that_the_operator_chose_is_asked(tmp_path: Path) -> Non
 
 
 async def test_thoughts_are_told(real: Real) -> None:
-    items = await real.client().collect(script("think", {"thinking": "let me see", "text": "seen"}))
+    items = await real.shared().collect(script("think", {"thinking": "let me see", "text": "seen"}))
     assert "".join(fact["text"] for fact in all_facts(items, "thought")) == "let me see"
     assert streamed_text(items) == "seen"
 
@@ -261,7 +263,7 @@ async def test_an_image_reaches_the_model(real: Real) -> None:
         {"text": script("look", {"echo": True})},
         {"raw": PNG, "mediaType": "image/png", "filename": "dot.png"},
     ]
-    seen = json.loads(artifact_text(await real.client().send(parts)))
+    seen = json.loads(artifact_text(await real.shared().send(parts)))
     assert {"type": "image", "media_type": "image/png"} in seen
 
 
@@ -270,7 +272,7 @@ async def test_a_file_of_another_kind_is_named(real: Real) -> None:
         {"text": script("read", {"echo": True})},
         {"raw": "AAEC", "mediaType": "application/x-unknown", "filename": "a.bin"},
     ]
-    seen = json.loads(artifact_text(await real.client().send(parts)))
+    seen = json.loads(artifact_text(await real.shared().send(parts)))
     assert "Attached file: /" in seen[-1]["text"]
 
 
@@ -318,8 +320,8 @@ async def test_the_words_of_a_refusal_reach_the_model(real: Real) -> None:
 
 
 async def test_a_failed_command_says_so(real: Real) -> None:
-    task = await ask(real.client(), script("run it", run("echo bad; exit 3"), "the end"))
-    task = await answer(real.client(), task, "yes")
+    task = await ask(real.shared(), script("run it", run("echo bad; exit 3"), "the end"))
+    task = await answer(real.shared(), task, "yes")
     (result,) = told(task, "tool_result")
     assert (result["status"], result["output"]) == ("failed", "bad\n(exit code 3)")
 
@@ -481,6 +483,7 @@ async def test_a_message_joins_the_turn_and_what_it_cut_does_not_count(tmp_path:
         assert len(real.requests("Talk.")) == 2
 
 
+@pytest.mark.soak
 async def test_messages_at_the_end_of_a_turn_are_all_heard(tmp_path: Path) -> None:
     """Each one comes in time for the turn, or too late, or in between: that is luck."""
     async with codex(tmp_path, BRIDGE_WHEN_BUSY="steer") as real:
@@ -508,7 +511,12 @@ async def test_messages_at_the_end_of_a_turn_are_all_heard(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("status", "word"),
-    [(400, "agent-error"), (401, "auth"), (429, "rate-limit-exceeded"), (500, "api-error")],
+    [
+        (401, "auth"),
+        pytest.param(400, "agent-error", marks=pytest.mark.soak),
+        pytest.param(429, "rate-limit-exceeded", marks=pytest.mark.soak),
+        pytest.param(500, "api-error", marks=pytest.mark.soak),
+    ],
 )
 async def test_an_error_of_the_model_fails_the_task_and_the_next_one_is_well(
     real: Real, status: int, word: str
@@ -526,10 +534,10 @@ async def test_an_error_of_the_model_fails_the_task_and_the_next_one_is_well(
 
 async def test_a_stream_that_breaks_is_said_anew_once(real: Real) -> None:
     step = {"text": "All of it.", "chunks": 5, "drop": True, "times": 1}
-    items = await real.client().collect(script("break once", step))
+    items = await real.shared().collect(script("break once", step))
     assert states(items)[-1] == "completed"
     assert len(all_facts(items, "retry")) == 1
-    task = await real.client().get(task_id(items[0]))
+    task = await real.shared().get(task_id(items[0]))
     assert artifact_text(task) == streamed_text(items) == "All of it."
 
 
@@ -566,6 +574,7 @@ async def cancelled_command(real: Real, **members: Any) -> Json:
     return task
 
 
+@pytest.mark.soak
 async def test_a_cancel_ends_the_command_and_the_conversation_goes_on(fleeting: Real) -> None:
     client = fleeting.client()
     first = await client.send(script("to be remembered", "the old answer"))
@@ -600,6 +609,7 @@ async def test_a_cancel_while_the_answer_streams_keeps_what_was_said(fleeting: R
     await fleeting.nothing_left()
 
 
+@pytest.mark.soak
 async def test_a_cancel_while_a_permission_is_open_leaves_nothing(fleeting: Real) -> None:
     path = fleeting.workspace / "never.txt"
     task = await ask(fleeting.client(), script("run", run(f"touch {path}"), "never"))
@@ -615,6 +625,7 @@ async def test_a_cancel_while_the_model_is_silent(fleeting: Real) -> None:
     await fleeting.nothing_left()
 
 
+@pytest.mark.soak
 async def test_a_cancel_while_the_cli_starts(fleeting: Real) -> None:
     task = await fleeting.client().send_now(script("never sent", "Done."))
     async with asyncio.timeout(10):
@@ -624,6 +635,7 @@ async def test_a_cancel_while_the_cli_starts(fleeting: Real) -> None:
     await fleeting.nothing_left()
 
 
+@pytest.mark.soak
 async def test_a_cancel_while_the_cli_waits_for_a_retry(fleeting: Real) -> None:
     broken = {"text": "half", "drop": True, "times": 1}
     async with fleeting.client().stream(script("Retry.", broken)) as items:
@@ -635,6 +647,7 @@ async def test_a_cancel_while_the_cli_waits_for_a_retry(fleeting: Real) -> None:
 # --- resumed -------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_a_conversation_goes_on_in_a_new_process(fleeting: Real) -> None:
     client = fleeting.client()
     first = await client.send(script("beginning", "Begun."))
@@ -666,6 +679,7 @@ async def test_a_conversation_that_is_gone_is_said_to_be(fleeting: Real) -> None
 # --- a server that ends --------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_a_question_outlives_the_server(tmp_path: Path) -> None:
     async with codex(tmp_path, BRIDGE_STATE_DIR=str(tmp_path / "state")) as real:
         path = real.workspace / "after.txt"

@@ -27,7 +27,7 @@ class RpcError(Exception):
 
 class Client:
     """`version` 1.0 or 0.3; the helpers at the bottom read answers of either. `headers` are sent
-    with every request."""
+    with every request, `context_id` with every message that names no other context."""
 
     def __init__(
         self,
@@ -35,8 +35,10 @@ class Client:
         url: str,
         version: str = "1.0",
         headers: Mapping[str, str] | None = None,
+        context_id: str | None = None,
     ) -> None:
         self.session = session
+        self._context = {"contextId": context_id} if context_id else {}
         self.url = url
         self.version = version
         self.headers = dict(headers or {})
@@ -64,7 +66,8 @@ class Client:
         parts = [self.text_part(text)] if isinstance(text, str) else text
         kind = {"kind": "message"} if self.version == "0.3" else {}
         role = "user" if self.version == "0.3" else "ROLE_USER"
-        return {**kind, "messageId": "m-1", "role": role, "parts": parts, **members}
+        own = {**kind, "messageId": "m-1", "role": role, "parts": parts, **self._context}
+        return {**own, **members}
 
     def answer_parts(self, task: Json, text: str) -> list[Json]:
         """An answer that names its question, which a program may give at once."""

@@ -60,6 +60,11 @@ class RealClaudeCode:
     def client(self, version: str = "1.0") -> Client:
         return Client(self.http, self.server.url, version)
 
+    def shared(self, version: str = "1.0") -> Client:
+        """A client whose messages are turns of one conversation: a turn is much quicker than a
+        start of the CLI. For tests that do not depend on earlier turns."""
+        return Client(self.http, self.server.url, version, context_id="shared")
+
     def requests(self, word: str) -> list[list[Json]]:
         """The conversations that the model was sent in which `word` occurs, in order."""
         bodies = [body["messages"] for body in self.model.requests]

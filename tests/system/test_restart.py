@@ -164,7 +164,7 @@ async def taken(client: Client) -> bool:
 # --- what the next server continues ---------------------------------------------------------------
 
 Play = AsyncGenerator[None, Client]
-"""A test in three parts: before a server is killed, while no server runs, and with the client of the
+"""A test in three parts: before a server is killed, while none runs, and with the client of the
 next server, which the second `yield` returns."""
 
 
