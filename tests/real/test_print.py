@@ -1,7 +1,7 @@
 """Real CLIs in their print modes, on scripted models, through the real server.
 
 Each turn is a process of the CLI, which takes seconds. So each CLI has one conversation, and each
-turn shows several things."""
+turn shows several things. The soak tier has the CLIs that take longest."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from tests.support.real_claude_code import (
     session_id,
     tool,
 )
-from tests.support.real_clis import PRINTING, Cli, Real, gone, serving
+from tests.support.real_clis import PRINTING, Cli, Real, each, gone, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 FORCE = {"AGENT_FORCE": "true"}
-each = pytest.mark.parametrize("cli", PRINTING, ids=str)
+each_cli = each(PRINTING, "codex-exec", "gemini-print")  # the quickest ones
 
 
 def facts_of(task: Json, kind: str) -> list[Json]:
     return [fact for fact in told(task) if fact["type"] == kind]
 
 
-@each
+@each_cli
 async def test_turns_are_one_conversation_even_after_a_cancel_and_a_restart(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -137,7 +137,7 @@ PROMPTS = ("/help", "!echo hi", "--help", "-", 'say "it\'s" $(so)')
     "prompts",
     [pytest.param(PROMPTS[:1], id="one"), pytest.param(PROMPTS[1:], marks=pytest.mark.soak)],
 )
-@each
+@each_cli
 async def test_a_prompt_reaches_the_model_as_it_is(
     cli: Cli, tmp_path: Path, prompts: tuple[str, ...]
 ) -> None:

@@ -12,21 +12,15 @@ from tests.support import chaos, ledger, load
 from tests.support.ledger import Ledger, View
 
 Json = dict[str, Any]
-SHORT = (
-    "cli_dies",
-    "cancel_deaf",
-    "children",
-    "awkward",
-    "fickle_clients",
-    "kill_streaming",
-    "kill_asking",
-    "kill_canceling",
-    "kill_starting",
+ALWAYS = ("cli_dies", "fickle_clients", "kill_streaming")
+SOAK = ("cancel_deaf", "children", "awkward", "kill_asking", "kill_canceling", "kill_starting")
+
+
+@pytest.mark.parametrize(
+    "name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.soak) for name in SOAK)]
 )
-
-
-@pytest.mark.parametrize("name", SHORT)
 async def test_nothing_is_lost_and_nothing_is_left(name: str) -> None:
+    """Some seconds each: three scenarios in each run, the others in the soak tier."""
     outcome = chaos.Outcome()
     (one,) = (one for one in chaos.SCENARIOS if one.play.__name__ == name)
     await chaos.play(one, seed=1, outcome=outcome)
