@@ -90,14 +90,20 @@ def new_token(name: str) -> str:
 class Identity:
     """Maps requests to principals. Raises TooManyRequests after too many wrong tokens, Forbidden
     for the operator token of a process that the server started, and Unavailable if it cannot
-    decide now."""
+    decide now.
+
+    Rejected requests are in the log and, at a limited rate, calls of `report(address, reason,
+    **facts)`.
+    """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
         self._config = config
         self._tokens = tokens_of(config)
         self._issuer = issuer
         self._origin: Origin | None = None
-        self._refusals = Refusals()
+        self._reports = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
+        self._suppressed = 0
+        self.report: Callable[..., None] | None = None
         self._failures: TokenBuckets[str] = TokenBuckets(MOST_ADDRESSES)
 
     def trust(self, operator: str | None, origin: Origin | None) -> None:
@@ -106,10 +112,6 @@ class Identity:
         self._tokens = tokens_of(self._config, operator)
         self._origin = origin
 
-    def on_refused(self, call: Callable[..., None]) -> None:
-        """Call `call(address, reason, **facts)` for rejected requests, at a limited rate."""
-        self._refusals.report = call
-
     async def __call__(self, request: web.Request) -> Principal | None:
         """The principal of a request. A valid token is accepted after any number of wrong tokens
         from the same address."""
@@ -117,7 +119,7 @@ class Identity:
         if not self._config.required:
             return await self._if_outside(request, address)
         if given is None:
-            self._refusals.note(address, "no credentials")
+            self._reject(address, "no credentials")
             return None
         found: Found = self._tokens.find(given)
         if found is OPERATOR:
@@ -127,7 +129,7 @@ class Identity:
         principal = await found if isinstance(found, Awaitable) else found
         if principal:
             return principal
-        self._refusals.note(address, "unknown credentials")
+        self._reject(address, "unknown credentials")
         bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
         if not bucket.take():
             text = "Too many wrong credentials from this address. Retry later."
@@ -137,22 +139,13 @@ class Identity:
     async def _if_outside(self, request: web.Request, address: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
         if self._origin and not await self._origin.is_outside(request.transport):
-            self._refusals.note(address, "as the operator, from a process of the server's own")
+            self._reject(address, "as the operator, from a process of the server's own")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
 
-
-class Refusals:
-    """Reports rejected requests to the log and, at a limited rate, to the audit log."""
-
-    def __init__(self) -> None:
-        self.report: Callable[..., None] | None = None
-        self._bucket = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
-        self._suppressed = 0
-
-    def note(self, address: str, reason: str) -> None:
+    def _reject(self, address: str, reason: str) -> None:
         log.info("not authenticated", extra={"address": address, "reason": reason})
-        if not self._bucket.take():
+        if not self._reports.take():
             self._suppressed += 1
             return
         more, self._suppressed = ({"more": self._suppressed} if self._suppressed else {}), 0

@@ -76,6 +76,18 @@ def give_folder(name: str, parent: int, uid: int, gid: int) -> int:
     return fd
 
 
+def replace_file(name: str, folder: int, text: str) -> None:
+    """Write the file `name` in `folder`, private to this user, and make it durable. A crash leaves
+    the old content or the new one. Raises OSError."""
+    draft = f"{name}.{secrets.token_hex(8)}"
+    with open(os.open(draft, NEW_FILE, 0o600, dir_fd=folder), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
+
+
 def remove(name: str, parent: int) -> None:
     """Remove the folder `name` in `parent` with its content, as far as possible. No link is
     followed, even if it appears meanwhile; a link in the folder's place stays. An agent may have

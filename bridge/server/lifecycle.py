@@ -100,8 +100,7 @@ async def _assemble(
     pool = make_pool(settings)
     state = await _open_state(settings, loaded.secrets.clean, unused)
     push = Push(state.store, encode_notification, allow_private=settings.push.allow_private)
-    sandboxes = await _make_sandboxes(agents, state)
-    unused.callback(_close, sandboxes)
+    sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
     versions = {one.id: await version_of(one, sandboxes[one.id]) for one in agents}
@@ -251,7 +250,7 @@ async def _open_state(
 
 def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> None:
     state = parts.state
-    identity.on_refused(state.audit.refused)
+    identity.report = state.audit.refused
     # Without tokens, every connection is checked. The search through its processes would take too
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required
@@ -262,19 +261,16 @@ def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> No
 
 
 async def _make_sandboxes(
-    agents: Sequence[ConfiguredAgent], state: State
+    agents: Sequence[ConfiguredAgent], state: State, unused: contextlib.ExitStack
 ) -> dict[str, Sandbox | None]:
     """The sandbox of each agent. Raises ConfigurationError if one is not available."""
     made: dict[str, Sandbox | None] = {}
-    try:
-        for agent in agents:
-            sandbox = made[agent.id] = await asyncio.to_thread(make_sandbox, agent, state)
-            if agent.settings.sandbox.profile == "auto" and not (sandbox and sandbox.walls):
-                log.warning(NO_LANDLOCK, extra={"agent": agent.id})
-        check_trusted(agents, made, libraries())
-    except ConfigurationError:
-        _close(made)
-        raise
+    unused.callback(_close, made)
+    for agent in agents:
+        sandbox = made[agent.id] = await asyncio.to_thread(make_sandbox, agent, state)
+        if agent.settings.sandbox.profile == "auto" and not (sandbox and sandbox.walls):
+            log.warning(NO_LANDLOCK, extra={"agent": agent.id})
+    check_trusted(agents, made, libraries())
     return made
 
 

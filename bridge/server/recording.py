@@ -50,6 +50,11 @@ def record(path: str, argv: Sequence[str], adapter: str | None = None) -> int:
         child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
     except OSError as error:
         raise ConfigurationError(f"cannot start {argv[0]}: {error.strerror}") from None
+    try:
+        file = open(path, "w", encoding="utf-8")
+    except OSError as error:
+        child.kill()
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from None
     forwarded: list[int] = []
 
     def forward(number: int, _: object) -> None:
@@ -58,7 +63,7 @@ def record(path: str, argv: Sequence[str], adapter: str | None = None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, forward)
-    with child, _tape_file(path, child) as file:
+    with child, file:
         tape = _Tape(file)
         note = {"note": "spawn", "argv": list(argv), "cwd": os.getcwd()}
         tape.write("note", {**note, "adapter": adapter or _guess(argv)})
@@ -67,14 +72,6 @@ def record(path: str, argv: Sequence[str], adapter: str | None = None) -> int:
         end = {"note": "stopped"} if forwarded else {"note": "exit", "rc": code}
         tape.write("note", end)
     return code if code >= 0 else 128 - code
-
-
-def _tape_file(path: str, child: subprocess.Popen[bytes]) -> IO[str]:
-    try:
-        return open(path, "w", encoding="utf-8")
-    except OSError as error:
-        child.kill()
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _copy_streams(tape: _Tape, child: subprocess.Popen[bytes]) -> int:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
+from bridge.files.folders import closing, open_folder, replace_file
 from bridge.process import procfs
 from bridge.process.process_tree import kill_marked
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import OperatorToken
-from bridge.store.database import OTHERS, private_directory, sync_directory, was_used
+from bridge.store.database import OTHERS, private_directory, was_used
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Store
 from bridge.store.sqlite import SqliteStore
@@ -103,9 +104,10 @@ async def open_state(
         return State(markers=f"{secrets.token_hex(8)}.", audit=Audit(audit, clean))
     try:
         private_directory(folder)
-        identity = _identity(folder / "id")
+        identity = _identity(folder)
     except OSError as error:
-        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+        place = folder / (error.filename or "")
+        raise ConfigurationError(f"cannot use {place}: {error.strerror}") from error
     store = await _open_store(folder)
     async with contextlib.AsyncExitStack() as unused:
         unused.push_async_callback(store.close)
@@ -151,18 +153,14 @@ def _in_use(folder: Path) -> str:
     return f"{who} uses the state folder {folder}. {step}"
 
 
-def _identity(path: Path) -> str:
+def _identity(folder: Path) -> str:
     """The id that identifies the processes of servers with this state folder."""
+    path = folder / "id"
     if path.exists() and (known := re.fullmatch("[0-9a-f]{16}", path.read_text(errors="replace"))):
         return known[0]
     made = secrets.token_hex(8)
-    draft = path.with_name("id.new")
-    with open(draft, "w") as file:
-        file.write(made)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_directory(path.parent)
+    with closing(open_folder(folder)) as fd:
+        replace_file(path.name, fd, made)
     return made
 
 

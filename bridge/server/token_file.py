@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
+from bridge.files.folders import closing, open_folder, replace_file
 from bridge.store.database import private_directory
 
 log = logging.getLogger(__name__)
 
 NAME = "token"
-FILES = (NAME,)
-"""The files of a folder `pid-PID`."""
 PREFIX = "pid-"
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\n")
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +47,8 @@ def open_token(folder: Path | None, beside: Path) -> OperatorToken:
     in `beside`, where the folders of ended servers are removed. Raises ConfigurationError."""
     try:
         if folder:
-            fd = os.open(folder, _FOLDER)
-            try:
+            with closing(open_folder(folder)) as fd:
                 return OperatorToken(_token(fd, folder), folder / NAME)
-            finally:
-                os.close(fd)
         beside.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_stale(beside)
         path, lock = _own_folder(beside)
@@ -73,22 +68,15 @@ def _token(folder: int, path: Path) -> str:
     except (OSError, ValueError) as error:
         facts = {"file": path / NAME, "reason": str(error)}
         log.warning("the operator token was replaced; the old token is invalid", extra=facts)
-    made, draft = secrets.token_urlsafe(32), f"{NAME}.{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(draft, flags, 0o600, dir_fd=folder), "w") as file:
-        file.write(f"{made}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(draft, NAME, src_dir_fd=folder, dst_dir_fd=folder)
-    os.fsync(folder)
+    made = secrets.token_urlsafe(32)
+    replace_file(NAME, folder, f"{made}\n")
     return made
 
 
 def _read(folder: int) -> str:
     """Raises ValueError for a file that other users could have read or written."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(NAME, flags, dir_fd=folder)
-    try:
+    with closing(os.open(NAME, flags, dir_fd=folder)) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             raise ValueError("it is not a regular file with one link")
@@ -99,8 +87,6 @@ def _read(folder: int) -> str:
                 f"other users have access: its mode is {stat.S_IMODE(found.st_mode):o}"
             )
         content = os.read(fd, 4096)
-    finally:
-        os.close(fd)
     if not _TOKEN.fullmatch(content):
         raise ValueError("it does not contain a token")
     return content.decode().strip()
@@ -117,7 +103,7 @@ def _own_folder(beside: Path) -> tuple[Path, int]:
             path = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
         path.mkdir(mode=0o700)
         private_directory(path)
-        fd = os.open(path, _FOLDER)
+        fd = open_folder(path)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if _is_at(path, fd):  # no other server removed it before the lock
             return path, fd
@@ -128,7 +114,7 @@ def remove_stale(beside: Path) -> None:
     """Remove the folders of ended servers, as far as possible."""
     for path in beside.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            fd = os.open(path, _FOLDER)
+            fd = open_folder(path)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -140,9 +126,8 @@ def remove_stale(beside: Path) -> None:
 def _remove(path: Path, fd: int) -> None:
     """Remove a folder that this process has locked, and release the lock."""
     try:
-        for name in FILES:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(NAME, dir_fd=fd)
         if _is_at(path, fd):
             path.rmdir()
     except OSError as error:
