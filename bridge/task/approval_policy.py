@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from bridge.task.shell_command import is_plain, line_of, readings
@@ -60,12 +61,11 @@ class Rule:
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wish:
     """The action that an agent requests. `paths` are real and absolute; `guesses` are values of
     unknown members that could be paths. `sure_of_command` and `sure_of_paths`: whether the input
-    holds nothing that could change the meaning of the commands or the paths. `readings`: the
-    readings of the commands, if a rule needs them."""
+    holds nothing that could change the meaning of the commands or the paths."""
 
     tools: tuple[str, ...]
     commands: tuple[str, ...]
@@ -73,7 +73,11 @@ class Wish:
     guesses: tuple[str, ...]
     sure_of_command: bool
     sure_of_paths: bool
-    readings: frozenset[str] = frozenset()
+
+    @cached_property
+    def readings(self) -> frozenset[str]:
+        """The readings of the commands. It takes time, and only `deny` and `ask` need it."""
+        return frozenset(reading for command in self.commands for reading in readings(command))
 
 
 def decide(
@@ -83,11 +87,7 @@ def decide(
 
     `subject`: the subject of a permission request; `real` makes a real path of an absolute one.
     """
-    rules = tuple(rules)
     wish = _wish(subject, cwd, real)
-    if any(rule.command is not None and rule.decision != "allow" for rule in rules):
-        found = (reading for command in wish.commands for reading in readings(command))
-        wish = replace(wish, readings=frozenset(found))
     said = {rule.decision for rule in rules if _fits(rule, wish, cwd)}
     return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
 

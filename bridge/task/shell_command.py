@@ -53,11 +53,10 @@ def is_plain(command: str, pattern: str) -> bool:
 
 def _begins_as(words: Sequence[str], wanted: Sequence[str]) -> bool:
     for number, word in enumerate(words):
-        before = bool(_ASSIGNMENT.match(word)) or _name(word) in _WRAPPERS | _SHELLS
-        if before and list(wanted[number : number + 1]) != [word]:
-            return False
-        if not before:
+        if not (_ASSIGNMENT.match(word) or _name(word) in _WRAPPERS | _SHELLS):
             return True
+        if list(wanted[number : number + 1]) != [word]:
+            return False
     return True
 
 

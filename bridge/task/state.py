@@ -278,7 +278,7 @@ class Task:
                 return [self._change(target, now, event)]
             case NotUnderstood():
                 self._hear(event.message)
-                return [self._asked(self.questions[0], now, event.hint)]
+                return [self._ask(self.questions[0], now, event.hint)]
             case _:
                 assert_never(event)
 
@@ -304,13 +304,12 @@ class Task:
             self.artifacts[event.id] = artifact
         return artifact.add_chunk(event, append)
 
-    def _ask(self, question: Question, now: datetime) -> Update:
-        self.asked, self.asked_at = self.asked + 1, now
-        return self._asked(question, now)
-
-    def _asked(self, question: Question, now: datetime, hint: str = "") -> Update:
+    def _ask(self, question: Question, now: datetime, hint: str | None = None) -> Update:
+        """Ask a question, or ask it again: `hint` is the problem of the last answer."""
+        if hint is None:
+            self.asked, self.asked_at = self.asked + 1, now
         state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
-        return self._change(state, now, bounded(question), self._next_number(), hint=hint)
+        return self._change(state, now, bounded(question), self._next_number(), hint=hint or "")
 
     def _settle(self, question_id: str, now: datetime) -> list[Update]:
         """The question is answered or withdrawn: ask the next one, or continue."""
