@@ -9,8 +9,4 @@ CODECS: list[Codec] = [V1_0(), V0_3()]
 EXTENDED: list[Codec] = [V1_0(extended=True), V0_3(extended=True)]
 """The same codecs for clients that activate EXTENSION."""
 
-__all__ = ["CODECS", "EXTENDED", "Codec", "Operation", "codec_of"]
-
-
-def codec_of(version: str, extended: bool) -> Codec:
-    return next(one for one in (EXTENDED if extended else CODECS) if one.version == version)
+__all__ = ["CODECS", "EXTENDED", "Codec", "Operation"]

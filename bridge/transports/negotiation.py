@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from bridge import errors
-from bridge.a2a import CODECS, Codec, codec_of
+from bridge.a2a import CODECS, EXTENDED, Codec
 from bridge.a2a.card import EXTENSION
 
 JSON = "application/json"
@@ -16,6 +16,11 @@ A2A_JSON = "application/a2a+json"
 _TYPES = (A2A_JSON, JSON)  # the first one wins at equal quality
 _QUALITY = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 _VERSION = re.compile(r"(\d+\.\d+)(?:\.\d+)*")
+
+
+def codec_of(version: str, extended: bool) -> Codec:
+    """The codec of a supported version; `extended`: of a client that activates EXTENSION."""
+    return next(one for one in (EXTENDED if extended else CODECS) if one.version == version)
 
 
 def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Codec:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import orjson
 from aiohttp import web
 
-from bridge.a2a import Codec, Operation, codec_of
+from bridge.a2a import Codec, Operation
 from bridge.a2a.card import Card
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
@@ -39,6 +39,7 @@ from bridge.store.handle import TaskHandle
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import StatusUpdate, Task, TaskState, Update
+from bridge.transports.negotiation import codec_of
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
