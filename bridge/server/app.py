@@ -9,13 +9,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
 from typing import Any, Protocol
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from bridge import __version__
 from bridge.a2a.card import Card
@@ -49,7 +50,6 @@ UNAUTHENTICATED = (
 )
 """The error for a client without a valid token. It contains no path of this machine."""
 Identify = Callable[[web.Request], Awaitable[Principal | None]]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeCard = Callable[[str], Card]
 
 
@@ -98,16 +98,10 @@ def make_app(
     for agent in agents:
         _add_agent(app, f"/agents/{agent.id}", agent, public_url=public_url, started=started)
 
-    async def list_agents(request: web.Request) -> web.StreamResponse:
-        return await _list_agents(agents, _base(request, public_url))
-
-    async def health(request: web.Request) -> web.StreamResponse:
-        return _health(agents, checks, sessions())
-
     if monitor:
         app.add_routes(monitor.routes())
-    app.router.add_get("/agents", list_agents)
-    app.router.add_get("/health", health)
+    app.router.add_get("/agents", partial(_list_agents, agents, public_url))
+    app.router.add_get("/health", partial(_health, agents, checks, sessions))
     return app
 
 
@@ -207,7 +201,10 @@ def _is_fresh(request: web.Request, document: Document) -> bool:
 # --- about the server --------------------------------------------------------------------------
 
 
-async def _list_agents(agents: Sequence[ServedAgent], base: str) -> web.Response:
+async def _list_agents(
+    agents: Sequence[ServedAgent], public_url: str | None, request: web.Request
+) -> web.Response:
+    base = _base(request, public_url)
     listed = [
         {
             "id": agent.id,
@@ -223,8 +220,11 @@ async def _list_agents(agents: Sequence[ServedAgent], base: str) -> web.Response
     return web.json_response({"agents": listed})
 
 
-def _health(
-    agents: Sequence[ServedAgent], checks: Sequence[HealthCheck], sessions: Mapping[str, Any]
+async def _health(
+    agents: Sequence[ServedAgent],
+    checks: Sequence[HealthCheck],
+    sessions: Callable[[], Mapping[str, Any]],
+    request: web.Request,
 ) -> web.Response:
     """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
     ok: new tasks wait. The response needs no authentication, so it contains only figures."""
@@ -232,7 +232,7 @@ def _health(
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    about = {"version": __version__, "agents": figures, "sessions": dict(sessions)}
+    about = {"version": __version__, "agents": figures, "sessions": dict(sessions())}
     return web.json_response({**status, **about})
 
 

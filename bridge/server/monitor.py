@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from bridge.a2a.codec import timestamp
 from bridge.runtime.tasks import TaskManager
@@ -21,7 +22,6 @@ from bridge.transports.operation import PRINCIPAL
 
 FEED = 1000  # state changes that a client can read after a reconnect
 Change = dict[str, Any]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Monitor:
