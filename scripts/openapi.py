@@ -18,7 +18,7 @@ from bridge import errors
 from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION
 from bridge.a2a.codec import ERRORS
-from bridge.a2a.requests import ListRequest, Params, TaskRequest
+from bridge.a2a.requests import ListRequest, Params, TaskParams
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
 from bridge.server.openapi import GENERATED, variant
 from bridge.transports import connection_limits, origin
@@ -47,11 +47,9 @@ _NO_SEND = (*_OVER, errors.ContentTypeNotSupported)
 CONTRACTS: Mapping[Operation, Contract] = {
     Operation.SEND: Contract(SendRequest, "SendMessageResponse", _NO_SEND),
     Operation.STREAM: Contract(SendRequest, "StreamResponse", _NO_SEND),
-    Operation.GET: Contract(TaskRequest, "Task", (errors.InvalidParams, errors.TaskNotFound)),
+    Operation.GET: Contract(TaskParams, "Task", (errors.InvalidParams, errors.TaskNotFound)),
     Operation.LIST: Contract(ListRequest, "ListTasksResponse", (errors.InvalidParams,)),
-    Operation.CANCEL: Contract(
-        TaskRequest, "Task", (errors.TaskNotFound, errors.TaskNotCancelable)
-    ),
+    Operation.CANCEL: Contract(TaskParams, "Task", (errors.TaskNotFound, errors.TaskNotCancelable)),
     Operation.SUBSCRIBE: Contract(None, "StreamResponse", _OVER),
     Operation.PUSH_CREATE: Contract(PushConfigRequest, CONFIG, _NO_TASK),
     Operation.PUSH_GET: Contract(PushNameRequest, CONFIG, _NO_TASK),

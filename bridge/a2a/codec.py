@@ -21,7 +21,6 @@ from bridge.a2a.requests import (
     PushParams,
     SendParams,
     TaskParams,
-    TaskRequest,
     parse,
 )
 from bridge.task.artifact import Artifact, ArtifactUpdate
@@ -114,9 +113,8 @@ class Codec(ABC):
     def decode_send(self, params: Mapping[str, Any]) -> SendParams: ...
 
     def decode_task(self, params: Mapping[str, Any]) -> TaskParams:
-        """The parameters of get, cancel and subscribe. Raises InvalidParams."""
-        decoded = parse(TaskRequest, params)
-        return TaskParams(decoded.id, decoded.history_length, decoded.metadata)
+        """Raises InvalidParams."""
+        return parse(TaskParams, params)
 
     def decode_list(self, params: Mapping[str, Any]) -> ListParams:
         decoded = parse(ListRequest, params)

@@ -73,13 +73,6 @@ class SendParams:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskParams:
-    task_id: str
-    history_length: int | None = None
-    metadata: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ListParams:
     """`changed_since`: lower limit for the time of the status. `page_token`: `next_token` of the
     previous page; empty for the first page."""
@@ -140,8 +133,10 @@ TaskIds = Annotated[tuple[_TaskId, ...], Field(max_length=64), ONE_WRONG]
 Extensions = Annotated[tuple[_Uri, ...], Field(max_length=64), ONE_WRONG]
 
 
-class TaskRequest(Params):
-    id: str = Field(min_length=1, validation_alias=AliasChoices("id", "taskId", "task_id"))
+class TaskParams(Params):
+    """The parameters of get, cancel and subscribe."""
+
+    task_id: str = Field(min_length=1, validation_alias=AliasChoices("id", "taskId", "task_id"))
     history_length: HistoryLength | None = None
     metadata: dict[str, Any] | None = None
 

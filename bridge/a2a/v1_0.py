@@ -25,6 +25,10 @@ from bridge.a2a.requests import (
 from bridge.task.message import DataPart, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.state import Task, TaskState, Update
 
+_IN_ORDER = (
+    "submitted working completed failed canceled input-required rejected auth-required".split()
+)
+"""The states by their numbers, which begin with 1."""
 _CONTENT = ("text", "raw", "url", "data")
 _ITEMS = {
     "task": "task",
@@ -138,16 +142,7 @@ class V1_0(Codec):
     states: ClassVar[Mapping[TaskState, str]] = {
         state: f"TASK_STATE_{state.value.upper().replace('-', '_')}" for state in TaskState
     }
-    numbers: ClassVar[Mapping[int, TaskState]] = {
-        1: TaskState.SUBMITTED,
-        2: TaskState.WORKING,
-        3: TaskState.COMPLETED,
-        4: TaskState.FAILED,
-        5: TaskState.CANCELED,
-        6: TaskState.INPUT_REQUIRED,
-        7: TaskState.REJECTED,
-        8: TaskState.AUTH_REQUIRED,
-    }
+    numbers: ClassVar[Mapping[int, TaskState]] = dict(enumerate(map(TaskState, _IN_ORDER), 1))
     roles: ClassVar[Mapping[Role, str]] = {Role.USER: "ROLE_USER", Role.AGENT: "ROLE_AGENT"}
 
     def decode_send(self, params: Mapping[str, Any]) -> SendParams:

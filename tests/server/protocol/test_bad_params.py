@@ -162,7 +162,7 @@ async def asking(shared: Asking) -> AsyncIterator[Asking]:
 P = type[requests.Params]
 O = Operation  # noqa: E741
 _TASKS: Mapping[Operation, Sequence[P]] = {
-    **dict.fromkeys((O.GET, O.CANCEL, O.SUBSCRIBE), (requests.TaskRequest,)),
+    **dict.fromkeys((O.GET, O.CANCEL, O.SUBSCRIBE), (requests.TaskParams,)),
     O.LIST: (requests.ListRequest,),
     O.EXTENDED_CARD: (),
 }
