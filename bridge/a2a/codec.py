@@ -190,14 +190,19 @@ class Codec(ABC):
     def encode_task(
         self, task: Task, history_length: int | None = None, with_artifacts: bool = True
     ) -> dict[str, Any]:
-        messages = [self.encode_message(message) for message in history(task, history_length)]
+        said = status_message(task, task.status)
+        newest = self.encode_message(said) if said else None
+        messages = [
+            newest if message == said else self.encode_message(message)  # usually the last one
+            for message in history(task, history_length)
+        ]
         kept = task.artifacts.values() if with_artifacts else ()
         artifacts = [self._artifact(artifact.id, artifact) for artifact in kept]
         return without_none(
             **self.kind("task"),
             id=task.id,
             contextId=task.context_id,
-            status=self._status(task.state, task.status_time, status_message(task, task.status)),
+            status=self._status(task.state, task.status_time, newest),
             history=messages or None,
             artifacts=artifacts or None,
             metadata=task_metadata(task),
@@ -245,7 +250,9 @@ class Codec(ABC):
             **self.kind("status-update"),
             taskId=task.id,
             contextId=task.context_id,
-            status=self._status(update.state, update.time, message),
+            status=self._status(
+                update.state, update.time, self.encode_message(message) if message else None
+            ),
             metadata=metadata,
         )
 
@@ -258,11 +265,13 @@ class Codec(ABC):
                 return state
         raise errors.InvalidParams(f"Unknown state {name!r}.", [("status", "unknown state")])
 
-    def _status(self, state: TaskState, time: datetime, message: Message | None) -> dict[str, Any]:
+    def _status(
+        self, state: TaskState, time: datetime, message: dict[str, Any] | None
+    ) -> dict[str, Any]:
         return without_none(
             state=self.states[state],
             timestamp=timestamp(time),
-            message=self.encode_message(message) if message else None,
+            message=message,
         )
 
     def _artifact(self, artifact_id: str, content: Artifact | ArtifactUpdate) -> dict[str, Any]:

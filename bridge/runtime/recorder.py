@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from bridge.adapter.input import AdapterInput
-from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.handle import TaskHandle, TaskHandles, weight_of
 from bridge.store.protocol import (
     Change,
     EventBatch,
@@ -106,7 +106,9 @@ class Recorder:
         task = record.task
         if self._audit.active:
             self._audit.events(task, events)
-        number = record.log.add(updates)
+        written = dump_events(events)
+        size = len(written)
+        number = record.log.add(updates, weight_of(size, len(updates)))
         ended = task.state.terminal
         if ended:
             record.log.close()
@@ -122,19 +124,11 @@ class Recorder:
             if ended:
                 self._tasks.evict(record)
 
-        written = dump_events(events)
         record.batches += 1
-        record.size += len(written)
-        record.log.weigh(len(written))
-        batch = EventBatch(
-            task.id,
-            record.batches,
-            micros(now),
-            written,
-            number,
-            state=task.state,
-            changed=micros(task.status_time),
-        )
+        record.size += size
+        time = micros(now)
+        state, changed = (task.state, time) if states else (None, None)
+        batch = EventBatch(task.id, record.batches, time, written, number, state, changed)
         changes = (batch, read) if read else (batch,)
         self._store.append(changes, fence=record.fence, then=committed)
 

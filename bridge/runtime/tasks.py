@@ -467,6 +467,8 @@ class TaskManager:
     def _show(self, record: TaskHandle) -> None:
         """A client knows the task from now on."""
         record.shown = True
+        if record.task.state.terminal:
+            return
         context = self._contexts.get(record.context.name)
         if context:
             context.shown(record)

@@ -40,6 +40,7 @@ from bridge.task.events import (
     Started,
     Status,
     Steered,
+    Text,
     TimedOut,
 )
 from bridge.task.message import Message
@@ -183,6 +184,8 @@ class Turn:
         decided: list[tuple[Question, Answer]] = []
         for event in events:
             match event:
+                case Text():  # first, because most events are texts
+                    pass
                 # The id may become an argument of a command.
                 case Started(session_id) if session_id and not session_id.startswith("-"):
                     self._lease.remember(session_id, resume=True)
@@ -203,13 +206,15 @@ class Turn:
     def apply(self, *events: Event) -> None:
         """Apply `events` to the task."""
         session, record = self._lease.session, self.record
+        before = record.task.state
         self._recorder.record(record, events, read=self._lease.read if self.active else None)
         if session:
             self._recorder.slow_down(session.pause)
-        if self.active:
+        state = record.task.state
+        if self.active and (state is not before or state.interrupted):
             self._watch()
-            if session and not self.ended:
-                session.waiting(record.task.state.interrupted)
+            if session and not state.terminal:
+                session.waiting(state.interrupted)
 
     def end(self, event: Event) -> None:
         """End the task. The CLI gets an interrupt after the commit: a crash between the two would

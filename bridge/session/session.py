@@ -328,10 +328,11 @@ class Session:
         if self._release:
             self._release.cancel()
             self._release = None
-        held, self._held = self._held, []
+        events = [*self._held, *events]
+        self._held = []
         self._delivered = self._heard
-        waited = [*held, *events]
-        events = merge_text(waited) if len(waited) > 1 else waited
+        if len(events) > 1:
+            events = merge_text(events)
         if self._redacts:
             events = self._redactor.clean(events)
         for event in events:
@@ -461,16 +462,18 @@ class _Turn:
         self._heard = self._loop.time()
         if self.over.done() or not events:
             return
-        happened: list[AgentEvent | TimedOut] = []
-        for event in events:
-            happened.append(event)
+        happened: list[AgentEvent | TimedOut] = [*events]
+        ended = False
+        for count, event in enumerate(events, 1):
             if isinstance(event, ENDINGS):
+                ended = True
+                del happened[count:]
                 break
         try:
             self._sink(happened)
         except Exception as error:
             self.error = error
-        if self.error or isinstance(happened[-1], ENDINGS):
+        if self.error or ended:
             self.end()
 
     def end(self, late: TimedOut | None = None) -> None:
@@ -543,6 +546,9 @@ def _too_silent(limit: float) -> TimedOut:
 def _ends_in_word(events: Sequence[AgentEvent]) -> bool:
     last = events[-1] if events else None
     if not isinstance(last, Text) or last.parent is not None:
+        return False
+    end = last.text[-1:]
+    if not (end.isalnum() or end == "_"):  # the same as _WORD, much faster
         return False
     found = _WORD.search(last.text[-LONGEST_WORD - 1 :])
     return found is not None and len(found[0]) <= LONGEST_WORD

@@ -4,10 +4,10 @@ its own cursor. So a first stream, a second one, a resumed one and a slow one wo
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-LOTS = 16  # groups of the kept entries; a group is dropped as a whole
 BATCH = 512  # entries that a reader gets at once, so that a long backlog is sent in pieces
 
 
@@ -16,13 +16,14 @@ T = TypeVar("T")
 
 class Entry(Generic[T]):
     """One update. `rendered` has its bytes per wire form, shared by all subscribers; None before
-    the first rendering."""
+    the first rendering. `weight`: its part of the limits of the log."""
 
-    __slots__ = ("number", "rendered", "update")
+    __slots__ = ("number", "rendered", "update", "weight")
 
-    def __init__(self, number: int, update: T) -> None:
+    def __init__(self, number: int, update: T, weight: int = 1) -> None:
         self.number = number
         self.update = update
+        self.weight = weight
         self.rendered: dict[object, bytes] | None = None
 
 
@@ -38,17 +39,16 @@ class EventLog(Generic[T]):
 
     The caller of add() has its entries at once. Readers see an entry after publish(), which follows
     the commit. `visible`: the number of the newest published entry; -1 if not even the beginning
-    is published. `keep`: the least number of kept entries; None for all. A reader that asks for
-    older entries gets the kept ones.
+    is published. `keep`: the newest entries that together weigh so much are kept. A reader that
+    asks for older entries gets the kept ones.
     """
 
-    def __init__(self, keep: int | None = None) -> None:
-        self._keep = self._most = self._full = keep
-        self._each = 1
+    def __init__(self, keep: float = math.inf) -> None:
+        self._keep = self._most = keep
+        self._full = 2 * keep  # weight at which old entries are dropped
         self._reread: Reread[T] | None = None
         self._dropped = 0
         self._entries: list[Entry[T]] = []
-        self._added: list[list[int]] = []  # the last number of each lot, and its weight
         self._weight = 0
         self._readers: set[_Reader[T]] = set()
         self._released = self._leaves = False
@@ -75,46 +75,33 @@ class EventLog(Generic[T]):
         """Whether it has several readers, so that the rendered bytes are worth keeping."""
         return len(self._readers) > 1
 
-    def bound(self, keep: int, most: int, each: int, reread: Reread[T]) -> None:
+    def bound(self, keep: int, most: int, reread: Reread[T]) -> None:
         """Keep the newest entries that together weigh `keep`, and up to `most` for readers that are
-        behind. An entry weighs `each`, plus the weight from weigh(). `reread` reads older ones."""
-        self._keep, self._most, self._full, self._each = keep, most, 2 * keep, each
-        self._reread = reread
+        behind. `reread` reads older ones."""
+        self._keep, self._most, self._full, self._reread = keep, most, 2 * keep, reread
 
     def skip(self, number: int) -> None:
         """Count `number` earlier entries, of which none is kept."""
         self._dropped = self.visible = number
 
-    def add(self, updates: Iterable[T]) -> int:
-        """Append without publishing. Returns the number of the newest entry."""
+    def add(self, updates: Iterable[T], weight: int = 1) -> int:
+        """Append entries of this weight each, without publishing. Returns the number of the newest
+        entry."""
         if self._closing:
             raise RuntimeError("the log is closed")
-        entries, first, before = self._entries, self._dropped + 1, len(self._entries)
+        entries, number = self._entries, self._dropped + len(self._entries)
         for update in updates:
-            entries.append(Entry(first + len(entries), update))
-        if self._keep is not None:
-            self._lot(self._each * (len(entries) - before))
-        return self.last
-
-    def _lot(self, weight: int) -> None:
-        """Count the weight of new entries. They join the last lot while that lot is small."""
-        self._weight += weight
-        if self._added and self._added[-1][1] < (self._keep or 0) // LOTS:
-            self._added[-1][0] = self.last
-            self._added[-1][1] += weight
-        else:
-            self._added.append([self.last, weight])
-
-    def weigh(self, weight: int) -> None:
-        """Add `weight` to the entries that were added last."""
-        if self._added:
-            self._added[-1][1] += weight
+            number += 1
+            entries.append(Entry(number, update, weight))
             self._weight += weight
+        return number
 
     def publish(self, number: int) -> None:
         """Let readers see all entries up to `number`."""
-        self._trim()  # first: readers that wait for the new entries find them in memory
-        before, self.visible = self.visible, max(self.visible, number)
+        if self._weight > self._full:  # first: waiting readers find the new entries in memory
+            self._trim()
+        before = self.visible
+        self.visible = max(before, number)
         self._wake()
         if self.shared:
             self._strip(before)
@@ -179,21 +166,21 @@ class EventLog(Generic[T]):
     async def reached(self, number: int) -> None:
         """Wait until the entry `number` is published."""
         while self.visible < number:
-            await self._changed(_Reader(), None)
+            await self._changed(_Reader())
 
     async def changed(self) -> None:
         """Wait for a publication or the end of the log."""
         if not self.closed:
-            await self._changed(_Reader(), None)
+            await self._changed(_Reader())
 
-    async def _changed(self, reader: _Reader[T], timeout: float | None) -> bool:
+    async def _changed(self, reader: _Reader[T], timeout: float = math.inf) -> bool:
         """Wait for a change that the tap has not taken. False after `timeout` silent seconds."""
         loop = asyncio.get_running_loop()
         reader.heard = loop.time()
         reader.woken = loop.create_future()
         self._waiting.add(reader)
         try:
-            while timeout is not None:
+            while timeout < math.inf:
                 # asyncio.wait() does the same at twice the cost
                 timer = loop.call_at(reader.heard + timeout, reader.wake, False)
                 try:
@@ -224,28 +211,25 @@ class EventLog(Generic[T]):
             taken = tap(batch)
         except Exception:  # only its own reader meets the error again
             return False
-        if not taken:
-            return False
-        reader.after = batch[-1].number
-        reader.heard = asyncio.get_running_loop().time()
-        return True
+        if taken:
+            reader.after = batch[-1].number
+            reader.heard = reader.woken.get_loop().time()
+        return taken
 
     def _trim(self) -> None:
-        """Drop the oldest lots: those that all readers have read, and unread ones above the limit
-        for readers that are behind. Not at each call, since the cost grows with the log."""
-        if self._keep is None or self._most is None or self._weight <= (self._full or 0):
-            return
+        """Drop the oldest entries: those that all readers have read, and unread ones above the
+        limit for readers that are behind. Not at each call, since the cost grows with the log."""
         read = min((reader.after for reader in self._readers), default=self.visible)
-        old, drop = 0, self._dropped
-        for number, weight in self._added:
-            rest = self._weight - weight
-            behind = number > read and rest < self._most
-            if number > self.visible or rest < self._keep or behind:
+        old, left = 0, self._weight
+        for entry in self._entries:
+            rest = left - entry.weight
+            behind = entry.number > read and rest < self._most
+            if entry.number > self.visible or rest < self._keep or behind:
                 break
-            self._weight, old, drop = rest, old + 1, number
-        self._full = self._weight + self._keep
-        del self._added[:old], self._entries[: drop - self._dropped]
-        self._dropped = drop
+            old, left = old + 1, rest
+        del self._entries[:old]
+        self._dropped += old
+        self._weight, self._full = left, left + self._keep
 
     def _strip(self, after: int) -> None:
         """Drop the rendered bytes of entries after number `after` that all readers have read. A
@@ -257,7 +241,6 @@ class EventLog(Generic[T]):
     def _let_go(self) -> None:
         if not self._released or self._readers:
             return
-        self._added.clear()
         if self._leaves:
             self._dropped = self.last
             self._entries.clear()

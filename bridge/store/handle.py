@@ -114,7 +114,7 @@ class TaskHandles:
         task = handle.task
         handle.agent = self.agent
         self._handles[task.id] = handle
-        handle.log.bound(NEWEST, MOST_BEHIND, ENTRY, partial(retold, self.store, task.head()))
+        handle.log.bound(NEWEST, MOST_BEHIND, partial(retold, self.store, task.head()))
 
     def remove(self, task_id: str) -> None:
         """Forget a task that was removed from the store."""
@@ -155,9 +155,8 @@ class TaskHandles:
         task, updates_of = handle.task, handle.log
         try:
             async for batches, updates in replay(self.store, task):
-                updates_of.add(updates)
-                updates_of.weigh(sum(len(batch.events) for batch in batches))
-                updates_of.publish(updates_of.last)
+                weight = weight_of(sum(len(batch.events) for batch in batches), len(updates))
+                updates_of.publish(updates_of.add(updates, weight))
                 if batches and updates_of.last != batches[-1].last:
                     text = "updates have other numbers than before"
                     log.warning(text, extra={"task": task.id})
@@ -179,6 +178,11 @@ class TaskHandles:
 
     async def _whole(self, handle: TaskHandle) -> Task:
         return await self._recent.get(handle.task, handle.size)
+
+
+def weight_of(size: int, updates: int) -> int:
+    """The weight of each of the updates that the events of `size` bytes bring."""
+    return ENTRY + size // (updates or 1)
 
 
 def readable(kind: type[T], data: bytes) -> T | None:

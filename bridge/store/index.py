@@ -34,7 +34,14 @@ from bridge.store.protocol import (
     TaskRemoved,
     UnfinishedTask,
 )
-from bridge.store.push import PushAdvanced, PushConfig, PushRemoved, PushSaved
+from bridge.store.push import (
+    PushAdvanced,
+    PushChange,
+    PushConfig,
+    PushFailed,
+    PushRemoved,
+    PushSaved,
+)
 from bridge.store.retention import expired
 from bridge.task.state import TaskState
 
@@ -107,11 +114,10 @@ class Index:
 
     def _accept(self, changes: Sequence[Change], fence: Fence | None) -> StoreError | None:
         """The reason to reject the append. None: it will be committed."""
-        if fence:
-            lease = self._leases.get(fence.context)
-            if lease is None or lease.fence != fence:
-                return FenceLost(f"another claim has taken the context {fence.context.id}")
-        changes = [change for change in changes if type(change) in _AT_ONCE]
+        if fence and not self._is_held(fence):
+            return FenceLost(f"another claim has taken the context {fence.context.id}")
+        if _AT_ONCE.isdisjoint(map(type, changes)):
+            return None
         for change in changes:
             if isinstance(change, MessageAccepted):
                 name = name_of(change.key)
@@ -133,15 +139,7 @@ class Index:
                 case EventBatch():
                     self._add(change)
                 case TaskCreated():
-                    if change.task_id not in self._tasks:
-                        self._tasks[change.task_id] = IndexedTask(
-                            change.context,
-                            change.created,
-                            change.thoughts,
-                            change.attended,
-                            changed=change.created,
-                            size=len(change.prompt),
-                        )
+                    self._create(change)
                 case TaskBegun():
                     if task := self._tasks.get(change.task_id):
                         task.begun = True
@@ -149,10 +147,10 @@ class Index:
                     self._know(name_of(change.key), change.task_id)
                 case TaskRemoved():
                     self._remove(change.task_id)
-                case PushSaved() | PushAdvanced() | PushRemoved():
+                case PushSaved() | PushAdvanced() | PushFailed() | PushRemoved():
                     self._change_push(change)
 
-    def _change_push(self, change: PushSaved | PushAdvanced | PushRemoved) -> None:
+    def _change_push(self, change: PushChange) -> None:
         match change:
             case PushSaved(config) if config.task_id in self._tasks:
                 configs = self._push.setdefault(config.task_id, {})
@@ -167,18 +165,35 @@ class Index:
             case PushRemoved(task_id, config_id):
                 self._push.get(task_id, {}).pop(config_id, None)
 
-    def _add(self, batch: EventBatch) -> None:
-        task = self._tasks.get(batch.task_id)
-        if task is None or batch.number <= task.batches:
-            return
-        task.batches, task.last = batch.number, batch.last
-        task.size += len(batch.events)
-        if batch.state and batch.changed is not None:
-            task.state, task.changed = batch.state, batch.changed
-            if batch.state.terminal:
-                self._finished[batch.task_id] = task.head(batch.task_id)
-        if batch.task_id in self._followers:
-            self._followers.pop(batch.task_id).set()
+    def _create(self, change: TaskCreated) -> bool:
+        """Add the task. Returns whether it is a new one."""
+        if change.task_id in self._tasks:
+            return False
+        self._tasks[change.task_id] = IndexedTask(
+            change.context,
+            change.created,
+            change.thoughts,
+            change.attended,
+            changed=change.created,
+            size=len(change.prompt),
+        )
+        return True
+
+    def _add(self, batch: EventBatch) -> bool:
+        """Add the batch to its task. Returns whether it is a new one."""
+        task_id, number, _, events, last, state, changed = batch
+        task = self._tasks.get(task_id)
+        if task is None or number <= task.batches:
+            return False
+        task.batches, task.last = number, last
+        task.size += len(events)
+        if state and changed is not None:
+            task.state, task.changed = state, changed
+            if state.terminal:
+                self._finished[task_id] = task.head(task_id)
+        if task_id in self._followers:
+            self._followers.pop(task_id).set()
+        return True
 
     def _know(self, name: Name, task_id: str) -> None:
         if self._accepted.get(name) == task_id:
@@ -223,9 +238,12 @@ class Index:
         return self._lost.pop(node, [])
 
     async def release(self, fence: Fence) -> None:
-        lease = self._leases.get(fence.context)
-        if lease and lease.fence == fence:
+        if self._is_held(fence):
             del self._leases[fence.context]
+
+    def _is_held(self, fence: Fence) -> bool:
+        lease = self._leases.get(fence.context)  # the comparison takes longer than an identity
+        return lease is not None and (lease.fence is fence or lease.fence == fence)
 
     # --- reading -------------------------------------------------------------------------------
 

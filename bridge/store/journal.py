@@ -49,7 +49,11 @@ def _is_bug(error: Exception) -> bool:
 
 
 def _size(row: Row) -> int:
-    return sum(len(value) for value in row[1] if isinstance(value, bytes))
+    size = 0
+    for value in row[1]:  # a plain loop, because this runs for each row
+        if isinstance(value, bytes):
+            size += len(value)
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class Journal:
         if self._problem:
             self._recover(group)
         elif group.rows:
-            attempt = self._thread.submit(self._commit_what_can_be, group.rows)
+            attempt = self._thread.submit(self._commit_what_can_be, group)
             attempt.add_done_callback(
                 lambda done: self._loop.call_soon_threadsafe(self._committed, group, done)
             )
@@ -224,7 +228,7 @@ class Journal:
             try:
                 if error:
                     raise error
-                await self._run(lambda: self._commit_what_can_be(group.rows))
+                await self._run(lambda: self._commit_what_can_be(group))
                 break
             except (sqlite3.Error, ConfigurationError) as failed:
                 error = None
@@ -267,16 +271,16 @@ class Journal:
             return False
         return True
 
-    def _commit_what_can_be(self, rows: list[Row]) -> None:
-        """Commit `rows`. A row that cannot be written because of a bug must not block the rest."""
+    def _commit_what_can_be(self, group: _Group) -> None:
+        """Commit the group. A row that cannot be written because of a bug must not block it."""
         try:
-            self._commit(rows)
+            self._commit(group.rows)
         except Exception as error:
             if not _is_bug(error):
                 raise
-            for row in rows:
+            for row in group.rows:
                 self._commit_one(row)
-        self._unmeasured += sum(_size(row) + ROW for row in rows)
+        self._unmeasured += group.size + ROW * len(group.rows)
         if self._unmeasured > MEASURE_EVERY:
             self._measure()
 

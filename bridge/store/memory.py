@@ -17,9 +17,8 @@ from bridge.store.protocol import (
     OpenSession,
     Retention,
     TaskCreated,
-    TaskRemoved,
 )
-from bridge.store.push import PushFailed, PushRemoved
+from bridge.store.push import PushChange, PushFailed, PushRemoved
 from bridge.store.replay import PIECE
 
 MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks
@@ -57,45 +56,49 @@ class MemoryStore(Index):
         error = self._accept(changes, fence)
         if error is None:
             self._commit(changes)
-            for change in changes:
-                self._keep(change)
         if then:
             then(error)
 
-    def _keep(self, change: Change) -> None:
+    def _create(self, change: TaskCreated) -> bool:
+        new = super()._create(change)
+        if new:
+            self._content[change.task_id] = _Content(change.prompt, len(change.prompt))
+            self.stored += len(change.prompt)
+        return new
+
+    def _add(self, batch: EventBatch) -> bool:
+        new = super()._add(batch)
+        if new:
+            size = len(batch.events)
+            content = self._content[batch.task_id]
+            content.batches.append(batch)
+            content.size += size
+            self.stored += size
+            if batch.state and batch.state.terminal and content.size >= PACKED:
+                packing = asyncio.create_task(self._pack(batch.task_id, content))
+                self._packing.add(packing)  # the event loop has only weak references to tasks
+                packing.add_done_callback(self._packing.discard)
+        return new
+
+    def _remove(self, task_id: str) -> None:
+        super()._remove(task_id)
+        gone = self._content.pop(task_id, None)
+        self.stored -= gone.size if gone else 0
+
+    def _change_push(self, change: PushChange) -> None:
+        super()._change_push(change)
         match change:
-            case EventBatch():
-                content = self._content.get(change.task_id)
-                if content and content.add(change):
-                    self.stored += len(change.events)
-                    if change.state and change.state.terminal and content.size >= PACKED:
-                        self._pack(change.task_id)
-            case TaskCreated():
-                if change.task_id not in self._content:
-                    self._content[change.task_id] = _Content(change.prompt, len(change.prompt))
-                    self.stored += len(change.prompt)
             case PushFailed() if change.config_id in self._push.get(change.task_id, {}):
                 self._content[change.task_id].add_failure(change)
             case PushRemoved(task_id, config_id) if content := self._content.get(task_id):
                 failures = content.failures
                 content.failures = {k: one for k, one in failures.items() if k[0] != config_id}
-            case TaskRemoved():
-                gone = self._content.pop(change.task_id, None)
-                self.stored -= gone.size if gone else 0
 
     def on_relief(self, call: Callable[[], None]) -> None:
         call()
 
-    def _pack(self, task_id: str) -> None:
-        packing = asyncio.create_task(self._packed(task_id))
-        self._packing.add(packing)  # the event loop has only weak references to tasks
-        packing.add_done_callback(self._packing.discard)
-
-    async def _packed(self, task_id: str) -> None:
-        """Compress a task that has ended."""
-        content = self._content.get(task_id)
-        if content is None:
-            return
+    async def _pack(self, task_id: str, content: _Content) -> None:
+        """Compress the content of a task that has ended."""
         prompt, pieces = await asyncio.to_thread(content.packed)
         size = len(prompt) + sum(len(data) for _, data in pieces)
         if task_id in self._content:
@@ -144,14 +147,6 @@ class _Content:
     batches: list[EventBatch] = field(default_factory=list)
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     failures: dict[tuple[str, int], PushFailed] = field(default_factory=dict)
-
-    def add(self, batch: EventBatch) -> bool:
-        """Add the batch. Returns whether it is a new one."""
-        if self.pieces or batch.number <= len(self.batches):
-            return False
-        self.batches.append(batch)
-        self.size += len(batch.events)
-        return True
 
     def add_failure(self, failure: PushFailed) -> None:
         self.failures[failure.config_id, failure.number] = failure

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bridge.store.push import PushChange, PushConfig, PushFailed
 from bridge.task.state import TaskState
@@ -107,11 +107,10 @@ class TaskBegun:
     task_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventBatch:
+class EventBatch(NamedTuple):  # much cheaper to make than a frozen dataclass, once per event
     """Events of a task. `number` counts from 1 without gaps; `last` is the number of the newest
-    update after the batch. `state` and `changed` are the TaskState and the time of its newest
-    status after the batch; None in a batch that was read back."""
+    update after the batch. `state` and `changed` are the TaskState and the time of the newest
+    status in the batch; None in a batch without a status, and in one that was read back."""
 
     task_id: str
     number: int
@@ -139,8 +138,7 @@ class SessionOpened:
     start: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRead:
+class OutputRead(NamedTuple):
     """The committed events account for this many bytes of the session's output."""
 
     session_id: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge.task.events import ArtifactChunk
 from bridge.task.message import Part, TextPart
@@ -16,8 +16,7 @@ LOOSE = 256  # pieces of a text that are joined together: a piece costs more tha
 MOST_TEXT = 512 * 1024  # characters in one update: the JS SDK accepts 4 MiB per line of a stream
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactUpdate:
+class ArtifactUpdate(NamedTuple):  # much cheaper to make than a frozen dataclass, once per event
     """`append` adds `parts` to the artifact; otherwise the artifact is created or replaced."""
 
     artifact_id: str
@@ -47,7 +46,7 @@ class Artifact:
         self._join()
         self._parts.extend(parts)
 
-    def add_text(self, text: str, new_block: bool, append: bool = True) -> Sequence[ArtifactUpdate]:
+    def add_text(self, text: str, new_block: bool, append: bool = True) -> list[ArtifactUpdate]:
         """Add a piece of text. A new block begins with a blank line, unless the text before it
         ends in a newline. `append`: clients know the artifact."""
         if new_block or self._pieces is None:
@@ -59,12 +58,15 @@ class Artifact:
         if self._loose == LOOSE:
             self._pieces[-LOOSE:] = ["".join(self._pieces[-LOOSE:])]
             self._loose = 0
-        updates: list[ArtifactUpdate] = []
-        for start in range(0, len(text) or 1, MOST_TEXT):
-            part = TextPart(text[start : start + MOST_TEXT])
-            append = append or start > 0
-            updates.append(ArtifactUpdate(self.id, (part,), self.name, append=append))
-        return updates
+        return [
+            ArtifactUpdate(
+                self.id,
+                (TextPart(text[start : start + MOST_TEXT]),),
+                self.name,
+                append=append or start > 0,
+            )
+            for start in range(0, len(text) or 1, MOST_TEXT)
+        ]
 
     def add_chunk(self, chunk: ArtifactChunk, append: bool) -> ArtifactUpdate:
         """Add the parts of a chunk. The chunk itself says whether more will come."""

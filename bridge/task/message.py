@@ -16,6 +16,7 @@ from typing import Any
 class Role(Enum):
     USER = "user"
     AGENT = "agent"
+    __hash__ = object.__hash__  # Enum.__hash__ is a Python function
 
 
 @dataclass(frozen=True, slots=True)

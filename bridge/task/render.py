@@ -92,8 +92,11 @@ def history(task: Task, length: int | None) -> Sequence[Message]:
     messages: list[Message] = []
     for one in recent:
         message = one if isinstance(one, Message) else status_message(task, one)
-        if message:  # a direct reply belongs to its task here
-            messages.append(replace(message, task_id=task.id, context_id=task.context_id))
+        if message and (message.task_id, message.context_id) != (task.id, task.context_id):
+            # a direct reply belongs to its task here
+            message = replace(message, task_id=task.id, context_id=task.context_id)
+        if message:
+            messages.append(message)
     return messages
 
 

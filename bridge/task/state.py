@@ -225,7 +225,8 @@ class Task:
     def _apply(self, event: Event, target: TaskState, now: datetime) -> list[Update]:
         match event:
             case Text():
-                return [*self._enter(target, now), *self._add_text(event)]
+                updates = self._enter(target, now) if target is not self.state else []
+                return updates + self._add_text(event)
             case Retracted():
                 answer = self.artifacts.get(ANSWER_ID)
                 retracted = [answer.retract(event.length)] if answer else []
@@ -286,7 +287,7 @@ class Task:
         """A status update without a message, if the state changes."""
         return [self._change(target, now)] if target is not self.state else []
 
-    def _add_text(self, event: Text) -> Sequence[Update]:
+    def _add_text(self, event: Text) -> list[ArtifactUpdate]:
         artifact_id, name = ANSWER_ID, "Assistant response"
         if event.parent is not None:
             artifact_id, name = f"subagent-{event.parent}", "Sub-agent output"

@@ -54,9 +54,10 @@ def activated_extensions(request: web.Request) -> dict[str, str]:
     """The response headers for the extensions that the client activates."""
     headers: dict[str, str] = {}
     for name in ("A2A-Extensions", "X-A2A-Extensions"):
-        asked = ",".join(request.headers.getall(name, ()))
-        if EXTENSION in [uri.strip() for uri in asked.split(",")]:
-            headers[name] = EXTENSION
+        if name in request.headers:
+            asked = ",".join(request.headers.getall(name))
+            if EXTENSION in [uri.strip() for uri in asked.split(",")]:
+                headers[name] = EXTENSION
     return headers
 
 

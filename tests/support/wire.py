@@ -361,7 +361,7 @@ class Wire(ABC):
     def seen_chunk(self, update: ArtifactUpdate) -> ArtifactUpdate:
         """An artifact has one part at least (1.0 §4.1.7): an empty text if there is none."""
         parts = tuple(self.settled(self.sayable(part)) for part in update.parts)
-        return replace(update, parts=parts or (TextPart(""),))
+        return update._replace(parts=parts or (TextPart(""),))
 
     def seen_task(
         self, task: Task, length: int | None = None, with_artifacts: bool = True
