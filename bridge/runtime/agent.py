@@ -1,12 +1,15 @@
-"""The settings that the contexts of one agent share."""
+"""The settings of one agent: of its contexts, and for its clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+from bridge.runtime.extension import OnDisconnect
 from bridge.session.factory import SessionFactory
 from bridge.session.prewarm import NOTHING, PrewarmPlan
+from bridge.store.protocol import Retention
 from bridge.task.approval_policy import Rule
 from bridge.telemetry.audit import NO_AUDIT, Audit
 from bridge.workspace.attachments import Attachments
@@ -36,3 +39,23 @@ class Agent:
     warm: PrewarmPlan = NOTHING
     check: Callable[[str], None] = lambda cwd: None
     replies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules for clients of an agent. `models`: the models that they may choose. `when_busy`:
+    a message to a busy context waits for its turn, is refused, or joins the running turn if the
+    CLI can take it. `queue`: the maximum number of waiting tasks of one context. `on_disconnect`:
+    the treatment of a task without a client for `grace` seconds. `retention`: the finished tasks
+    that are kept."""
+
+    show_thoughts: bool = False
+    models: tuple[str, ...] = ()
+    when_busy: Literal["queue", "reject", "steer"] = "queue"
+    queue: int = 100
+    on_disconnect: OnDisconnect = "continue"
+    grace: float = 10.0
+    retention: Retention = field(default_factory=Retention)
+
+
+DEFAULT_POLICY = Policy()

@@ -30,9 +30,9 @@ class Audience:
         self._closed = False
 
     @contextmanager
-    def listen(self, record: TaskHandle) -> Iterator[Listener]:
+    def listen(self, handle: TaskHandle) -> Iterator[Listener]:
         """The context in which a client listens to the task."""
-        task_id, listener = record.task.id, Listener()
+        task_id, listener = handle.task.id, Listener()
         self._stay(task_id)
         self._listening[task_id] = self._listening.get(task_id, 0) + 1
         try:
@@ -42,20 +42,20 @@ class Audience:
             if not self._listening[task_id]:
                 del self._listening[task_id]
                 if listener.left:
-                    self.leave(record)
+                    self.leave(handle)
 
-    def touch(self, record: TaskHandle) -> None:
+    def touch(self, handle: TaskHandle) -> None:
         """A client asked for the task: restart the time in which it must return."""
-        if record.task.id in self._leaving:
-            self.leave(record)
+        if handle.task.id in self._leaving:
+            self.leave(handle)
 
-    def leave(self, record: TaskHandle) -> None:
+    def leave(self, handle: TaskHandle) -> None:
         """The last client stopped listening to the task: start the timer."""
-        task_id = record.task.id
+        task_id = handle.task.id
         self._stay(task_id)
-        if record.task.attended and not record.task.state.terminal and not self._closed:
+        if handle.task.attended and not handle.task.state.terminal and not self._closed:
             loop = asyncio.get_running_loop()
-            self._leaving[task_id] = loop.call_later(self._grace, self._give_up, record)
+            self._leaving[task_id] = loop.call_later(self._grace, self._give_up, handle)
 
     def close(self) -> None:
         """Stop all timers. From now on, streams end because the server stops."""
@@ -68,8 +68,8 @@ class Audience:
         if timer:
             timer.cancel()
 
-    def _give_up(self, record: TaskHandle) -> None:
-        del self._leaving[record.task.id]
-        if not record.task.state.terminal:
-            log.info("the client of a task has gone", extra={"task": record.task.id})
-            self._gone(record)
+    def _give_up(self, handle: TaskHandle) -> None:
+        del self._leaving[handle.task.id]
+        if not handle.task.state.terminal:
+            log.info("the client of a task has gone", extra={"task": handle.task.id})
+            self._gone(handle)

@@ -37,7 +37,7 @@ class Context:
     @property
     def current(self) -> TaskHandle | None:
         """The task that has the turn."""
-        return self._current.record if self._current else None
+        return self._current.handle if self._current else None
 
     @property
     def only_task(self) -> TaskHandle | None:
@@ -49,18 +49,18 @@ class Context:
         """The number of tasks that wait behind the running task."""
         return sum(not turn.ended for turn in self._queue)
 
-    def waits(self, record: TaskHandle) -> bool:
-        """Whether another task has its turn before `record`."""
-        return record is not next((turn.record for turn in self._turns()), None)
+    def waits(self, handle: TaskHandle) -> bool:
+        """Whether another task has its turn before `handle`."""
+        return handle is not next((turn.handle for turn in self._turns()), None)
 
     def restore(
         self, tasks: Sequence[tuple[TaskHandle, Message]], session: StoredSession | None
     ) -> None:
         """Continue the unfinished tasks of an earlier server. The first task may have begun in
         `session`."""
-        for record, prompt in tasks:
-            turn = self._turn(record, prompt, left=session if record.begun else None)
-            if record.begun and not session:
+        for handle, prompt in tasks:
+            turn = self._turn(handle, prompt, left=session if handle.begun else None)
+            if handle.begun and not session:
                 text = "The server restarted and the agent process was lost."
                 turn.apply(Interrupted(text, "restart"))
             else:
@@ -70,40 +70,40 @@ class Context:
 
     # --- operations of clients -----------------------------------------------------------------
 
-    def submit(self, record: TaskHandle, message: Message) -> None:
+    def submit(self, handle: TaskHandle, message: Message) -> None:
         """Queue a turn: `message` is its prompt."""
-        self._queue.append(self._turn(record, message))
+        self._queue.append(self._turn(handle, message))
         if self._worker is None:
             self._begin_work()
 
-    def answer(self, record: TaskHandle, message: Message, by: str) -> None:
-        """Give `message` of the principal with the id `by` to the open question of `record`."""
-        self._turn_of(record).answer(message, by)
+    def answer(self, handle: TaskHandle, message: Message, by: str) -> None:
+        """Give `message` of the principal with the id `by` to the open question of `handle`."""
+        self._turn_of(handle).answer(message, by)
 
-    def can_steer(self, record: TaskHandle, message: Message) -> bool:
-        """Whether `message` can join the turn of `record`. The task must run without another task
+    def can_steer(self, handle: TaskHandle, message: Message) -> bool:
+        """Whether `message` can join the turn of `handle`. The task must run without another task
         behind it, and the CLI must be able to read the message without a conversion."""
-        running = record is self.only_task and record.task.state is TaskState.WORKING
+        running = handle is self.only_task and handle.task.state is TaskState.WORKING
         return running and self._agent.steers and self._agent.attachments.fits(message)
 
-    def steer(self, record: TaskHandle, message: Message) -> None:
-        """Add `message` to the turn of `record`."""
-        self._turn_of(record).steer(message)
+    def steer(self, handle: TaskHandle, message: Message) -> None:
+        """Add `message` to the turn of `handle`."""
+        self._turn_of(handle).steer(message)
 
-    def shown(self, record: TaskHandle) -> None:
+    def shown(self, handle: TaskHandle) -> None:
         """A client knows the task from now on."""
-        if self._agent.replies and self._current and self.current is record and record.begun:
+        if self._agent.replies and self._current and self.current is handle and handle.begun:
             self._current.prompted()
 
-    def cancel(self, record: TaskHandle, reason: str | None = None) -> None:
+    def cancel(self, handle: TaskHandle, reason: str | None = None) -> None:
         """End the task now and stop its CLI. The worker waits for the end of the CLI."""
-        self._turn_of(record).end(Canceled(reason) if reason else Canceled())
+        self._turn_of(handle).end(Canceled(reason) if reason else Canceled())
 
     def detach(self) -> Sequence[str]:
         """Leave the unfinished tasks to another server, unless a task runs in a session that cannot
         survive this server. Returns the marker of the session that survives."""
         session, turn = self.lease.session, self._current
-        running = turn and turn.record.begun and not turn.ended
+        running = turn and turn.handle.begun and not turn.ended
         survives = session and session.spool and session.healthy
         if not self._recorder.durable or (running and not survives):
             return ()
@@ -111,7 +111,7 @@ class Context:
         self._questions.close()
         for left in self._turns():
             if not left.ended:
-                left.record.log.close()  # its readers reconnect to the next server
+                left.handle.log.close()  # its readers reconnect to the next server
         if self._worker:
             self._worker.cancel()
         return (self.lease.detach(),) if running else ()
@@ -121,10 +121,10 @@ class Context:
         tasks. Returns these tasks."""
         self._detached = True
         self._questions.close()
-        lost = [turn.record for turn in self._turns() if not turn.ended]
-        for record in lost:
-            record.lost = True
-            record.log.abandon()
+        lost = [turn.handle for turn in self._turns() if not turn.ended]
+        for handle in lost:
+            handle.lost = True
+            handle.log.abandon()
         if self._worker:
             self._worker.cancel()
         self.lease.kill()
@@ -144,8 +144,8 @@ class Context:
     def _turns(self) -> Sequence[Turn]:
         return [self._current, *self._queue] if self._current else list(self._queue)
 
-    def _turn_of(self, record: TaskHandle) -> Turn:
-        return next(turn for turn in self._turns() if turn.record is record)
+    def _turn_of(self, handle: TaskHandle) -> Turn:
+        return next(turn for turn in self._turns() if turn.handle is handle)
 
     def _begin_work(self) -> None:
         self.lease.engage()

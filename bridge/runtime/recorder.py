@@ -53,30 +53,30 @@ class Recorder:
         """Whether another server can read the records."""
         return self._store.durable
 
-    def begin(self, record: TaskHandle, prompt: Message, accepted: Sequence[Change] = ()) -> None:
+    def begin(self, handle: TaskHandle, prompt: Message, accepted: Sequence[Change] = ()) -> None:
         """Create the task, in one commit with the `accepted` changes."""
-        task, written = record.task, dump(prompt)
-        record.size += len(written)
-        record.log.visible = -1
-        self._tasks.add(record)
+        task, written = handle.task, dump(prompt)
+        handle.size += len(written)
+        handle.log.visible = -1
+        self._tasks.add(handle)
         created = TaskCreated(
             task.id,
-            record.context,
+            handle.context,
             micros(task.created),
             written,
             thoughts=task.show_thoughts,
             attended=task.attended,
         )
-        self._append(record, [created, *accepted], lambda: record.log.publish(0))
+        self._append(handle, [created, *accepted], lambda: handle.log.publish(0))
 
     def record(
-        self, record: TaskHandle, events: Sequence[Event], *, read: OutputRead | None = None
+        self, handle: TaskHandle, events: Sequence[Event], *, read: OutputRead | None = None
     ) -> None:
         """Apply `events` to the task, up to its end. Their updates become visible after the commit.
         `read` is committed with them. Raises the errors of Task.apply, after it has recorded the
         events before the error."""
-        task = record.task
-        if task.state.terminal or record.lost:
+        task = handle.task
+        if task.state.terminal or handle.lost:
             log.debug("event after the end", extra={"task": task.id, "events": len(events)})
             return
         now = datetime.now(UTC)
@@ -91,68 +91,68 @@ class Recorder:
                     happened.append(one)
         finally:
             if happened:
-                self._write(record, happened, updates, now, read)
+                self._write(handle, happened, updates, now, read)
         if task.state.terminal:
-            self._on_end(record)
+            self._on_end(handle)
 
     def _write(
         self,
-        record: TaskHandle,
+        handle: TaskHandle,
         events: Sequence[Event],
         updates: Sequence[Update],
         now: datetime,
         read: OutputRead | None,
     ) -> None:
-        task = record.task
+        task = handle.task
         if self._audit.active:
             self._audit.events(task, events)
         written = dump_events(events)
         size = len(written)
-        number = record.log.add(updates, weight_of(size, len(updates)))
+        number = handle.log.add(updates, weight_of(size, len(updates)))
         ended = task.state.terminal
         if ended:
-            record.log.close()
+            handle.log.close()
         states = [update for update in updates if isinstance(update, StatusUpdate)]
 
         def committed(error: StoreError | None) -> None:
             if error:
-                self._reject(record, error)
+                self._reject(handle, error)
                 return
-            record.log.publish(number)
+            handle.log.publish(number)
             if states:
-                self._on_status(record, states)
+                self._on_status(handle, states)
             if ended:
-                self._tasks.evict(record)
+                self._tasks.evict(handle)
 
-        record.batches += 1
-        record.size += size
+        handle.batches += 1
+        handle.size += size
         time = micros(now)
         state, changed = (task.state, time) if states else (None, None)
-        batch = EventBatch(task.id, record.batches, time, written, number, state, changed)
+        batch = EventBatch(task.id, handle.batches, time, written, number, state, changed)
         changes = (batch, read) if read else (batch,)
-        self._store.append(changes, fence=record.fence, then=committed)
+        self._store.append(changes, fence=handle.fence, then=committed)
 
     def _append(
-        self, record: TaskHandle, changes: Sequence[Change], then: Callable[[], None]
+        self, handle: TaskHandle, changes: Sequence[Change], then: Callable[[], None]
     ) -> None:
         def committed(error: StoreError | None) -> None:
             if error:
-                self._reject(record, error)
+                self._reject(handle, error)
             else:
                 then()
 
-        self._store.append(changes, fence=record.fence, then=committed)
+        self._store.append(changes, fence=handle.fence, then=committed)
 
-    def _reject(self, record: TaskHandle, error: StoreError) -> None:
-        if not record.lost:
-            record.lost = True
-            record.log.abandon()
-            log.error("a task is lost", extra={"task": record.task.id, "error": error})
-            self._on_lost(record)
+    def _reject(self, handle: TaskHandle, error: StoreError) -> None:
+        if not handle.lost:
+            handle.lost = True
+            handle.log.abandon()
+            log.error("a task is lost", extra={"task": handle.task.id, "error": error})
+            self._on_lost(handle)
 
     def record_input(
         self,
-        record: TaskHandle,
+        handle: TaskHandle,
         given: AdapterInput,
         *,
         session_id: str | None,
@@ -163,14 +163,14 @@ class Recorder:
         changes: list[Change] = []
         if session_id:
             changes.append(InputRecorded(session_id, dump(given)))
-        if not record.begun:
-            record.begun = True
-            changes.append(TaskBegun(record.task.id))
-        self._append(record, changes, then)
+        if not handle.begun:
+            handle.begun = True
+            changes.append(TaskBegun(handle.task.id))
+        self._append(handle, changes, then)
 
-    def note_decision(self, record: TaskHandle, question: Question, answer: Answer) -> None:
+    def note_decision(self, handle: TaskHandle, question: Question, answer: Answer) -> None:
         """Audit a question that the operator's rules answered."""
-        self._audit.events(record.task, (question, Answered(answer)))
+        self._audit.events(handle.task, (question, Answered(answer)))
 
     def after_commit(self, then: Callable[[], None]) -> None:
         """Call `then` after the commit of all records; at once if a store problem may delay it."""

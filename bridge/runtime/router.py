@@ -21,7 +21,8 @@ from bridge.auth.principal import Principal, Scope, authorize
 from bridge.errors import InvalidParams
 from bridge.runtime.audience import Listener
 from bridge.runtime.extension import Profile
-from bridge.runtime.tasks import Sent, TaskManager
+from bridge.runtime.send import Sent
+from bridge.runtime.tasks import TaskManager
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store, TaskQuery
 from bridge.store.serialization import micros
@@ -93,7 +94,7 @@ class Router:
 
     async def settled(self, sent: Sent) -> None:
         """Wait until the task, after this message, has ended or waits for the client."""
-        await self._managers[sent.record.agent].settled(sent)
+        await self._managers[sent.handle.agent].settled(sent)
 
     def begin(self, handle: TaskHandle, pause: float) -> AsyncIterator[None]:
         """Wait until the kind of the reply (Message or Task) is known; see TaskManager.begin()."""

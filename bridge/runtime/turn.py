@@ -55,7 +55,7 @@ class Turn:
 
     def __init__(
         self,
-        record: TaskHandle,
+        handle: TaskHandle,
         prompt: Message,
         agent: Agent,
         *,
@@ -64,7 +64,7 @@ class Turn:
         lease: Lease,
         left: StoredSession | None = None,
     ) -> None:
-        self.record = record
+        self.handle = handle
         self.prompt = prompt
         self.left = left
         self.active = False
@@ -75,7 +75,7 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        return self.record.task.state.terminal
+        return self.handle.task.state.terminal
 
     async def run(self) -> None:
         """Run the turn to its end. An exception becomes the failure of the task."""
@@ -87,7 +87,7 @@ class Turn:
                 self._agent.check(self._lease.start.cwd)  # the directory may be the cause
                 raise
         except Exception as error:
-            self.apply(_failure(error, self.record.task.id))
+            self.apply(_failure(error, self.handle.task.id))
         finally:
             self.active = False
 
@@ -101,7 +101,7 @@ class Turn:
                     f"Left out of the message, since this agent does not read it: {', '.join(left)}"
                 )
                 self.apply(Status(text, {"type": "left_out", "mediaTypes": left}))
-            message = await attachments.save(self._lease.key, self.record.task.id, message)
+            message = await attachments.save(self._lease.key, self.handle.task.id, message)
             session = await self._live_session()
             if session:
                 given = session.told("prompt", message)
@@ -117,7 +117,7 @@ class Turn:
         try:
             self._lease.attach(left)
         except Exception as error:
-            log.exception("a session cannot be continued", extra={"task": self.record.task.id})
+            log.exception("a session cannot be continued", extra={"task": self.handle.task.id})
             text = "The server restarted and does not know which input the agent got."
             reason = "restart" if isinstance(error, InputUnknown | OSError) else "adapter-error"
             self.apply(Interrupted(text, reason))
@@ -125,13 +125,13 @@ class Turn:
         assert session
         try:
             if not self.ended:
-                waiting = self.record.task.state.interrupted
+                waiting = self.handle.task.state.interrupted
                 self._watch()
                 if not session.handshaking:
                     self.prompted()
                 await self._converse(session, partial(session.go_on, waiting))
         finally:
-            if self.record.task.state is not TaskState.COMPLETED or not session.healthy:
+            if self.handle.task.state is not TaskState.COMPLETED or not session.healthy:
                 await self._lease.close()
 
     async def _converse(self, session: Session, begin: Callable[[], object]) -> None:
@@ -140,8 +140,8 @@ class Turn:
     def prompted(self) -> None:
         """The CLI has the prompt. A task that a direct reply may replace stays hidden until the
         first output of the agent, unless a client already knows the task."""
-        unknown = self._agent.replies and not self.record.shown
-        if self.record.task.state is TaskState.SUBMITTED and not unknown:
+        unknown = self._agent.replies and not self.handle.shown
+        if self.handle.task.state is TaskState.SUBMITTED and not unknown:
             self.apply(Prompted())
 
     async def _live_session(self) -> Session | None:
@@ -150,29 +150,29 @@ class Turn:
         if self._lease.session is None:
             while (delay := self._lease.resume_delay()) and not self.ended:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.record.log.changed(), delay)
+                    await asyncio.wait_for(self.handle.log.changed(), delay)
             await self._ask_for_trust()
         if self.ended:
             return None
         return await self._lease.acquire(lambda: not self.ended, self._queued)
 
     def _queued(self, ahead: int, answers: int) -> None:
-        if not self.record.task.queued:
-            facts = {"task": self.record.task.id, "ahead": ahead, **self._lease.pool.figures()}
+        if not self.handle.task.queued:
+            facts = {"task": self.handle.task.id, "ahead": ahead, **self._lease.pool.figures()}
             log.info("task waits for a slot", extra=facts)
         self.apply(Queued(ahead, answers))
 
     async def _ask_for_trust(self) -> None:
         """Ask whether the CLI may use the project files. Without permission, the task fails if the
         bridge cannot prevent their use."""
-        task, cwd = self.record.task, self._lease.start.cwd
+        task, cwd = self.handle.task, self._lease.start.cwd
         if self._lease.start.trusted is None and not self.ended:
             question = self._questions.project_question(cwd)
             if question and not task.question:
                 self.apply(question)
             self._watch()
             while task.question:
-                await self.record.log.changed()
+                await self.handle.log.changed()
         failure = None if self._lease.start.trusted else self._questions.project_failure(cwd)
         if failure:
             self.apply(failure)
@@ -195,7 +195,7 @@ class Turn:
                     answer = self._questions.decide(event, self._lease.start.cwd)
                     if answer:
                         decided.append((event, answer))
-                        self._recorder.note_decision(self.record, event, answer)
+                        self._recorder.note_decision(self.handle, event, answer)
                         happened.append(decision(event, answer))
                         continue
             happened.append(event)
@@ -205,12 +205,12 @@ class Turn:
 
     def apply(self, *events: Event) -> None:
         """Apply `events` to the task."""
-        session, record = self._lease.session, self.record
-        before = record.task.state
-        self._recorder.record(record, events, read=self._lease.read if self.active else None)
+        session, handle = self._lease.session, self.handle
+        before = handle.task.state
+        self._recorder.record(handle, events, read=self._lease.read if self.active else None)
         if session:
             self._recorder.slow_down(session.pause)
-        state = record.task.state
+        state = handle.task.state
         if self.active and (state is not before or state.interrupted):
             self._watch()
             if session and not state.terminal:
@@ -228,9 +228,9 @@ class Turn:
 
     def answer(self, message: Message, by: str) -> None:
         """Give `message` of the principal with the id `by` to the open question."""
-        question = self.record.task.question
+        question = self.handle.task.question
         assert question
-        read = self._questions.read(self.record.task, message, by=by, now=datetime.now(UTC))
+        read = self._questions.read(self.handle.task, message, by=by, now=datetime.now(UTC))
         if isinstance(read, Answered):
             self._settle(question, read.answer, read)
         else:
@@ -238,7 +238,7 @@ class Turn:
 
     def steer(self, message: Message) -> None:
         """Add `message` to the turn."""
-        session, task = self._lease.session, self.record.task
+        session, task = self._lease.session, self.handle.task
         prompt = Prompt.of(replace(message, task_id=task.id, context_id=task.context_id))
         given = session.told("steer", prompt.message) if session else None
         self.apply(Steered(replace(message, context_id=task.context_id)))
@@ -266,23 +266,23 @@ class Turn:
 
         session.pause(True)
         session_id = session.spool.name if session.spool else None
-        self._recorder.record_input(self.record, given, session_id=session_id, then=then)
+        self._recorder.record_input(self.handle, given, session_id=session_id, then=then)
 
     def _watch(self) -> None:
         """Start or stop the timer of the open question."""
-        question = self.record.task.question
+        question = self.handle.task.question
         if question is self._questions.watched:
             return
         on_timeout = partial(self._give_up, question)
         self._questions.watch(question, on_timeout)
         if question:
-            since = self.record.task.status_time
+            since = self.handle.task.status_time
             self._lease.wait(since, partial(on_timeout, TOO_MANY, "limit"))
         else:
             self._lease.work()
 
     def _give_up(self, question: Question | None, text: str, by: str) -> None:
-        if question is None or self.record.task.question is not question:
+        if question is None or self.handle.task.question is not question:
             return
         end = give_up(question, text, by)
         if isinstance(end, TimedOut):

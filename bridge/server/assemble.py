@@ -8,9 +8,9 @@ from pathlib import Path
 
 from bridge.a2a.card import Skill
 from bridge.push.notifier import Push
-from bridge.runtime.agent import Agent
+from bridge.runtime.agent import Agent, Policy
 from bridge.runtime.router import Router, skills_of
-from bridge.runtime.tasks import Policy, TaskManager
+from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
 from bridge.server.agents.cards import SKILLS, as_skill, make_card, make_details, make_signer
 from bridge.server.agents.configured import ConfiguredAgent
@@ -20,7 +20,7 @@ from bridge.server.state_dir import State
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import PrewarmPlan
-from bridge.session.session import Limits
+from bridge.session.turn import TurnLimits
 from bridge.store.handle import TaskHandles
 from bridge.store.protocol import Retention, Store
 from bridge.telemetry.gc_tuning import Heap
@@ -162,7 +162,7 @@ def make_session_factory(
         adapter=agent.make,
         config=agent.config,
         environment=agent.config.env,
-        limits=Limits(
+        limits=TurnLimits(
             turn=settings.agent.timeout_ms / 1000,
             silence=settings.agent.idle_exit_ms / 1000,
             start=settings.limits.start_timeout_ms / 1000,

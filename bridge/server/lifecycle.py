@@ -283,10 +283,10 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
     managers = {served.id: served.manager for served in parts.served}
-    loaded = [(manager, await manager.load()) for manager in managers.values()]
+    loaded = [(manager, await manager.contexts.load()) for manager in managers.values()]
     kept: set[str] = set()
     for manager, stored in loaded:
-        kept |= manager.restore(stored, reattach)
+        kept |= manager.contexts.restore(stored, reattach)
     parts.state.sweep(kept)  # before new sessions start: nothing is awaited meanwhile
 
     async def find(head: TaskHead) -> TaskHandle | None:

@@ -11,7 +11,8 @@ from bridge.adapter import Adapter, AgentConfig, SessionStart
 from bridge.errors import LaunchError
 from bridge.sandbox.profile import Sandbox
 from bridge.session.redaction import NO_SECRETS, Secrets
-from bridge.session.session import Limits, Session
+from bridge.session.session import Session
+from bridge.session.turn import TurnLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class SessionFactory:
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
     environment: Mapping[str, str]
-    limits: Limits
+    limits: TurnLimits
     markers: str = ""
     spools: Path | None = None
     sandbox: Sandbox | None = None

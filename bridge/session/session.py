@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bridge.adapter import Adapter, ExitStatus, Prompt, Stdin
 from bridge.adapter.input import AdapterInput
-from bridge.process.agent_process import TERM_GRACE, AgentProcess, Hooks, to_the_end
+from bridge.process.agent_process import AgentProcess, Hooks, to_the_end
 from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
@@ -24,16 +24,15 @@ from bridge.process.spool import Spool, Uncertain
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
 from bridge.session.redaction import NO_SECRETS, Redactor, Secrets
+from bridge.session.turn import SessionTurn, Sink, TurnLimits
+from bridge.session.words import WordBuffer, continues_word, ends_in_word
 from bridge.task.events import (
-    ENDINGS,
     SESSION_LOST,
     AgentEvent,
     Answer,
     Failed,
     Question,
     Status,
-    Text,
-    TimedOut,
     merge_text,
 )
 from bridge.task.message import Message
@@ -43,27 +42,10 @@ log = logging.getLogger(__name__)
 SETTLE_WITHIN = 1.0  # seconds for a CLI to save the conversation after the end of its turn
 INTERRUPT_GRACE = 2.0  # seconds from the interrupt in the protocol of the CLI to SIGTERM
 EXIT_GRACE = 2.0  # seconds for the CLI to exit after the end of its stdout
-WORD_WITHIN = 0.05  # seconds to wait for the rest of a word, so that a text ends between words
-LONGEST_WORD = 32  # characters; a longer run is not a word
-_WORD = re.compile(r"\w+\Z")
-Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
 
 class InputUnknown(Exception):
     """An earlier server ended while it wrote to the CLI, so that the CLI's input is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Times in seconds, 0 = unlimited; the line limit in bytes; `group` as in process.Start.
-    `start` limits the handshake, `turn` the whole turn."""
-
-    turn: float = 3600.0
-    silence: float = 0.0
-    line: int = 16 * 1024 * 1024
-    term_grace: float = TERM_GRACE
-    group: Mapping[str, str] = field(default_factory=dict)
-    start: float = 0.0
 
 
 class Session:
@@ -78,7 +60,7 @@ class Session:
         self,
         adapter: Adapter,
         environment: Mapping[str, str],
-        limits: Limits,
+        limits: TurnLimits,
         marker: str,
         spool: Path | None = None,
         rules: Mapping[str, Any] | None = None,
@@ -91,17 +73,18 @@ class Session:
         self._redacts = bool(secrets)
         self._environment = environment
         self._rules = rules  # cleared at the start: each session has its own
-        self._walls = _walls(rules) if rules else None
+        # The rules that explain a refusal; the other rules are only needed at the start.
+        known = ("profile", "write", "hide", "uid")
+        self._walls = {name: rules[name] for name in known if name in rules} if rules else None
         self._limits = limits
         self._process: AgentProcess | None = None
-        self._turn: _Turn | None = None
+        self._turn: SessionTurn | None = None
         self._stopping: asyncio.Task[str] | None = None
         self._muted: asyncio.TimerHandle | None = None  # stdout has ended; the CLI may still exit
         self._broken = False  # its output is no longer reliable
-        self._held: list[AgentEvent] = []  # events that end within an incomplete word
-        self._release: asyncio.TimerHandle | None = None
+        self._words = WordBuffer()
         self._heard = 0  # bytes of its output that the adapter has received
-        self._delivered = 0  # bytes of its output with all events delivered
+        self.position = 0  # bytes of its output with all events delivered
 
     def __repr__(self) -> str:
         return f"<Session {self.adapter.name} {self._process or 'not started'}>"
@@ -158,7 +141,7 @@ class Session:
                 if one:
                     self._tell_again(one)
                     owed += self.adapter.data_to_send()
-        self._heard = self._delivered = position
+        self._heard = self.position = position
         try:
             spool.owe(bytes(owed))
         except Uncertain as error:
@@ -179,15 +162,10 @@ class Session:
     def _hooks(self) -> Hooks:
         return Hooks(self._receive_lines, self._receive_exit, self._receive_end)
 
-    @property
-    def position(self) -> int:
-        """Bytes of the CLI's output that were processed and delivered."""
-        return self._delivered
-
     def told(self, kind: str, message: Message | None = None, **members: Any) -> AdapterInput:
         """An input of the adapter, at the position after all output that it has received."""
-        self._deliver([])
-        return AdapterInput(kind, self._delivered, message, **members)
+        self._deliver(())
+        return AdapterInput(kind, self.position, message, **members)
 
     async def run(
         self,
@@ -202,7 +180,7 @@ class Session:
         Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
         of `sink` also ends the turn, and is raised.
         """
-        turn = self._turn = _Turn(sink, self._limits, taken)
+        turn = self._turn = SessionTurn(sink, self._limits, taken)
         try:
             begin()
             if self._process and self._process.exit_code is not None:
@@ -235,7 +213,7 @@ class Session:
 
     def unsaid(self) -> Sequence[AgentEvent]:
         """The output that waits because it may begin a secret. Call it at the end of the turn."""
-        self._deliver([])
+        self._deliver(())
         return self._redactor.rest()
 
     def pause(self, paused: bool) -> None:
@@ -282,20 +260,16 @@ class Session:
             self._turn.started()
 
     def _receive(self, events: list[AgentEvent]) -> None:
-        """Deliver the events of some lines. Hold events that end within a word: a client that puts
-        text between the pieces would split the word. A crash does not lose held events: their
-        lines do not count as processed yet."""
-        if self._held and not _goes_on(events):
-            self._deliver([])
+        """Deliver the events of some lines, without those that end within a word. A crash does not
+        lose these: their lines do not count as processed yet."""
+        if self._words.events and not continues_word(events):
+            self._deliver(())
         if self._process:
             self._heard = self._process.position
-        if not (self._turn and _ends_in_word(events or self._held)):
+        if self._turn and ends_in_word(events or self._words.events):
+            self._words.hold(events, partial(self._deliver, ()))
+        else:
             self._deliver(events)
-            return
-        self._held += events
-        if self._release is None:
-            loop = asyncio.get_running_loop()
-            self._release = loop.call_later(WORD_WITHIN, self._deliver, ())
 
     def _receive_end(self) -> None:
         """stdout is closed: no more output can arrive, so the CLI must exit within EXIT_GRACE."""
@@ -325,12 +299,8 @@ class Session:
         self._deliver(events)
 
     def _deliver(self, events: Iterable[AgentEvent]) -> None:
-        if self._release:
-            self._release.cancel()
-            self._release = None
-        events = [*self._held, *events]
-        self._held = []
-        self._delivered = self._heard
+        events = [*self._words.take(), *events]
+        self.position = self._heard
         if len(events) > 1:
             events = merge_text(events)
         if self._redacts:
@@ -389,8 +359,12 @@ class Session:
         the conversation after they report the end, and could not resume it otherwise.
         """
         if self._stopping is None:
-            turn = self._turn if interrupt and self._interrupt() else None
-            self._stopping = asyncio.ensure_future(self._stop(turn))
+            asked = False
+            if interrupt:
+                with contextlib.suppress(Exception):
+                    asked = self.adapter.interrupt()
+                self._flush()
+            self._stopping = asyncio.ensure_future(self._stop(self._turn if asked else None))
 
     async def stop(self) -> None:
         """End the process and its descendants. A cancellation also waits for their end."""
@@ -408,14 +382,7 @@ class Session:
         if self._process:
             self._process.kill()
 
-    def _interrupt(self) -> bool:
-        asked = False
-        with contextlib.suppress(Exception):
-            asked = self.adapter.interrupt()
-        self._flush()
-        return asked
-
-    async def _stop(self, turn: _Turn | None) -> str:
+    async def _stop(self, turn: SessionTurn | None) -> str:
         if turn:
             await asyncio.wait([turn.over], timeout=INTERRUPT_GRACE)
             if turn.over.done() and self._process:
@@ -423,149 +390,6 @@ class Session:
         rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"
         log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
         return rung
-
-
-class _Turn:
-    """Passes the events of one turn to the sink, and runs the clocks of the turn. The result of
-    `over`: None if the turn has ended, or the limit that the turn exceeded."""
-
-    def __init__(self, sink: Sink, limits: Limits, taken: Callable[[], object]) -> None:
-        self._sink = sink
-        self._taken = taken
-        self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
-        self.error: Exception | None = None  # raised by the sink
-        self.starting = False  # the prompt waits for the end of the handshake
-        self._heard = self._loop.time()
-        self._worked = 0.0  # seconds of work until the last resume, without waiting
-        self._resumed = self._heard
-        self._waiting = False  # for the client
-        self._clock = self._loop.call_later(self._until_late(), self._look)
-
-    def start(self) -> None:
-        """Start the limit of the handshake: the prompt must wait for its end."""
-        self._clock.cancel()
-        self.starting = True
-        if not self.over.done():
-            self._look()
-
-    def started(self) -> None:
-        """The CLI got its prompt."""
-        self.starting = False
-        self._heard = self._loop.time()
-        if not self.over.done():
-            self._taken()
-
-    def receive(self, events: Sequence[AgentEvent]) -> None:
-        """Pass on the events up to the end of the turn. Later events do not belong to it."""
-        self._heard = self._loop.time()
-        if self.over.done() or not events:
-            return
-        happened: list[AgentEvent | TimedOut] = [*events]
-        ended = False
-        for count, event in enumerate(events, 1):
-            if isinstance(event, ENDINGS):
-                ended = True
-                del happened[count:]
-                break
-        try:
-            self._sink(happened)
-        except Exception as error:
-            self.error = error
-        if self.error or ended:
-            self.end()
-
-    def end(self, late: TimedOut | None = None) -> None:
-        self._clock.cancel()
-        if not self.over.done():
-            self.over.set_result(late)
-
-    def pause(self, waiting: bool) -> None:
-        if waiting == self._waiting or self.over.done():
-            return
-        self._clock.cancel()
-        self._waiting, now = waiting, self._loop.time()
-        if waiting:
-            self._worked += now - self._resumed
-        else:
-            self._resumed = self._heard = now
-            self._look()
-
-    def _look(self) -> None:
-        late = self._late()
-        if late:
-            self.end(late)
-        else:
-            self._clock = self._loop.call_later(self._until_late(), self._look)
-
-    def _until_late(self) -> float:
-        """Seconds until a limit can be exceeded."""
-        now = self._loop.time()
-        left = min((limit - used for limit, used, _ in self._limited(now)), default=3600.0)
-        return min(max(left, 0.0), 3600.0)
-
-    def _late(self) -> TimedOut | None:
-        for limit, used, late in self._limited(self._loop.time()):
-            if used >= limit:
-                return late(limit)
-        return None
-
-    def _limited(self, now: float) -> Iterator[tuple[float, float, Callable[[float], TimedOut]]]:
-        """The active limits: seconds, used seconds, and the function that makes the timeout."""
-        worked = self._worked + now - self._resumed
-        if self.starting and self._limits.start:
-            yield self._limits.start, worked, _no_handshake
-        if self._limits.turn:
-            yield self._limits.turn, worked, _too_slow
-        if self._limits.silence:
-            yield self._limits.silence, now - self._heard, _too_silent
-
-
-def _no_handshake(limit: float) -> TimedOut:
-    return TimedOut(
-        f"The agent was started, but did not take the prompt within {limit:g} s and was stopped "
-        "(BRIDGE_START_TIMEOUT_MS sets the limit; `coding-agent-bridge doctor` examines the CLI).",
-        "start",
-    )
-
-
-def _too_slow(limit: float) -> TimedOut:
-    return TimedOut(
-        f"The turn took longer than {limit:g} s and was stopped (AGENT_TIMEOUT_MS sets the limit)."
-    )
-
-
-def _too_silent(limit: float) -> TimedOut:
-    return TimedOut(
-        f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
-        "limit)."
-    )
-
-
-def _ends_in_word(events: Sequence[AgentEvent]) -> bool:
-    last = events[-1] if events else None
-    if not isinstance(last, Text) or last.parent is not None:
-        return False
-    end = last.text[-1:]
-    if not (end.isalnum() or end == "_"):  # the same as _WORD, much faster
-        return False
-    found = _WORD.search(last.text[-LONGEST_WORD - 1 :])
-    return found is not None and len(found[0]) <= LONGEST_WORD
-
-
-def _goes_on(events: Sequence[AgentEvent]) -> bool:
-    """Whether the events begin with the rest of a word, or there are none."""
-    first = events[0] if events else None
-    if not isinstance(first, Text):
-        return first is None
-    return first.parent is None and not first.new_block and _WORD.match(first.text[:1]) is not None
-
-
-def _walls(rules: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The rules that explain a refusal; the other rules are only needed at the start."""
-    known = ("profile", "write", "hide", "uid")
-    return {name: rules[name] for name in known if name in rules}
 
 
 def _too_long(line: LongLine, limit: int) -> AgentEvent:

@@ -22,7 +22,8 @@ from bridge.transports.negotiation import (
     declares_json,
     retry_after,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations, Pending, Stream
+from bridge.transports.operation import STREAMING, Caller, Operations, Pending
+from bridge.transports.stream import Stream
 
 log = logging.getLogger(__name__)
 

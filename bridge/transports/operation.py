@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -31,29 +21,23 @@ from bridge.errors import (
     Unavailable,
 )
 from bridge.push.notifier import Push
-from bridge.runtime.audience import Listener
 from bridge.runtime.router import Router
-from bridge.runtime.tasks import Sent
+from bridge.runtime.send import Sent
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
-from bridge.task.state import StatusUpdate, Task, TaskState, Update
+from bridge.task.state import Task, Update
 from bridge.transports.negotiation import codec_of
+from bridge.transports.stream import HEARTBEAT, Stream, dump_copy
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 
-Batch = list[tuple[int, bytes]]
-"""Items of a stream: numbers and JSON."""
-Write = Callable[[Batch], bool]
-"""Sends a batch synchronously. False: it was not possible, and nothing was sent."""
-
 T = TypeVar("T")
 WRITE_WITHIN = 10.0  # seconds: limit for the commit of an update
-HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,96 +58,6 @@ class Pending:
     it is cancelled if the client disconnects."""
 
     answer: Callable[[], Coroutine[Any, Any, Any]]
-
-
-def _no_listener() -> AbstractContextManager[Listener]:
-    return nullcontext(Listener())
-
-
-@dataclass(slots=True)
-class Stream:
-    """The updates of a task after number `after`. `first`: JSON of its state at that update; None
-    for a client that has seen it.
-
-    The stream of a send ends with a question of the agent, since the answer is another send; the
-    stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
-    the open stream. `beginning`: yields while a Message may still replace the task.
-    """
-
-    codec: Codec
-    record: TaskHandle
-    first: bytes | None
-    after: int
-    ends_on_question: bool
-    over: bool = False
-    counted: Callable[[], AbstractContextManager[None]] = nullcontext
-    listening: Callable[[], AbstractContextManager[Listener]] = _no_listener
-    beginning: AsyncIterator[None] | None = None
-
-    async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
-        """Batches of (number, JSON), and None after each HEARTBEAT seconds of silence.
-
-        While the consumer does not wait for the next batch, updates go to `write` first. An update
-        that it sends costs no turn of the event loop and is not yielded."""
-
-        def tap(batch: Sequence[Entry[Update]]) -> bool:
-            rendered, over = self._rendered(batch)
-            return not over and write(rendered)
-
-        with self.counted(), self.listening() as listener:
-            try:
-                if self.beginning:
-                    async for _ in self.beginning:
-                        yield None
-                    self.beginning = None  # the stream may stay open for days
-                for opening in self._opening():
-                    yield opening
-                if self.over:
-                    return
-                async for batch in self.record.log.follow(self.after, HEARTBEAT, tap):
-                    if not batch:
-                        yield None
-                        continue
-                    rendered, over = self._rendered(batch)
-                    yield rendered
-                    if over:
-                        return
-            except GeneratorExit:
-                listener.left = True
-                raise
-
-    def _opening(self) -> Iterator[Batch]:
-        """The items before the updates of the task."""
-        if self.record.task.reply and not self.record.shown:
-            self.over = True
-            yield [(self.after, orjson.dumps(self.codec.encode_sent(self.record.task)))]
-        elif self.first is not None:
-            yield [(self.after, self.first)]
-            self.first = None
-
-    def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
-        """The batch up to the entry that ends the stream, and whether there is such an entry."""
-        rendered: Batch = []
-        for entry in batch:
-            last = isinstance(entry.update, StatusUpdate) and self.ends(entry.update.state)
-            rendered.append((entry.number, self._render(entry, last)))
-            if last:
-                return rendered, True
-        return rendered, False
-
-    def ends(self, state: TaskState) -> bool:
-        asks = state is TaskState.INPUT_REQUIRED and self.ends_on_question
-        return state.terminal or asks
-
-    def _render(self, entry: Entry[Update], last: bool) -> bytes:
-        """The JSON of an entry. Several streams of a task share it per codec."""
-        key = (self.codec, last)
-        if entry.rendered and key in entry.rendered:
-            return entry.rendered[key]
-        data = _kept(self.codec.encode_update(self.record.task, entry.update, last))
-        if self.record.log.shared:
-            entry.rendered = {**(entry.rendered or {}), key: data}
-        return data
 
 
 class Operations:
@@ -220,7 +114,7 @@ class Operations:
         quotas, owner = self._tasks.quotas, caller.principal.id
         quotas.check_stream(owner)
         stream = await self._streamed(codec, operation, params, caller, seen)
-        listening = partial(self._tasks.listen, stream.record)
+        listening = partial(self._tasks.listen, stream.handle)
         return replace(stream, counted=partial(quotas.stream, owner), listening=listening)
 
     async def _streamed(
@@ -230,19 +124,19 @@ class Operations:
             named = codec.decode_task(params)
             seen = _seen(seen, named.metadata)
             again = seen is not None
-            record = await self._tasks.subscribe(named.task_id, again, caller.principal)
-            return await self._stream(codec, record, None, seen)
+            handle = await self._tasks.subscribe(named.task_id, again, caller.principal)
+            return await self._stream(codec, handle, None, seen)
         asked = replace(_decoded(codec, params, caller), attends=caller.stays)
         config = await self._checked_push(codec, asked, caller)
         sent = await self._tasks.send(asked, caller.principal)
-        record = sent.record
+        handle = sent.handle
         seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
         stream = await self._stream(
-            codec, record, asked.history_length, seen, self._ends_on_question
+            codec, handle, asked.history_length, seen, self._ends_on_question
         )
         if config and not sent.again:
-            await self._push.create(config, record, sent.after, default_id=codec.default_push_id)
-        beginning = self._tasks.begin(record, HEARTBEAT)
+            await self._push.create(config, handle, sent.after, default_id=codec.default_push_id)
+        beginning = self._tasks.begin(handle, HEARTBEAT)
         return replace(stream, beginning=beginning)
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
@@ -253,18 +147,18 @@ class Operations:
         sent = await self._tasks.send(asked, caller.principal)
         if config and not sent.again:
             await self._push.create(
-                config, sent.record, sent.after, default_id=codec.default_push_id
+                config, sent.handle, sent.after, default_id=codec.default_push_id
             )
-        record = sent.record
-        task = await record.whole()  # a strong reference: the task may be evicted when it ends
+        handle = sent.handle
+        task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
             return Pending(partial(self._settled, codec, asked, sent=sent, task=task))
-        record.shown = True
-        return await _durable(codec.encode_sent(task, asked.history_length), record)
+        handle.shown = True
+        return await _durable(codec.encode_sent(task, asked.history_length), handle)
 
     async def _settled(self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
-        with self._tasks.listen(sent.record) as listener:
+        with self._tasks.listen(sent.handle) as listener:
             try:
                 await self._tasks.settled(sent)
             except asyncio.CancelledError:
@@ -273,7 +167,7 @@ class Operations:
         answer = quick_answer(task, self._fast_path)
         if answer:
             return codec.encode_reply(answer)
-        return await _durable(codec.encode_sent(task, asked.history_length), sent.record)
+        return await _durable(codec.encode_sent(task, asked.history_length), sent.handle)
 
     async def _checked_push(
         self, codec: Codec, asked: SendParams, caller: Caller
@@ -289,37 +183,37 @@ class Operations:
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = await self._tasks.get(asked.task_id, caller.principal)
-        task = await record.whole()
-        return await _durable(codec.encode_task(task, asked.history_length), record)
+        handle = await self._tasks.get(asked.task_id, caller.principal)
+        task = await handle.whole()
+        return await _durable(codec.encode_task(task, asked.history_length), handle)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
         whole: dict[str, Task] = {}
-        records, page = await self._tasks.list(asked, caller.principal)
-        while away := [r for r in records if r.back and r.task.id not in whole]:
-            for record in away:
-                read = record.whole if asked.include_artifacts else record.listed
+        handles, page = await self._tasks.list(asked, caller.principal)
+        while away := [r for r in handles if r.back and r.task.id not in whole]:
+            for handle in away:
+                read = handle.whole if asked.include_artifacts else handle.listed
                 try:
-                    whole[record.task.id] = await read()
+                    whole[handle.task.id] = await read()
                 except (DataLoss, TaskNotFound):  # the other tasks of the page stay available
-                    whole[record.task.id] = record.task
-            records, page = await self._tasks.list(asked, caller.principal)  # the current page
-        tasks = [whole.get(record.task.id, record.task) for record in records]
+                    whole[handle.task.id] = handle.task
+            handles, page = await self._tasks.list(asked, caller.principal)  # the current page
+        tasks = [whole.get(handle.task.id, handle.task) for handle in handles]
         tasks = [task for task in tasks if asked.state in (None, task.state)]  # by now
-        return await _durable(codec.encode_page(tasks, asked, page), *records)
+        return await _durable(codec.encode_page(tasks, asked, page), *handles)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
-        record = await self._tasks.cancel(asked.task_id, caller.principal)
-        task = await record.whole()
-        return await _durable(codec.encode_task(task, asked.history_length), record)
+        handle = await self._tasks.cancel(asked.task_id, caller.principal)
+        task = await handle.whole()
+        return await _durable(codec.encode_task(task, asked.history_length), handle)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
-        record = await self._tasks.get(asked.task_id, caller.principal, "run")
+        handle = await self._tasks.get(asked.task_id, caller.principal, "run")
         config = await self._push.create(
-            _config(codec, asked), record, default_id=codec.default_push_id
+            _config(codec, asked), handle, default_id=codec.default_push_id
         )
         return codec.encode_push(_shown(config))
 
@@ -355,32 +249,27 @@ class Operations:
     async def _stream(
         self,
         codec: Codec,
-        record: TaskHandle,
+        handle: TaskHandle,
         history_length: int | None,
         seen: int | None,
         ends_on_question: bool = False,
     ) -> Stream:
-        if seen is not None and seen <= record.log.last:
-            return Stream(codec, record, None, seen, ends_on_question)
-        task = await record.whole()
+        if seen is not None and seen <= handle.log.last:
+            return Stream(codec, handle, None, seen, ends_on_question)
+        task = await handle.whole()
         # No await between these lines: the snapshot has all updates up to `after`.
         encoded = codec.encode_sent(task, history_length)
-        stream = Stream(codec, record, b"", record.log.last, ends_on_question)
+        stream = Stream(codec, handle, b"", handle.log.last, ends_on_question)
         if seen is not None:  # a number of an earlier server: the client's copy is not valid
             _mark_reset(encoded.get("task", encoded))
-        over = stream.ends(record.task.state)
-        first = await _durable(_kept(encoded), record)
+        over = stream.ends(handle.task.state)
+        first = await _durable(dump_copy(encoded), handle)
         return replace(stream, first=first, over=over)
 
 
-def _kept(item: Json) -> bytes:
-    """The JSON in an exact copy: orjson reserves 4 KiB for the shortest text."""
-    return b"%b" % orjson.dumps(item)
-
-
-async def _durable(answer: T, *records: TaskHandle) -> T:
-    """`answer`, after the commit of all updates of `records`. Raises Unavailable."""
-    awaited = [(one.log, one.log.last) for one in records if one.log.visible < one.log.last]
+async def _durable(answer: T, *handles: TaskHandle) -> T:
+    """`answer`, after the commit of all updates of `handles`. Raises Unavailable."""
+    awaited = [(one.log, one.log.last) for one in handles if one.log.visible < one.log.last]
     if not awaited:
         return answer
     try:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bridge.store.event_log import EventLog
 from bridge.transports.negotiation import activated_extensions
-from bridge.transports.operation import HEARTBEAT, Batch, Stream, Write
+from bridge.transports.stream import HEARTBEAT, Batch, Stream, Write
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.transports.operation import HEARTBEAT
+from bridge.transports.stream import HEARTBEAT
 from tests.support.liveness import Liveness, listening
 from tests.support.official_sdks import SDKS, play
 from tests.support.served import Server, serving

@@ -26,7 +26,8 @@ from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import load
-from bridge.session.session import Limits, Session
+from bridge.session.session import Session
+from bridge.session.turn import TurnLimits
 from bridge.task.events import AgentEvent, Failed, Started
 from bridge.task.message import Message, Role, TextPart
 from tests import CHECKOUT, NODE
@@ -888,7 +889,7 @@ class Greeting(Echo):
 async def test_a_session_writes_what_its_greeting_owes(kind: type[Echo], said: bool) -> None:
     events: list[object] = []
     config = AgentConfig("/bin/cat")
-    session = Session(kind(config, SessionStart("/", "s")), {}, Limits(), "greeting-test")
+    session = Session(kind(config, SessionStart("/", "s")), {}, TurnLimits(), "greeting-test")
     await session.open()
     try:
         if said:
@@ -904,7 +905,7 @@ async def test_an_exception_in_a_greeting_is_the_failure_of_its_turn() -> None:
     adapter = Greeting(AgentConfig("/bin/cat"), SessionStart("/", "s"))
     adapter.bug = "greet"
     events: list[object] = []
-    session = Session(adapter, {}, Limits(), "greeting-test")
+    session = Session(adapter, {}, TurnLimits(), "greeting-test")
     await session.open()
     try:
         await asyncio.wait_for(session.run(session.greet, events.extend), WITHIN)

@@ -27,12 +27,12 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.process.process_tree import reap_orphans
-from bridge.runtime.agent import Agent
-from bridge.runtime.tasks import Policy, TaskManager
+from bridge.runtime.agent import Agent, Policy
+from bridge.runtime.tasks import TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool, Use
-from bridge.session.session import Limits
+from bridge.session.turn import TurnLimits
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import ContextKey, Retention
@@ -56,7 +56,7 @@ class Bridge:
         adapter = registry.load("jsonl")
         config = AgentConfig(binary, ("-I", "-S", PROGRAM))
         grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
-        limits = Limits(turn=turn, term_grace=grace)
+        limits = TurnLimits(turn=turn, term_grace=grace)
         roots = settings.pop("roots", ())
         workspaces = Workspaces(str(workspace), roots)
         takes_urls = adapter.takes_urls
@@ -83,7 +83,7 @@ class Bridge:
         parts = (TextPart(text),)
         message = Message("m-1", Role.USER, parts, task, context, metadata=metadata)
         params = SendParams(message, blocking=True, metadata=request_metadata)
-        record = (await self.manager.send(params)).record
+        record = (await self.manager.send(params)).handle
         record.shown = True
         return record
 
@@ -403,7 +403,7 @@ async def test_a_task_that_is_being_started_is_canceled_and_its_process_with_it(
     for _ in range(turns):
         await asyncio.sleep(0)
     await cancel(bridge, record)
-    worker = bridge.manager._contexts["c"]._worker
+    worker = bridge.manager.contexts.of(record)._worker
     async with asyncio.timeout(WITHIN):
         if worker:
             await asyncio.wait([worker])
@@ -435,7 +435,7 @@ async def test_a_task_that_waits_for_a_place_is_canceled_and_takes_none(
     waiting = await bridge.send("turn", "b")
     await asyncio.sleep(0)
     await cancel(bridge, waiting)
-    worker = bridge.manager._contexts["b"]._worker
+    worker = bridge.manager.contexts.of(waiting)._worker
     async with asyncio.timeout(WITHIN):
         assert worker
         await asyncio.wait([worker])

@@ -17,7 +17,8 @@ from bridge.process.process_tree import reap_orphans
 from bridge.process.procfs import MARKER
 from bridge.session import session as session_module
 from bridge.session.redaction import NO_SECRETS, Secrets
-from bridge.session.session import Limits, Session
+from bridge.session.session import Session
+from bridge.session.turn import TurnLimits
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -132,7 +133,7 @@ class Sessions:
     async def __call__(
         self,
         *argv: str,
-        limits: Limits | None = None,
+        limits: TurnLimits | None = None,
         bug: str | None = None,
         secrets: Secrets = NO_SECRETS,
     ) -> Session:
@@ -142,7 +143,7 @@ class Sessions:
         adapter.bug = bug
         marker = uuid.uuid4().hex
         environment = {"PATH": os.environ["PATH"]}
-        session = Session(adapter, environment, limits or Limits(), marker, secrets=secrets)
+        session = Session(adapter, environment, limits or TurnLimits(), marker, secrets=secrets)
         self.all.append(session)
         await session.open()
         return session
@@ -217,7 +218,7 @@ async def test_what_may_begin_a_secret_is_told_at_the_end_however_the_turn_ends(
     async with asyncio.timeout(WITHIN):
         await adapter_of(session).late.wait()
     assert await run(session, "two").ended() == [Done("2")]  # nothing of before
-    session = await start(limits=Limits(turn=0.5), secrets=secrets)
+    session = await start(limits=TurnLimits(turn=0.5), secrets=secrets)
     events = await run(session, "text it is late").ended()
     assert events[:-1] == [Text("it is "), Text("late")] and isinstance(events[-1], TimedOut)
 
@@ -266,7 +267,7 @@ async def test_the_child_gets_the_environment_of_the_session(start: Sessions) ->
 
 async def test_a_line_over_the_limit_is_told_and_does_not_end_the_turn(start: Sessions) -> None:
     program = "read a; head -c 5000 /dev/zero | tr '\\0' x; echo; echo done"
-    session = await start("/bin/sh", "-c", program, limits=Limits(line=1024))
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(line=1024))
     cut, done = await run(session, "go").ended()
     assert isinstance(cut, Status) and cut.data
     assert cut.text == "A line of 5000 bytes was cut: BRIDGE_MAX_LINE_BYTES is 1024."
@@ -287,7 +288,7 @@ async def test_a_turn_over_its_time_is_ended_and_says_which_setting_did_it(
     start: Sessions,
 ) -> None:
     program = "read a; while :; do echo status tick; sleep 0.02; done"
-    session = await start("/bin/sh", "-c", program, limits=Limits(turn=0.3, term_grace=0.2))
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(turn=0.3, term_grace=0.2))
     events = await run(session, "go").ended()
     late = events[-1]
     assert isinstance(late, TimedOut)
@@ -299,7 +300,7 @@ async def test_a_turn_over_its_time_is_ended_and_says_which_setting_did_it(
 
 
 async def test_silence_ends_a_turn_and_says_which_setting_did_it(start: Sessions) -> None:
-    session = await start(limits=Limits(silence=0.2))
+    session = await start(limits=TurnLimits(silence=0.2))
     events = await run(session, "text a").ended()
     late = events[-1]
     assert isinstance(late, TimedOut) and "AGENT_IDLE_EXIT_MS" in late.text
@@ -308,12 +309,12 @@ async def test_silence_ends_a_turn_and_says_which_setting_did_it(start: Sessions
 
 async def test_output_that_means_nothing_breaks_the_silence(start: Sessions) -> None:
     program = "read a; for i in 1 2 3 4 5 6 7 8; do echo; sleep 0.1; done; echo done"
-    session = await start("/bin/sh", "-c", program, limits=Limits(silence=0.6))
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(silence=0.6))
     assert await run(session, "go").ended() == [Done(None)]
 
 
-@pytest.mark.parametrize("limits", [Limits(turn=0.2), Limits(silence=0.2)])
-async def test_while_a_question_is_open_no_clock_runs(start: Sessions, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [TurnLimits(turn=0.2), TurnLimits(silence=0.2)])
+async def test_while_a_question_is_open_no_clock_runs(start: Sessions, limits: TurnLimits) -> None:
     session = await start(limits=limits)
     turn = run(session, "ask q-1")
     question = await turn.until(Question)
@@ -325,8 +326,8 @@ async def test_while_a_question_is_open_no_clock_runs(start: Sessions, limits: L
     assert (await turn.ended())[-1] == Done("well")
 
 
-@pytest.mark.parametrize("limits", [Limits(turn=0.3), Limits(silence=0.3)])
-async def test_after_the_answer_the_clocks_run_again(start: Sessions, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [TurnLimits(turn=0.3), TurnLimits(silence=0.3)])
+async def test_after_the_answer_the_clocks_run_again(start: Sessions, limits: TurnLimits) -> None:
     session = await start(limits=limits)
     turn = run(session, "ask q-1")
     question = await turn.until(Question)
@@ -339,7 +340,7 @@ async def test_after_the_answer_the_clocks_run_again(start: Sessions, limits: Li
 
 async def test_the_time_before_a_question_counts(start: Sessions) -> None:
     program = "read a; sleep 0.4; echo ask q-1; read b; sleep 0.4; echo done"
-    session = await start("/bin/sh", "-c", program, limits=Limits(turn=0.6))
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(turn=0.6))
     turn = run(session, "go")
     question = await turn.until(Question)
     session.waiting(True)
@@ -353,7 +354,7 @@ async def test_the_time_that_a_client_took_to_answer_is_not_the_silence_of_the_a
 ) -> None:
     """The clocks look once more while it waits, and then only after the answer."""
     program = "read a; echo ask q-1; read b; sleep 0.25; echo done"
-    session = await start("/bin/sh", "-c", program, limits=Limits(silence=0.5))
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(silence=0.5))
     turn = run(session, "go")
     question = await turn.until(Question)
     session.waiting(True)
@@ -490,7 +491,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_still_leaves_nothing(
     start: Sessions,
 ) -> None:
     program = "trap '' TERM; setsid sleep 1000 & echo text a; while :; do sleep 1000; done"
-    session = await start("/bin/sh", "-c", program, limits=Limits(term_grace=0.3))
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(term_grace=0.3))
     turn = run(session, "go")
     await turn.until(Text)
     stopping = asyncio.create_task(session.stop())
@@ -507,7 +508,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_still_leaves_nothing(
 async def test_stopping_what_was_never_started_or_has_been_stopped_is_harmless(
     start: Sessions,
 ) -> None:
-    never = Session(Echo(AgentConfig("/bin/cat"), SessionStart("/", "s")), {}, Limits(), "m")
+    never = Session(Echo(AgentConfig("/bin/cat"), SessionStart("/", "s")), {}, TurnLimits(), "m")
     assert not never.healthy and "not started" in repr(never)
     never.kill()
     await never.stop()

@@ -106,8 +106,8 @@ async def test_an_answered_question_goes_on_at_once_beyond_the_limit(
         waiting = await client.send_now(f"wait {live.path} third")
         await live.release("other")
         async with asyncio.timeout(WITHIN):
-            while server.managers[0]._pool.figures()["working"] != 1:
-                await server.managers[0]._pool.changed()
+            while server.managers[0].contexts.pool.figures()["working"] != 1:
+                await server.managers[0].contexts.pool.changed()
         assert not live.has("third")  # there is still no room
         await live.release("answered")
         await live.pid("third")

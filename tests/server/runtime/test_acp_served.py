@@ -288,7 +288,7 @@ async def test_a_conversation_that_cannot_be_loaded_is_followed_by_a_new_one(
 
 async def closed(server: Server) -> None:
     """Until no session is kept warm."""
-    pool = server.managers[0]._pool
+    pool = server.managers[0].contexts.pool
     async with asyncio.timeout(10):
         while pool._holders:
             await pool.changed()

@@ -1,0 +1,165 @@
+"""The contexts of one agent, and what an earlier server left in them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from bridge.adapter import SessionStart
+from bridge.errors import Unavailable
+from bridge.runtime.agent import Agent
+from bridge.runtime.context import Context
+from bridge.runtime.lease import Lease, StoredSession
+from bridge.runtime.questions import Questions
+from bridge.runtime.recorder import Recorder
+from bridge.session.prewarm import Prewarm
+from bridge.store.handle import TaskHandle, TaskHandles, readable
+from bridge.store.protocol import (
+    ContextKey,
+    ContextRemoved,
+    ContextSaved,
+    Fence,
+    OpenSession,
+    SessionClosed,
+)
+from bridge.task.message import Message
+
+NODE = "local"  # the only node of a server that does not share its store
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The contexts of an agent, its unfinished tasks with their prompts, and its open sessions."""
+
+    contexts: Sequence[ContextSaved]
+    tasks: Sequence[tuple[TaskHandle, Message]]
+    sessions: Sequence[OpenSession]
+    fences: Mapping[ContextKey, Fence]
+
+
+class Contexts:
+    """`cwd`: the directory of a context whose stored start is damaged."""
+
+    def __init__(
+        self, agent: Agent, tasks: TaskHandles, *, recorder: Recorder, prewarm: Prewarm, cwd: str
+    ) -> None:
+        self.agent = agent
+        self.tasks = tasks
+        self.recorder = recorder
+        self.pool = prewarm.pool
+        self._store = tasks.store
+        self._prewarm = prewarm
+        self._cwd = cwd
+        self._contexts: dict[ContextKey, Context] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter(list(self._contexts.values()))
+
+    def get(self, key: ContextKey) -> Context | None:
+        return self._contexts.get(key)
+
+    def of(self, handle: TaskHandle) -> Context:
+        """The context of an unfinished task."""
+        return self._contexts[handle.context]
+
+    def add(self, start: SessionStart, fence: Fence) -> Context:
+        """A new context with the launch parameters of its first session."""
+        agent = self.agent
+        lease = Lease(
+            start,
+            store=self._store,
+            fence=fence,
+            make=agent.sessions.make,
+            prewarm=self._prewarm,
+            idle_seconds=agent.idle_seconds,
+            waits_a_minute=agent.resumes_next_minute,
+        )
+        questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
+        context = Context(agent, recorder=self.recorder, questions=questions, lease=lease)
+        self._contexts[fence.context] = context
+        return context
+
+    @asynccontextmanager
+    async def claimed(self, key: ContextKey) -> AsyncIterator[Fence]:
+        """Hold the right to write the context. Release it if the context was not begun. Raises
+        Unavailable."""
+        fence = await self._claim(key)
+        try:
+            yield fence
+        finally:
+            if key not in self._contexts:
+                await self._store.release(fence)
+
+    async def _claim(self, key: ContextKey) -> Fence:
+        fence = await self._store.claim(key, NODE, math.inf)
+        if fence is None:
+            raise Unavailable("Another server works in this context; try again in a moment.")
+        return fence
+
+    # --- the work of an earlier server ---------------------------------------------------------
+
+    async def load(self) -> Stored:
+        """The stored state of this agent from an earlier server. The store must be open."""
+        agent, fences = self.tasks.agent, dict[ContextKey, Fence]()
+        contexts, tasks = await self._store.contexts(agent), await self.tasks.restore()
+        for key in (*(saved.context for saved in contexts), *(task.context for task, _ in tasks)):
+            fences[key] = await self._claim(key)
+        for task, _ in tasks:
+            task.fence = fences[task.context]
+        return Stored(contexts, tasks, await self._store.sessions(agent), fences)
+
+    def restore(self, stored: Stored, reattach: bool) -> set[str]:
+        """Continue the work of an earlier server. Tasks that had not begun begin now. With
+        `reattach`, running tasks continue with their running CLIs. Returns the ids of the sessions
+        that are used again."""
+        for saved in stored.contexts:
+            start = readable(SessionStart, saved.start)
+            if start:
+                self.add(start, stored.fences[saved.context])
+        unfinished: dict[ContextKey, list[tuple[TaskHandle, Message]]] = {}
+        for handle, prompt in stored.tasks:
+            self.pool.quotas.resume(handle.task.owner)
+            if handle.context not in self._contexts:  # its start is damaged
+                start = SessionStart(self._cwd, str(uuid.uuid4()))
+                self.add(start, stored.fences[handle.context])
+            unfinished.setdefault(handle.context, []).append((handle, prompt))
+        found = stored.sessions if reattach else ()
+        left = {one.context: StoredSession.read(one) for one in found}
+        kept: set[str] = set()
+        for key, tasks in unfinished.items():
+            session = left.get(key) if tasks[0][0].begun else None
+            self._contexts[key].restore(tasks, session)
+            kept |= {session.id} if session else set()
+        for gone in {one.id for one in stored.sessions} - kept:
+            self._store.append([SessionClosed(gone)], fence=None)
+        return kept
+
+    # --- the end of a context ------------------------------------------------------------------
+
+    def abandon(self, handle: TaskHandle) -> Sequence[TaskHandle]:
+        """Stop the context of the task, because another server owns it. Returns its unfinished
+        tasks."""
+        context = self._contexts.pop(handle.context, None)
+        if context is None:
+            return ()
+        closing = asyncio.create_task(context.shut_down())
+        self._closing.add(closing)  # the loop holds only weak references
+        closing.add_done_callback(self._closing.discard)
+        return context.abandon()
+
+    def remove_cold(self, most: int) -> None:
+        """Forget the oldest contexts without a session, until `most` are left."""
+        while len(self._contexts) > most:
+            cold = next((key for key, one in self._contexts.items() if one.lease.cold), None)
+            if cold is None:
+                return
+            lease = self._contexts.pop(cold).lease
+            self._store.append([ContextRemoved(cold)], fence=lease.fence)

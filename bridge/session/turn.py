@@ -1,0 +1,143 @@
+"""One turn of a session: its events, and its time limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bridge.process.agent_process import TERM_GRACE
+from bridge.task.events import ENDINGS, AgentEvent, TimedOut
+
+Sink = Callable[[list[AgentEvent | TimedOut]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """Times in seconds, 0 = unlimited; the line limit in bytes; `group` as in process.Start.
+    `start` limits the handshake, `turn` the whole turn."""
+
+    turn: float = 3600.0
+    silence: float = 0.0
+    line: int = 16 * 1024 * 1024
+    term_grace: float = TERM_GRACE
+    group: Mapping[str, str] = field(default_factory=dict)
+    start: float = 0.0
+
+
+class SessionTurn:
+    """Passes the events of one turn to the sink, and runs the clocks of the turn. The result of
+    `over`: None if the turn has ended, or the limit that the turn exceeded."""
+
+    def __init__(self, sink: Sink, limits: TurnLimits, taken: Callable[[], object]) -> None:
+        self._sink = sink
+        self._taken = taken
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
+        self.error: Exception | None = None  # raised by the sink
+        self.starting = False  # the prompt waits for the end of the handshake
+        self._heard = self._loop.time()
+        self._worked = 0.0  # seconds of work until the last resume, without waiting
+        self._resumed = self._heard
+        self._waiting = False  # for the client
+        self._clock = self._loop.call_later(self._until_late(), self._look)
+
+    def start(self) -> None:
+        """Start the limit of the handshake: the prompt must wait for its end."""
+        self._clock.cancel()
+        self.starting = True
+        if not self.over.done():
+            self._look()
+
+    def started(self) -> None:
+        """The CLI got its prompt."""
+        self.starting = False
+        self._heard = self._loop.time()
+        if not self.over.done():
+            self._taken()
+
+    def receive(self, events: Sequence[AgentEvent]) -> None:
+        """Pass on the events up to the end of the turn. Later events do not belong to it."""
+        self._heard = self._loop.time()
+        if self.over.done() or not events:
+            return
+        happened: list[AgentEvent | TimedOut] = [*events]
+        ended = False
+        for count, event in enumerate(events, 1):
+            if isinstance(event, ENDINGS):
+                ended = True
+                del happened[count:]
+                break
+        try:
+            self._sink(happened)
+        except Exception as error:
+            self.error = error
+        if self.error or ended:
+            self.end()
+
+    def end(self, late: TimedOut | None = None) -> None:
+        self._clock.cancel()
+        if not self.over.done():
+            self.over.set_result(late)
+
+    def pause(self, waiting: bool) -> None:
+        if waiting == self._waiting or self.over.done():
+            return
+        self._clock.cancel()
+        self._waiting, now = waiting, self._loop.time()
+        if waiting:
+            self._worked += now - self._resumed
+        else:
+            self._resumed = self._heard = now
+            self._look()
+
+    def _look(self) -> None:
+        late = self._late()
+        if late:
+            self.end(late)
+        else:
+            self._clock = self._loop.call_later(self._until_late(), self._look)
+
+    def _until_late(self) -> float:
+        """Seconds until a limit can be exceeded."""
+        now = self._loop.time()
+        left = min((limit - used for limit, used, _ in self._limited(now)), default=3600.0)
+        return min(max(left, 0.0), 3600.0)
+
+    def _late(self) -> TimedOut | None:
+        for limit, used, late in self._limited(self._loop.time()):
+            if used >= limit:
+                return late(limit)
+        return None
+
+    def _limited(self, now: float) -> Iterator[tuple[float, float, Callable[[float], TimedOut]]]:
+        """The active limits: seconds, used seconds, and the function that makes the timeout."""
+        worked = self._worked + now - self._resumed
+        if self.starting and self._limits.start:
+            yield self._limits.start, worked, _no_handshake
+        if self._limits.turn:
+            yield self._limits.turn, worked, _too_slow
+        if self._limits.silence:
+            yield self._limits.silence, now - self._heard, _too_silent
+
+
+def _no_handshake(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The agent was started, but did not take the prompt within {limit:g} s and was stopped "
+        "(BRIDGE_START_TIMEOUT_MS sets the limit; `coding-agent-bridge doctor` examines the CLI).",
+        "start",
+    )
+
+
+def _too_slow(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The turn took longer than {limit:g} s and was stopped (AGENT_TIMEOUT_MS sets the limit)."
+    )
+
+
+def _too_silent(limit: float) -> TimedOut:
+    return TimedOut(
+        f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
+        "limit)."
+    )

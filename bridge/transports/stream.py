@@ -1,0 +1,117 @@
+"""The stream of the updates of one task, in the codec of one client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from bridge.a2a import Codec
+from bridge.runtime.audience import Listener
+from bridge.store.event_log import Entry
+from bridge.store.handle import TaskHandle
+from bridge.task.state import StatusUpdate, TaskState, Update
+
+HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
+Batch = list[tuple[int, bytes]]
+"""Items of a stream: numbers and JSON."""
+Write = Callable[[Batch], bool]
+"""Sends a batch synchronously. False: it was not possible, and nothing was sent."""
+
+
+def _no_listener() -> AbstractContextManager[Listener]:
+    return nullcontext(Listener())
+
+
+@dataclass(slots=True)
+class Stream:
+    """The updates of a task after number `after`. `first`: JSON of its state at that update; None
+    for a client that has seen it.
+
+    The stream of a send ends with a question of the agent, since the answer is another send; the
+    stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
+    the open stream. `beginning`: yields while a Message may still replace the task.
+    """
+
+    codec: Codec
+    handle: TaskHandle
+    first: bytes | None
+    after: int
+    ends_on_question: bool
+    over: bool = False
+    counted: Callable[[], AbstractContextManager[None]] = nullcontext
+    listening: Callable[[], AbstractContextManager[Listener]] = _no_listener
+    beginning: AsyncIterator[None] | None = None
+
+    async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
+        """Batches of (number, JSON), and None after each HEARTBEAT seconds of silence.
+
+        While the consumer does not wait for the next batch, updates go to `write` first. An update
+        that it sends costs no turn of the event loop and is not yielded."""
+
+        def tap(batch: Sequence[Entry[Update]]) -> bool:
+            rendered, over = self._rendered(batch)
+            return not over and write(rendered)
+
+        with self.counted(), self.listening() as listener:
+            try:
+                if self.beginning:
+                    async for _ in self.beginning:
+                        yield None
+                    self.beginning = None  # the stream may stay open for days
+                for opening in self._opening():
+                    yield opening
+                if self.over:
+                    return
+                async for batch in self.handle.log.follow(self.after, HEARTBEAT, tap):
+                    if not batch:
+                        yield None
+                        continue
+                    rendered, over = self._rendered(batch)
+                    yield rendered
+                    if over:
+                        return
+            except GeneratorExit:
+                listener.left = True
+                raise
+
+    def _opening(self) -> Iterator[Batch]:
+        """The items before the updates of the task."""
+        if self.handle.task.reply and not self.handle.shown:
+            self.over = True
+            yield [(self.after, orjson.dumps(self.codec.encode_sent(self.handle.task)))]
+        elif self.first is not None:
+            yield [(self.after, self.first)]
+            self.first = None
+
+    def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
+        """The batch up to the entry that ends the stream, and whether there is such an entry."""
+        rendered: Batch = []
+        for entry in batch:
+            last = isinstance(entry.update, StatusUpdate) and self.ends(entry.update.state)
+            rendered.append((entry.number, self._render(entry, last)))
+            if last:
+                return rendered, True
+        return rendered, False
+
+    def ends(self, state: TaskState) -> bool:
+        asks = state is TaskState.INPUT_REQUIRED and self.ends_on_question
+        return state.terminal or asks
+
+    def _render(self, entry: Entry[Update], last: bool) -> bytes:
+        """The JSON of an entry. Several streams of a task share it per codec."""
+        key = (self.codec, last)
+        if entry.rendered and key in entry.rendered:
+            return entry.rendered[key]
+        data = dump_copy(self.codec.encode_update(self.handle.task, entry.update, last))
+        if self.handle.log.shared:
+            entry.rendered = {**(entry.rendered or {}), key: data}
+        return data
+
+
+def dump_copy(item: Mapping[str, Any]) -> bytes:
+    """The JSON in an exact copy: orjson reserves 4 KiB for the shortest text."""
+    return b"%b" % orjson.dumps(item)
