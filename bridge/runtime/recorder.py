@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from bridge.adapter.input import AdapterInput
-from bridge.store.handle import TaskHandle, TaskHandles, weight_of
+from bridge.store.handle import ENTRY, TaskHandle, TaskHandles
 from bridge.store.protocol import (
     Change,
     EventBatch,
@@ -108,7 +108,7 @@ class Recorder:
             self._audit.events(task, events)
         written = dump_events(events)
         size = len(written)
-        number = handle.log.add(updates, weight_of(size, len(updates)))
+        number = handle.log.add(updates, ENTRY + size // (len(updates) or 1))
         ended = task.state.terminal
         if ended:
             handle.log.close()

@@ -126,7 +126,8 @@ class Router:
         """The agent, and the profile of the message or None. Raises InvalidParams."""
         message = params.message
         wishes = _wishes(message.metadata, params.metadata)
-        profile = self._profile(wishes)
+        name = wishes.get("profile")
+        profile: Profile | None = _known("profile", name, self._profiles) if name else None
         chosen = self._named(wishes, profile)
         owner = await self._having(principal, message.task_id, message.context_id)
         begun = message.task_id or (len(self._managers) > 1 and owner)
@@ -138,10 +139,6 @@ class Router:
             text = f"this conversation is with {owner}, at this address; begin a new context"
             raise InvalidParams(text, [("metadata.bridge.agent", text)])
         return owner or chosen or self._default, profile
-
-    def _profile(self, wishes: Mapping[str, str]) -> Profile | None:
-        name = wishes.get("profile")
-        return _known("profile", name, self._profiles) if name else None
 
     def _named(self, wishes: Mapping[str, str], profile: Profile | None) -> str | None:
         """The agent that the client named directly, or with a skill or profile."""

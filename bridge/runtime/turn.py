@@ -105,10 +105,11 @@ class Turn:
             session = await self._live_session()
             if session:
                 given = session.told("prompt", message)
-                if not session.handshaking:
+                if not session.adapter.handshaking:
                     self.prompted()  # committed together with the input
                 give = partial(session.prompt, Prompt.of(message))
-                await self._converse(session, partial(self._give, session, given, give))
+                begin = partial(self._give, session, given, give)
+                await session.run(begin, self._receive, self.prompted)
         finally:
             if not (self._lease.session and self._lease.session.healthy):
                 await self._lease.close()
@@ -127,15 +128,13 @@ class Turn:
             if not self.ended:
                 waiting = self.handle.task.state.interrupted
                 self._watch()
-                if not session.handshaking:
+                if not session.adapter.handshaking:
                     self.prompted()
-                await self._converse(session, partial(session.go_on, waiting))
+                begin = partial(session.go_on, waiting)
+                await session.run(begin, self._receive, self.prompted)
         finally:
             if self.handle.task.state is not TaskState.COMPLETED or not session.healthy:
                 await self._lease.close()
-
-    async def _converse(self, session: Session, begin: Callable[[], object]) -> None:
-        await session.run(begin, self._receive, self.prompted)
 
     def prompted(self) -> None:
         """The CLI has the prompt. A task that a direct reply may replace stays hidden until the

@@ -128,6 +128,13 @@ class Sandbox:
             problem = f"{error.filename or 'a private folder of the agent'}: {error.strerror}"
             raise LaunchError(problem, str(error.strerror)) from error
 
+    @property
+    def new(self) -> bool:
+        """Whether the agent has a private folder without a file of its CLI, such as a database. A
+        mere question for its version may have made other files."""
+        own = [Path(home.folder, one) for home in self.homes for one in home.home.state]
+        return not all(os.listdir(one) for one in own if one.is_dir())
+
     def temporary_folder(self, whose: str = "", session: str | None = None) -> str:
         """The folder for temporary files and caches of the CLIs of one principal; `whose` is its
         id. It is made if it is missing. `session`: the id of a prewarmed session, which has no

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.adapter import Adapter, AgentConfig, SessionStart
 from bridge.errors import LaunchError
 from bridge.sandbox.profile import Sandbox
+from bridge.session.first_start import FirstStart
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.session import Session
 from bridge.session.turn import TurnLimits
@@ -30,6 +31,7 @@ class SessionFactory:
     spools: Path | None = None
     sandbox: Sandbox | None = None
     secrets: Secrets = NO_SECRETS
+    first: FirstStart = field(default_factory=FirstStart)
 
     def make(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A session with a process that is not started yet. `session_id`: the id from an earlier
@@ -50,7 +52,7 @@ class SessionFactory:
                 text = f"cannot make a folder for temporary files: {error.strerror}"
                 raise LaunchError(text) from error
         marker = f"{self.markers}{session_id}"
-        return Session(
+        session = Session(
             adapter,
             environment,
             self.limits,
@@ -59,3 +61,5 @@ class SessionFactory:
             rules=rules,
             secrets=self.secrets,
         )
+        self.first.order(session, new=self.sandbox is not None and self.sandbox.new)
+        return session

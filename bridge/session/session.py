@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,7 @@ from bridge.process.spool import Spool, Uncertain
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
 from bridge.session.redaction import NO_SECRETS, Redactor, Secrets
-from bridge.session.turn import SessionTurn, Sink, TurnLimits
-from bridge.session.words import WordBuffer, continues_word, ends_in_word
+from bridge.session.turn import SessionTurn, Sink, TurnLimits, WordBuffer
 from bridge.task.events import (
     SESSION_LOST,
     AgentEvent,
@@ -53,7 +52,8 @@ class Session:
 
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
-    output.
+    output. `before_start` is awaited before its start; `on_ready` is called when it has printed a
+    line and its handshake is over, and when it has ended.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class Session:
         self.adapter = adapter
         self.spool = spool
         self.marker = marker
+        self.before_start: Callable[[], Awaitable[None]] | None = None
+        self.on_ready: Callable[[], None] | None = None
         self._redactor = Redactor(secrets)
         self._redacts = bool(secrets)
         self._environment = environment
@@ -97,6 +99,8 @@ class Session:
 
     async def open(self) -> None:
         """Start the CLI. Raises LaunchError."""
+        if self.before_start:
+            await self.before_start()
         launch = self.adapter.launch()
         start = Start(
             launch.argv,
@@ -120,7 +124,6 @@ class Session:
         as usual. Raises InputUnknown if the inputs of the CLI are unknown.
         """
         assert self.spool
-        owed = bytearray()
         position = max([position, *(one.position for one in told)])
         try:
             spool = Spool(self.spool, position)
@@ -130,8 +133,8 @@ class Session:
         self._process = AgentProcess.attach(
             spool, self.marker, self._hooks(), line_limit=self._limits.line, position=position
         )
+        owed, splitter = bytearray(), LineSplitter(self._limits.line)
         with open(self.spool / "out", "rb") as out:
-            splitter = LineSplitter(self._limits.line)
             for one in (*told, None):
                 end = one.position if one else position
                 for line in splitter.feed(out.read(end - out.tell())):
@@ -196,11 +199,6 @@ class Session:
             if self._turn is turn:
                 self._turn = None
 
-    @property
-    def handshaking(self) -> bool:
-        """Whether a prompt must wait until the CLI has opened its session."""
-        return self.adapter.handshaking
-
     def go_on(self, waiting: bool) -> None:
         """Begin a run() with a turn that an earlier server began."""
         self._watch_start()
@@ -249,7 +247,13 @@ class Session:
         try:
             for line in lines:
                 if isinstance(line, LongLine):
-                    events.append(_too_long(line, self._limits.line))
+                    limit = self._limits.line
+                    text = (
+                        f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
+                    )
+                    head = line.head[:2000].decode(errors="replace")
+                    facts = {"type": "truncated_line", "bytes": line.length, "head": head}
+                    events.append(Status(text, facts))
                 else:
                     events.extend(self.adapter.receive_line(line))
         except Exception as error:
@@ -258,15 +262,17 @@ class Session:
         self._flush()
         if self._turn and self._turn.starting and not self.adapter.handshaking:
             self._turn.started()
+        if self.on_ready and not self.adapter.handshaking:
+            self.on_ready()
 
     def _receive(self, events: list[AgentEvent]) -> None:
         """Deliver the events of some lines, without those that end within a word. A crash does not
         lose these: their lines do not count as processed yet."""
-        if self._words.events and not continues_word(events):
+        if self._words.ends_before(events):
             self._deliver(())
         if self._process:
             self._heard = self._process.position
-        if self._turn and ends_in_word(events or self._words.events):
+        if self._turn and self._words.ends_within(events):
             self._words.hold(events, partial(self._deliver, ()))
         else:
             self._deliver(events)
@@ -284,6 +290,8 @@ class Session:
     def _receive_exit(self, code: int) -> None:
         if self._muted:
             self._muted.cancel()
+        if self.on_ready:
+            self.on_ready()
         stderr = self._process.stderr.decode(errors="replace") if self._process else ""
         limit = self._process.exceeded if self._process else None
         problem = launch_refusal(code, stderr) if self._walls else None
@@ -308,22 +316,16 @@ class Session:
         for event in events:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self._broken = True  # the conversation to resume does not exist any more
-        if self._walls and events and isinstance(events[-1], Failed):
-            events[-1] = self._explained(events[-1], self._walls)
+        if self._walls and events and isinstance(failed := events[-1], Failed):
+            if found := denied.explain(failed.text, self._walls, failed.reason == "exit"):
+                text, path = found
+                log.warning("the sandbox refused something to an agent", extra={"path": path})
+                events[-1] = replace(failed, text=f"{text} {failed.text}")
         if self._turn:
             self._turn.receive(events)
             self._broken = self._broken or self._turn.error is not None
         elif events:
             log.debug("output between turns", extra={"events": len(events)})
-
-    def _explained(self, failed: Failed, walls: Mapping[str, Any]) -> Failed:
-        """Add the explanation to a failure that the sandbox caused."""
-        found = denied.explain(failed.text, walls, failed.reason == "exit")
-        if found is None:
-            return failed
-        text, path = found
-        log.warning("the sandbox refused something to an agent", extra={"path": path})
-        return replace(failed, text=f"{text} {failed.text}")
 
     def _tell(self, tell: Callable[[], object]) -> None:
         """Call the adapter, and write its data to the CLI. An exception fails the turn."""
@@ -390,9 +392,3 @@ class Session:
         rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"
         log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
         return rung
-
-
-def _too_long(line: LongLine, limit: int) -> AgentEvent:
-    text = f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
-    head = line.head[:2000].decode(errors="replace")
-    return Status(text, {"type": "truncated_line", "bytes": line.length, "head": head})

@@ -1,14 +1,19 @@
-"""One turn of a session: its events, and its time limits."""
+"""One turn of a session: its events, and its time limits. Events that end within a word wait a
+moment for its rest: a client that puts text between two events would split the word."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge.process.agent_process import TERM_GRACE
-from bridge.task.events import ENDINGS, AgentEvent, TimedOut
+from bridge.task.events import ENDINGS, AgentEvent, Text, TimedOut
 
+WORD_WITHIN = 0.05  # seconds to wait for the rest of a word, so that a text ends between words
+LONGEST_WORD = 32  # characters; a longer run is not a word
+_WORD = re.compile(r"\w+\Z")
 Sink = Callable[[list[AgentEvent | TimedOut]], None]
 
 
@@ -141,3 +146,57 @@ def _too_silent(limit: float) -> TimedOut:
         f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
         "limit)."
     )
+
+
+class WordBuffer:
+    """`events` wait for the rest of a word."""
+
+    def __init__(self) -> None:
+        self.events: list[AgentEvent] = []
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ends_before(self, events: Sequence[AgentEvent]) -> bool:
+        """Whether events wait, and `events` do not begin with the rest of their word."""
+        if not self.events or not events:
+            return False
+        first = events[0]
+        continues = isinstance(first, Text) and first.parent is None and not first.new_block
+        return not (continues and _WORD.match(first.text[:1]))
+
+    def ends_within(self, events: Sequence[AgentEvent]) -> bool:
+        """Whether the waiting events and `events` end within a word."""
+        last = (events or self.events or (None,))[-1]
+        if not isinstance(last, Text) or last.parent is not None:
+            return False
+        end = last.text[-1:]
+        if not (end.isalnum() or end == "_"):  # the same as _WORD, much faster
+            return False
+        found = _WORD.search(last.text[-LONGEST_WORD - 1 :])
+        return found is not None and len(found[0]) <= LONGEST_WORD
+
+    def hold(self, events: Sequence[AgentEvent], release: Callable[[], object]) -> None:
+        """Add events that end within a word. `release` is called if its rest does not arrive in
+        time."""
+        loop = asyncio.get_running_loop()
+        if not self.events:
+            self._since = loop.time()
+        self.events += events
+        if self._timer is None:  # a timer for each piece of text would cost more
+            self._timer = loop.call_later(WORD_WITHIN, self._check, release)
+
+    def take(self) -> list[AgentEvent]:
+        """Remove the events."""
+        events, self.events = self.events, []
+        return events
+
+    def _check(self, release: Callable[[], object]) -> None:
+        self._timer = None
+        if not self.events:
+            return
+        loop = asyncio.get_running_loop()
+        left = self._since + WORD_WITHIN - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._check, release)
+        else:
+            release()

@@ -155,7 +155,8 @@ class TaskHandles:
         task, updates_of = handle.task, handle.log
         try:
             async for batches, updates in replay(self.store, task):
-                weight = weight_of(sum(len(batch.events) for batch in batches), len(updates))
+                size = sum(len(batch.events) for batch in batches)
+                weight = ENTRY + size // (len(updates) or 1)
                 updates_of.publish(updates_of.add(updates, weight))
                 if batches and updates_of.last != batches[-1].last:
                     text = "updates have other numbers than before"
@@ -178,11 +179,6 @@ class TaskHandles:
 
     async def _whole(self, handle: TaskHandle) -> Task:
         return await self._recent.get(handle.task, handle.size)
-
-
-def weight_of(size: int, updates: int) -> int:
-    """The weight of each of the updates that the events of `size` bytes bring."""
-    return ENTRY + size // (updates or 1)
 
 
 def readable(kind: type[T], data: bytes) -> T | None:

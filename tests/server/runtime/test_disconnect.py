@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientTimeout
 
-from bridge.transports import blocking, operation
+from bridge.transports import blocking, stream
 from tests.support.client import Client, Json, said, state, task_id
 from tests.support.liveness import Liveness, listening
 from tests.support.served import serving
@@ -25,7 +25,7 @@ VERSIONS = ["1.0", "0.3"]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server meets a connection that was cut when it writes to it."""
-    monkeypatch.setattr(operation, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(stream, "HEARTBEAT", 0.05)
     monkeypatch.setattr(blocking, "PATIENCE", 0.05)
     monkeypatch.setattr(blocking, "BLANK_EVERY", 0.05)
 
