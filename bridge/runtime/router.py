@@ -104,7 +104,10 @@ class Router:
 
     async def _of(self, task_id: str, principal: Principal) -> TaskManager:
         """The manager of the task. The default agent's manager rejects an unknown task."""
-        return self._managers[await self._having(principal, task_id, None) or self._default]
+        agent = None
+        if len(self._managers) > 1:
+            agent = await self._having(principal, task_id, None)
+        return self._managers[agent or self._default]
 
     async def _having(
         self, principal: Principal, task_id: str | None, context_id: str | None

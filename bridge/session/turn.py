@@ -161,12 +161,14 @@ class WordBuffer:
         if not self.events or not events:
             return False
         first = events[0]
-        continues = isinstance(first, Text) and first.parent is None and not first.new_block
-        return not (continues and _WORD.match(first.text[:1]))
+        if not isinstance(first, Text) or first.parent is not None or first.new_block:
+            return True
+        return _WORD.match(first.text[:1]) is None
 
     def ends_within(self, events: Sequence[AgentEvent]) -> bool:
         """Whether the waiting events and `events` end within a word."""
-        last = (events or self.events or (None,))[-1]
+        both = events or self.events
+        last = both[-1] if both else None
         if not isinstance(last, Text) or last.parent is not None:
             return False
         end = last.text[-1:]

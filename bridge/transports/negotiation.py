@@ -32,7 +32,8 @@ def codec_for(request: web.Request, name: str, codecs: tuple[Codec, ...]) -> Cod
     match = _VERSION.fullmatch(wanted.strip())
     for codec in codecs:
         if match and codec.version == match[1]:
-            return codec_of(codec.version, bool(activated_extensions(request)))
+            extended = bool(activated_extensions(request))
+            return codec_of(codec.version, extended) if extended else codec
     versions = " or ".join(codec.version for codec in codecs)
     if match and any(codec.version == match[1] for codec in CODECS):
         text = f"{name} is part of A2A {versions}, not {wanted[:20]}."
@@ -100,7 +101,8 @@ def shows_retry(request: web.Request) -> bool:
     """Whether the client retries with the same messageId: it activates EXTENSION, resumes a stream,
     or sends an Idempotency-Key of any value. Other clients, such as the official test suites, use
     one id for several messages."""
-    resumes = any(name in request.headers for name in ("Last-Event-ID", "Idempotency-Key"))
+    headers = request.headers
+    resumes = "Last-Event-ID" in headers or "Idempotency-Key" in headers
     return resumes or bool(activated_extensions(request))
 
 
