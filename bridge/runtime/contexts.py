@@ -1,4 +1,4 @@
-"""The contexts of one agent, and what an earlier server left in them."""
+"""The contexts of one agent, and the work that an earlier server left in them."""
 
 from __future__ import annotations
 

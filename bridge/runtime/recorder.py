@@ -128,7 +128,9 @@ class Recorder:
         handle.size += size
         time = micros(now)
         state, changed = (task.state, time) if states else (None, None)
-        batch = EventBatch(task.id, handle.batches, time, written, number, state, changed)
+        batch = EventBatch(
+            task.id, handle.batches, time, written, number, state=state, changed=changed
+        )
         changes = (batch, read) if read else (batch,)
         self._store.append(changes, fence=handle.fence, then=committed)
 
