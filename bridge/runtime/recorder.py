@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from bridge.adapter.input import AdapterInput
 from bridge.store.handle import ENTRY, TaskHandle, TaskHandles
@@ -114,16 +115,6 @@ class Recorder:
             handle.log.close()
         states = [update for update in updates if isinstance(update, StatusUpdate)]
 
-        def committed(error: StoreError | None) -> None:
-            if error:
-                self._reject(handle, error)
-                return
-            handle.log.publish(number)
-            if states:
-                self._on_status(handle, states)
-            if ended:
-                self._tasks.evict(handle)
-
         handle.batches += 1
         handle.size += size
         time = micros(now)
@@ -132,7 +123,25 @@ class Recorder:
             task.id, handle.batches, time, written, number, state=state, changed=changed
         )
         changes = (batch, read) if read else (batch,)
-        self._store.append(changes, fence=handle.fence, then=committed)
+        # A closure takes twice as many objects, which wait for the commit and cost collections.
+        then = partial(self._committed, handle, number, states or ())
+        self._store.append(changes, fence=handle.fence, then=then)
+
+    def _committed(
+        self,
+        handle: TaskHandle,
+        number: int,
+        states: Sequence[StatusUpdate],
+        error: StoreError | None,
+    ) -> None:
+        if error:
+            self._reject(handle, error)
+            return
+        handle.log.publish(number)
+        if states:
+            self._on_status(handle, states)
+            if states[-1].state.terminal:
+                self._tasks.evict(handle)
 
     def _append(
         self, handle: TaskHandle, changes: Sequence[Change], then: Callable[[], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 
 from bridge.store.index import Index, IndexedTask
@@ -24,6 +25,7 @@ from bridge.store.protocol import (
     OutputRead,
     SessionClosed,
     SessionOpened,
+    StoreError,
     TaskBegun,
     TaskCreated,
     TaskRemoved,
@@ -187,13 +189,14 @@ class SqliteStore(Index):
         rows: list[Row] = []
         for change in changes:
             rows += self._of_task(change) or self._of_context(change) or self._of_push(change)
+        self._journal.write(*rows, then=partial(self._committed, changes, error, then))
 
-        def committed() -> None:
-            self._commit(changes)
-            if then:
-                then(error)
-
-        self._journal.write(*rows, then=committed)
+    def _committed(
+        self, changes: Sequence[Change], error: StoreError | None, then: OnCommit | None
+    ) -> None:
+        self._commit(changes)
+        if then:
+            then(error)
 
     def _of_task(self, change: Change) -> Sequence[Row]:
         """The rows of a change to a task; empty if the task was removed."""
