@@ -115,9 +115,8 @@ def in_private(home: Home, paths: tuple[str, ...]) -> dict[str, str]:
     return {part: f"{own}/{part}" for part in parts if not part.startswith(state)}
 
 
-async def run(real: Real, command: str, **context: str) -> None:
-    asking = script("run", real.run_outside(command), "the end")
-    task = await ask(real.client(), asking, **context)
+async def run(real: Real, command: str) -> None:
+    task = await ask(real.client(), script("run", real.run_outside(command), "the end"))
     while state(task) == "input-required":
         task = await answer(real.client(), task, "yes")
     assert state(task) == "completed", said(task)
@@ -225,9 +224,7 @@ LOGINS: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 def signed_in(cli: Cli) -> Cli:
-    """The CLI with a stored key instead of one in its environment or settings, where it can."""
-    if cli.name not in LOGINS:
-        return cli
+    """The CLI with a stored key instead of one in its environment or settings."""
     path, login = LOGINS[cli.name]
     kept = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "OPENAI_MODEL")
 
@@ -254,21 +251,15 @@ def signed_in(cli: Cli) -> Cli:
 async def test_nothing_that_a_cli_executes_or_trusts_can_be_written(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """The agent tries it in a conversation for which the CLI uses the stored login of the operator,
-    where it has one."""
     paths = (*TRUSTED[cli.name], *ANYWHERE)
     homes = registry.load(cli.name).homes
     own = [(home, part, path) for home in homes for part, path in in_private(home, paths).items()]
     env = {"BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    async with serving(signed_in(cli), tmp_path, **env) as real:
+    async with serving(cli, tmp_path, **env) as real:
         before = {path.name for path in real.home.iterdir()}
-        task = await real.client().send(script("x", "the answer"))
-        assert (state(task), artifact_text(task).strip()) == ("completed", "the answer"), said(task)
-        assert cli.name not in LOGINS or STORED in json.dumps(real.model.headers[-1])
-        context = {"contextId": context_id(task)}
         home_files = [f"~/{path}" for path in paths]
-        await run(real, f"echo {PLANTED} > witness.txt; {plant(home_files)}", **context)
-        await run(real, plant([path for _, _, path in own]), **context)
+        await run(real, f"echo {PLANTED} > witness.txt; {plant(home_files)}")
+        await run(real, plant([path for _, _, path in own]))
         assert (real.workspace / "witness.txt").read_text() == f"{PLANTED}\n"
         assert planted(real.home, paths) == []
         for home, part, _ in own:
@@ -276,3 +267,12 @@ async def test_nothing_that_a_cli_executes_or_trusts_can_be_written(
             assert planted(private, (part,)) == []
         new = {path.name for path in real.home.iterdir()} - before
         assert new <= {".local"}  # aider's, for its conversations
+
+
+@pytest.mark.real
+@each([cli for cli in CLIS if cli.name in LOGINS], "claude-code", "codex")
+async def test_the_operators_login_is_found(cli: Cli, tmp_path: Path) -> None:
+    async with serving(signed_in(cli), tmp_path) as real:
+        task = await real.client().send(script("x", "the answer"))
+        assert (state(task), artifact_text(task).strip()) == ("completed", "the answer"), said(task)
+        assert STORED in json.dumps(real.model.headers[-1])
