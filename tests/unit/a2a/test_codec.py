@@ -44,6 +44,7 @@ from bridge.task.events import (
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.state import StatusUpdate, Task, TaskState
 from tests import CHECKOUT
+from tests.support.cases import each
 
 GOLDEN = CHECKOUT / "tests" / "golden"
 WRITE = "WRITE_GOLDENS"  # set it to 1 to write the golden files anew
@@ -208,13 +209,13 @@ def compare(path: Path, value: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("name", answers(NEW))
-@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: str(codec.version))
+@each("name", answers(NEW))
+@each("codec", CODECS, ids=lambda codec: str(codec.version))
 def test_what_is_answered_looks_as_it_was_reviewed(codec: Codec, name: str) -> None:
     compare(GOLDEN / codec.version / f"{name}.json", answers(codec)[name])
 
 
-@pytest.mark.parametrize(("name", "card"), [("plain", CARD), ("secured", SECURED)])
+@each(("name", "card"), [("plain", CARD), ("secured", SECURED)])
 def test_the_hybrid_card_looks_as_it_was_reviewed(name: str, card: Card) -> None:
     compare(GOLDEN / "1.0" / f"card-hybrid-{name}.json", encode_card(card, "both"))
 
@@ -305,7 +306,7 @@ def test_messages_of_the_agent_name_their_task_and_context() -> None:
             assert (message["taskId"], message["contextId"]) == ("task-1", "context-1")
 
 
-@pytest.mark.parametrize("state", TaskState)
+@each("state", TaskState)
 def test_every_state_has_its_name_in_both_versions(state: TaskState) -> None:
     names = {
         TaskState.SUBMITTED: ("TASK_STATE_SUBMITTED", "submitted"),
@@ -333,7 +334,7 @@ def test_the_newest_version_is_offered_first() -> None:
 RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "code", "reason"),
     [
         (errors.TaskNotFound, -32001, "TASK_NOT_FOUND"),
@@ -387,7 +388,7 @@ def test_an_unexpected_error_says_nothing_about_itself() -> None:
         assert "secret" not in json.dumps(encoded)
 
 
-@pytest.mark.parametrize(
+@each(
     ("time", "text"),
     [
         (NOW, "2026-01-02T03:04:05.678Z"),
@@ -406,7 +407,7 @@ def history_ids(length: int | None, codec: Codec) -> list[str] | None:
     return history and [message["messageId"] for message in history]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_history_is_the_most_recent_in_order_and_left_out_for_zero(codec: Codec) -> None:
     assert history_ids(None, codec) == ["m-1", "m-2", "m-3"]
     assert history_ids(2, codec) == ["m-2", "m-3"]
@@ -456,7 +457,7 @@ def wrong_fields(codec: Codec, params: Mapping[str, Any]) -> list[str]:
     return [path for path, _ in caught.value.fields]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_the_least_that_can_be_sent_is_understood(codec: Codec) -> None:
     sent = codec.decode_send(send(codec))
     assert sent.message == Message("m", Role.USER, (TextPart("hi"),))
@@ -464,7 +465,7 @@ def test_the_least_that_can_be_sent_is_understood(codec: Codec) -> None:
     assert (sent.history_length, sent.accepted_output_modes, sent.metadata) == (None, (), None)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_a_message_survives_the_way_out_and_in_again(codec: Codec) -> None:
     kept = tuple(part for part in PARTS if codec is NEW or _old_can_say(part))
     message = Message(
@@ -482,16 +483,16 @@ def _old_can_say(part: Part) -> bool:
     return True
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("missing", ["messageId", "role", "parts"])
+@each("codec", CODECS)
+@each("missing", ["messageId", "role", "parts"])
 def test_a_message_without_a_required_member_is_refused(codec: Codec, missing: str) -> None:
     params = send(codec)
     del params["message"][missing]
     assert wrong_fields(codec, params) == [f"message.{missing}"]
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(
+@each("codec", CODECS)
+@each(
     ("member", "value"),
     [
         ("messageId", ""),
@@ -515,13 +516,13 @@ def test_a_member_of_the_wrong_kind_is_named(codec: Codec, member: str, value: A
     assert field.startswith(f"message.{member}")
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("params", [{}, {"message": None}, {"message": "hi"}, {"message": []}])
+@each("codec", CODECS)
+@each("params", [{}, {"message": None}, {"message": "hi"}, {"message": []}])
 def test_params_without_a_message_are_refused(codec: Codec, params: Json) -> None:
     assert wrong_fields(codec, params) == ["message"]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_all_wrong_fields_are_violations_in_the_answer(codec: Codec) -> None:
     params = {"message": {"role": "nobody", "parts": [{"kind": "text"}]}}
     with pytest.raises(errors.InvalidParams) as caught:
@@ -533,14 +534,14 @@ def test_all_wrong_fields_are_violations_in_the_answer(codec: Codec) -> None:
     assert all(violation["description"] for violation in bad_request["fieldViolations"])
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_unknown_members_are_ignored(codec: Codec) -> None:
     part = {"text": "hi", "kind": "text", "someday": 1}
     params = send(codec, part, someday=[1])
     assert codec.decode_send({**params, "tenant": "x", "someday": {}}).message.text == "hi"
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_snake_case_is_understood(codec: Codec) -> None:
     part = {"text": "hi"} if codec is NEW else {"kind": "text", "text": "hi"}
     role = "ROLE_USER" if codec is NEW else "user"
@@ -557,20 +558,20 @@ def test_snake_case_is_understood(codec: Codec) -> None:
     assert sent.history_length == 3
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_an_empty_id_means_none(codec: Codec) -> None:
     message = decode(codec, taskId="", contextId="")
     assert (message.task_id, message.context_id) == (None, None)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_members_that_are_null_are_absent(codec: Codec) -> None:
     message = decode(codec, taskId=None, contextId=None, metadata=None)
     assert message == Message("m", Role.USER, (TextPart("hi"),))
     assert codec.decode_send({**send(codec), "configuration": None, "metadata": None}).blocking
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_the_configuration_is_understood(codec: Codec) -> None:
     configuration = {"acceptedOutputModes": ["text/plain"], "historyLength": 0, "more": 1}
     params = {**send(codec), "configuration": configuration, "metadata": {"k": 1}}
@@ -580,8 +581,8 @@ def test_the_configuration_is_understood(codec: Codec) -> None:
     assert sent.metadata == {"k": 1}
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("length", [-1, "many", 1.5, []])
+@each("codec", CODECS)
+@each("length", [-1, "many", 1.5, []])
 def test_a_history_length_that_makes_no_sense_is_refused(codec: Codec, length: Any) -> None:
     params = {**send(codec), "configuration": {"historyLength": length}}
     assert wrong_fields(codec, params) == ["configuration.historyLength"]
@@ -589,7 +590,7 @@ def test_a_history_length_that_makes_no_sense_is_refused(codec: Codec, length: A
         codec.decode_task({"id": "t", "historyLength": length})
 
 
-@pytest.mark.parametrize(
+@each(
     ("codec", "configuration", "blocking"),
     [
         (NEW, {}, True),
@@ -611,12 +612,12 @@ def test_a_send_waits_for_the_task_unless_told_otherwise(
     assert sent.blocking is blocking
 
 
-@pytest.mark.parametrize("role", ["ROLE_USER", 1, "user"])
+@each("role", ["ROLE_USER", 1, "user"])
 def test_a_role_of_the_new_version_may_be_a_name_or_a_number(role: Any) -> None:
     assert decode(NEW, role=role).role is Role.USER
 
 
-@pytest.mark.parametrize("role", ["ROLE_AGENT", 2, "agent"])
+@each("role", ["ROLE_AGENT", 2, "agent"])
 def test_a_message_may_be_one_of_the_agents(role: Any) -> None:
     assert decode(NEW, role=role).role is Role.AGENT
 
@@ -624,7 +625,7 @@ def test_a_message_may_be_one_of_the_agents(role: Any) -> None:
 # parts
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "decoded"),
     [
         ({"text": ""}, TextPart("")),
@@ -646,7 +647,7 @@ def test_parts_of_the_new_version(part: Json, decoded: Part) -> None:
     assert decode_part(NEW, part) == decoded
 
 
-@pytest.mark.parametrize(
+@each(
     "part",
     [
         {},
@@ -673,7 +674,7 @@ def test_parts_of_the_new_version_that_are_refused(part: Any) -> None:
     assert field.startswith("message.parts.0")
 
 
-@pytest.mark.parametrize(
+@each(
     ("sent", "stored"),
     [
         ("aGk=", "aGk="),
@@ -690,7 +691,7 @@ def test_base64_may_be_of_either_alphabet_and_unpadded(sent: str, stored: str) -
     assert decode_part(OLD, part) == RawPart(stored)
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "decoded"),
     [
         ({"kind": "text", "text": "x", "metadata": {"k": 1}}, TextPart("x", metadata={"k": 1})),
@@ -714,7 +715,7 @@ def test_parts_of_the_old_version(part: Json, decoded: Part) -> None:
     assert decode_part(OLD, part) == decoded
 
 
-@pytest.mark.parametrize(
+@each(
     "part",
     [
         {},
@@ -746,8 +747,8 @@ def test_a_message_of_before_the_old_version_is_understood() -> None:
     assert OLD.decode_send({"message": message}).message.text == "hi"
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(
+@each("codec", CODECS)
+@each(
     "params",
     [
         {"id": "t", "historyLength": 2, "metadata": {"k": 1}, "tenant": "x"},
@@ -760,8 +761,8 @@ def test_a_task_is_asked_for_by_its_id(codec: Codec, params: Json) -> None:
     assert (asked.task_id, asked.history_length, asked.metadata) == ("t", 2, {"k": 1})
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("params", [{}, {"id": ""}, {"id": None}, {"id": 5}, {"name": "t"}])
+@each("codec", CODECS)
+@each("params", [{}, {"id": ""}, {"id": None}, {"id": 5}, {"name": "t"}])
 def test_a_task_without_an_id_is_not_found_out(codec: Codec, params: Json) -> None:
     with pytest.raises(errors.InvalidParams) as caught:
         codec.decode_task(params)
@@ -790,7 +791,7 @@ def test_every_filter_of_a_list_is_understood() -> None:
 
 
 # The numbers of specification/a2a.proto.
-@pytest.mark.parametrize(
+@each(
     ("number", "state"),
     [
         (1, TaskState.SUBMITTED),
@@ -807,7 +808,7 @@ def test_a_state_may_be_named_by_its_number(number: int, state: TaskState) -> No
     assert NEW.decode_list({"status": number}).state is state
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("pageSize", 0),
@@ -851,7 +852,7 @@ class Hole:
     name: str
 
 
-@pytest.mark.parametrize(
+@each(
     "hole",
     [
         Hole("message", "referenceTaskIds"),
@@ -866,7 +867,7 @@ def test_null_is_a_default_in_the_new_version(hole: Hole) -> None:
     assert NEW.decode_send(params).message.text == "hi"
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_what_is_nested_too_deeply_to_be_answered_is_refused(codec: Codec) -> None:
     deep: Any = {}
     for _ in range(300):

@@ -43,6 +43,7 @@ from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 from bridge.task.render import status_message
 from bridge.task.state import StatusUpdate, Task, TaskState
 from tests.support import wire as shapes
+from tests.support.cases import each
 from tests.support.wire import WIRES, UpdateSeen, Wire
 
 settings.register_profile(
@@ -58,7 +59,7 @@ settings.load_profile("codecs")
 NEW, OLD = WIRES
 few = settings(max_examples=50)  # of what is made of things that have properties of their own
 told = shapes.plain_json
-each = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: str(wire.version))
+each_version = each("wire", WIRES, ids=lambda wire: str(wire.version))
 
 # --- any JSON, and the small things that models are made of --------------------------------------
 
@@ -334,7 +335,7 @@ def same(one: Any, other: Any) -> None:
     assert orjson.dumps(one, default=dict) == orjson.dumps(other, default=dict)
 
 
-@each
+@each_version
 @given(data=st.data())
 def test_a_request_is_decoded_to_what_it_was_written_from(wire: Wire, data: st.DataObject) -> None:
     """Also in snake_case, and with null for every member that may be left out, but for content
@@ -345,7 +346,7 @@ def test_a_request_is_decoded_to_what_it_was_written_from(wire: Wire, data: st.D
         same(decode(wire, request.operation, params), request.model)
 
 
-@each
+@each_version
 @given(data=st.data(), more=JSON)
 def test_a_further_member_changes_nothing(wire: Wire, data: st.DataObject, more: Any) -> None:
     """In every object of the request, whether it is unknown to all or of the other version."""
@@ -355,7 +356,7 @@ def test_a_further_member_changes_nothing(wire: Wire, data: st.DataObject, more:
     same(decode(wire, request.operation, params), request.model)
 
 
-@each
+@each_version
 @given(data=st.data())
 def test_a_task_is_asked_for_by_either_name(wire: Wire, data: st.DataObject) -> None:
     """Of both versions' clients, some send `taskId`."""
@@ -404,7 +405,7 @@ def refused(wire: Wire, operation: Operation, params: Any) -> list[str]:
     return fields
 
 
-@each
+@each_version
 @given(data=st.data(), turn=st.integers(0, 5))
 def test_a_member_of_another_type_is_refused_by_its_name(
     wire: Wire, data: st.DataObject, turn: int
@@ -419,7 +420,7 @@ def test_a_member_of_another_type_is_refused_by_its_name(
                 assert f"{field}.".startswith(f"{shapes.dotted(path)}.")
 
 
-@each
+@each_version
 @given(data=st.data())
 def test_a_member_that_is_needed_is_missed_by_its_name(wire: Wire, data: st.DataObject) -> None:
     request = data.draw(requests(wire))
@@ -428,7 +429,7 @@ def test_a_member_that_is_needed_is_missed_by_its_name(wire: Wire, data: st.Data
         assert refused(wire, request.operation, without) == [name]
 
 
-@each
+@each_version
 @given(data=st.data(), anything=JSON)
 def test_nothing_but_a_refusal_comes_of_nonsense(
     wire: Wire, data: st.DataObject, anything: Any
@@ -447,7 +448,7 @@ def test_nothing_but_a_refusal_comes_of_nonsense(
 # --- a known defect, which the properties above leave out ----------------------------------------
 
 
-@pytest.mark.parametrize("name", ["kind", "type"])
+@each("name", ["kind", "type"])
 def test_a_kind_that_is_null_is_guessed(name: str) -> None:
     part = {name: None, "text": "x"}
     message = {"messageId": "m", "role": "user", "parts": [part]}
@@ -457,7 +458,7 @@ def test_a_kind_that_is_null_is_guessed(name: str) -> None:
 # --- single members ------------------------------------------------------------------------------
 
 
-@each
+@each_version
 @given(content=st.binary(max_size=20), url_safe=FLAG, padded=FLAG)
 def test_base64_of_any_spelling_is_the_same_content(
     wire: Wire, content: bytes, url_safe: bool, padded: bool
@@ -471,7 +472,7 @@ def test_base64_of_any_spelling_is_the_same_content(
     assert decoded.content() == content
 
 
-@each
+@each_version
 @given(text=st.text("Aa9+/-_= \n$é", max_size=6))
 def test_what_is_no_base64_is_refused_by_its_name(wire: Wire, text: str) -> None:
     """What is taken in can be had as bytes later."""
@@ -497,7 +498,7 @@ def test_a_timestamp_is_in_utc_with_milliseconds(time: datetime) -> None:
     assert shapes.moment(timestamp(time)) == _millisecond(time)
 
 
-@each
+@each_version
 @given(time=TIMES, digits=st.integers(0, 9))
 def test_a_time_may_have_any_number_of_digits(wire: Wire, time: datetime, digits: int) -> None:
     """Protobuf libraries write 0, 3, 6 or 9 digits, others what they like."""

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 from bridge.adapter.jsonrpc import Peer, Request, Response, RpcError
+from tests.support.cases import each
 
 
 class Wire:
@@ -64,7 +63,7 @@ def test_a_notification_has_no_id_and_the_tag_may_be_left_out() -> None:
     ]
 
 
-@pytest.mark.parametrize("tag", [{}, {"jsonrpc": "2.0"}, {"jsonrpc": 1}])
+@each("tag", [{}, {"jsonrpc": "2.0"}, {"jsonrpc": 1}])
 def test_an_answer_goes_to_the_request_that_it_is_for(tag: dict[str, Any]) -> None:
     wire = Wire()
     wire.ask("a", "first")
@@ -80,7 +79,7 @@ def test_an_answer_is_heard_once() -> None:
     assert wire.hear(id=1, result=1) == []
 
 
-@pytest.mark.parametrize("wrong", [2, "1", 0, -1, "x", ""])
+@each("wrong", [2, "1", 0, -1, "x", ""])
 def test_an_answer_to_nothing_is_ignored(wrong: Any) -> None:
     wire = Wire()
     wire.ask("a", "first")
@@ -88,7 +87,7 @@ def test_an_answer_to_nothing_is_ignored(wrong: Any) -> None:
     assert wire.hear(id=1, result=1)
 
 
-@pytest.mark.parametrize("wrong", [True, 1.0, None, [1], {"a": 1}])
+@each("wrong", [True, 1.0, None, [1], {"a": 1}])
 def test_what_is_no_id_answers_nothing(wrong: Any) -> None:
     wire = Wire()
     wire.ask("a", "first")
@@ -96,7 +95,7 @@ def test_what_is_no_id_answers_nothing(wrong: Any) -> None:
     assert wire.hear(id=1, result=1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "read"),
     [
         ({"code": -32000, "message": "no", "data": [1]}, RpcError(-32000, "no", [1])),
@@ -111,7 +110,7 @@ def test_an_error_is_read_whatever_it_is_made_of(error: Any, read: RpcError) -> 
     assert wire.hear(id=1, error=error) == [("first", Response(None, read))]
 
 
-@pytest.mark.parametrize("result", [None, 5, "x", [1], {"a": 1}])
+@each("result", [None, 5, "x", [1], {"a": 1}])
 def test_the_members_of_a_result_are_those_of_an_object(result: Any) -> None:
     assert Response(result).members == (result if isinstance(result, dict) else {})
 
@@ -119,7 +118,7 @@ def test_the_members_of_a_result_are_those_of_an_object(result: Any) -> None:
 # --- being asked ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, "a-uuid", "1", ""])
+@each("number", [0, 1, 7, "a-uuid", "1", ""])
 def test_a_request_is_answered_under_its_own_id(number: Any) -> None:
     wire = Wire()
     kept: list[Request] = []
@@ -189,7 +188,7 @@ def test_a_request_in_an_unknown_shape_is_refused() -> None:
     assert (line["id"], line["error"]["code"]) == (3, -32602)
 
 
-@pytest.mark.parametrize("params", [None, 5, "x", [1]])
+@each("params", [None, 5, "x", [1]])
 def test_params_that_are_no_object_are_empty(params: Any) -> None:
     wire = Wire()
     wire.peer.notifications["m"] = lambda members: [("members", members)]
@@ -203,7 +202,7 @@ def test_a_notification_in_an_unknown_shape_is_told_as_such() -> None:
     assert wire.sent() == []
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [b"", b"words", b"[]", b"5", b"null", b"{}", b'{"id":1}', b'{"method":5}', b'[{"id":1}]'],
 )

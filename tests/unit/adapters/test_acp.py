@@ -7,8 +7,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
 from bridge.server import registry
 from bridge.task.answers import read_answer
@@ -34,6 +32,7 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from tests.support.cases import each
 
 Json = dict[str, Any]
 Acp = registry.load("acp")
@@ -161,7 +160,7 @@ def test_any_agent_is_what_the_operator_says() -> None:
     assert launch.env == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "argv"),
     [
         ("gemini", ["--model=m", "--acp"]),
@@ -201,7 +200,7 @@ def test_every_preset_can_be_loaded_by_its_name() -> None:
         assert registry.load(name).name == name
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each("name", PRESETS)
 def test_a_preset_is_an_adapter_like_any_other(name: str) -> None:
     adapter = registry.load(name).variant_for(PLAIN)
     assert adapter.title
@@ -274,7 +273,7 @@ def test_files_of_messages_are_offered_where_the_agent_takes_folders() -> None:
         assert talk.asked("session/new")["params"].get("additionalDirectories") == given
 
 
-@pytest.mark.parametrize("version", [2, "1", 0])
+@each("version", [2, "1", 0])
 def test_another_version_of_the_protocol_is_refused(version: Any) -> None:
     talk = Talk()
     talk.prompt()
@@ -284,7 +283,7 @@ def test_another_version_of_the_protocol_is_refused(version: Any) -> None:
     assert talk.written() == []
 
 
-@pytest.mark.parametrize("result", [None, 5, [], {}, {"sessionId": 7}])
+@each("result", [None, 5, [], {}, {"sessionId": 7}])
 def test_a_session_without_an_id_is_none(result: Any) -> None:
     talk = Talk()
     talk.prompt()
@@ -357,7 +356,7 @@ def test_cursor_is_logged_in_first() -> None:
     talk.asked("session/new")
 
 
-@pytest.mark.parametrize("code", [-32000, 401, 403])
+@each("code", [-32000, 401, 403])
 def test_a_key_that_is_not_accepted_in_a_turn_is_a_matter_of_login(code: int) -> None:
     talk = Talk().begun()
     (failed,) = talk.hear(id=3, error={"code": code, "message": "bad key"})
@@ -417,7 +416,7 @@ def test_gemini_goes_on_with_the_history_after_the_answer() -> None:
     assert talk.text("new")[1:] == [Text("new", new_block=True)]
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         {"code": -32002, "message": "Resource not found: s-1"},
@@ -489,7 +488,7 @@ CONFIG = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("session", "told"),
     [
         (
@@ -518,7 +517,7 @@ def test_mode_and_model_are_set_before_the_prompt(
     assert talk.text("x")[0] == Started("s-1", "big", "9.8", "plan")
 
 
-@pytest.mark.parametrize(
+@each(
     ("agent", "current", "chosen", "told"),
     [
         ("qwen", "auto", None, "default"),
@@ -555,7 +554,7 @@ def test_the_model_of_the_operator_is_set_and_that_of_the_client_goes_first() ->
         assert talk.asked("session/set_model")["params"]["modelId"] == model
 
 
-@pytest.mark.parametrize("refused", [True, False])
+@each("refused", [True, False])
 def test_a_model_that_cannot_be_had_fails_the_task(refused: bool) -> None:
     talk = Talk(model="big")
     talk.prompt()
@@ -658,7 +657,7 @@ def test_a_mode_that_changes_is_told_once() -> None:
     assert talk.update(sessionUpdate="current_mode_update", currentModeId="plan") == []
 
 
-@pytest.mark.parametrize(
+@each(
     "kind",
     [*FOR_EDITORS, "something_new", None, 5],
 )
@@ -785,7 +784,7 @@ def changed(old: Any, new: Any) -> Any:
     return change
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "kind", "diff"),
     [
         (None, "a\nb\n", "create", "--- /dev/null\n+++ /w/x\n@@ -0,0 +1,2 @@\n+a\n+b\n"),
@@ -845,11 +844,11 @@ def test_a_permission_is_asked_for_and_its_tool_announced() -> None:
     assert talk.written() == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "chosen"),
     [("yes", "x2"), ("always", "x1"), ("no", "x3"), ("Once", "x2"), ("x1", "x1")],
 )
-@pytest.mark.parametrize("number", [0, 3, "a-uuid"])
+@each("number", [0, 3, "a-uuid"])
 def test_an_answer_is_the_option_of_the_kind_that_was_meant(
     number: Any, word: str, chosen: str
 ) -> None:
@@ -889,7 +888,7 @@ def test_a_permission_without_options_is_cancelled() -> None:
     assert talk.written()[0]["result"] == {"outcome": {"outcome": "cancelled"}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("agent", "lasting"),
     [
         ("qwen", "proceed_always_project"),
@@ -909,9 +908,7 @@ def test_rules_for_other_sessions_are_not_offered(agent: str, lasting: str) -> N
     assert [option.id for option in talk.question(options=options).options] == ["proceed_once"]
 
 
-@pytest.mark.parametrize(
-    ("options", "chosen"), [(OPTIONS, "x2"), (OPTIONS[::2], "x1"), (OPTIONS[2:], None)]
-)
+@each(("options", "chosen"), [(OPTIONS, "x2"), (OPTIONS[::2], "x1"), (OPTIONS[2:], None)])
 def test_an_operator_who_forces_allows_once(options: Sequence[Json], chosen: str | None) -> None:
     talk = Talk(force=True).begun()
     said = talk.permission(options=options)
@@ -921,7 +918,7 @@ def test_an_operator_who_forces_allows_once(options: Sequence[Json], chosen: str
     assert [line["result"]["outcome"]["optionId"] for line in lines] == ([chosen] if chosen else [])
 
 
-@pytest.mark.parametrize("force", [False, True])
+@each("force", [False, True])
 def test_between_turns_nobody_can_be_asked(force: bool) -> None:
     """And what was not asked of anybody is not allowed either."""
     talk = Talk(force=force).begun()
@@ -981,7 +978,7 @@ def test_the_answer_to_a_turn_that_is_over_ends_no_other_one() -> None:
 # --- the end of a turn ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "word"),
     [
         ("refusal", "refusal"),
@@ -998,7 +995,7 @@ def test_a_turn_that_did_not_end_well_has_failed(reason: Any, word: str) -> None
     assert failed.reason == word
 
 
-@pytest.mark.parametrize("result", [{"stopReason": "end_turn"}, {}, None, 5])
+@each("result", [{"stopReason": "end_turn"}, {}, None, 5])
 def test_a_turn_that_ended_is_done(result: Any) -> None:
     talk = Talk().begun()
     assert talk.hear(id=3, result=result)[-1] == Done(
@@ -1101,7 +1098,7 @@ def form(talk: Talk, **properties: Any) -> list[Any]:
     return elicit(talk, mode="form", message="Which colour?", requestedSchema=schema)
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "content"),
     [
         ("Red", {"question_0": "Red"}),
@@ -1206,7 +1203,7 @@ def test_cursor_s_questions_are_answered_in_its_own_words() -> None:
     assert talk.written()[0]["result"] == {"outcome": {"outcome": "answered", "answers": answers}}
 
 
-@pytest.mark.parametrize(("word", "outcome"), [("yes", "accepted"), ("no", "rejected")])
+@each(("word", "outcome"), [("yes", "accepted"), ("no", "rejected")])
 def test_cursor_s_plan_is_approved_or_sent_back(word: str, outcome: str) -> None:
     talk = Talk("cursor").begun()
     (question,) = talk.hear(id=2, method="cursor/create_plan", params={"plan": "# Plan"})
@@ -1231,7 +1228,7 @@ def test_cursor_s_other_requests_do_not_block_it() -> None:
     ]
 
 
-@pytest.mark.parametrize("method", ["fs/read_text_file", "terminal/create", "_x/y"])
+@each("method", ["fs/read_text_file", "terminal/create", "_x/y"])
 def test_what_was_not_offered_is_refused(method: str) -> None:
     talk = Talk().begun()
     assert talk.hear(id=9, method=method, params={"sessionId": "s-1", "path": "/etc/passwd"}) == []
@@ -1253,7 +1250,7 @@ def test_an_adapter_that_is_told_the_same_writes_the_same() -> None:
     assert run() == run()
 
 
-@pytest.mark.parametrize("capabilities", [None, {}, LOADS, RESUMES, {"sessionCapabilities": 5}])
+@each("capabilities", [None, {}, LOADS, RESUMES, {"sessionCapabilities": 5}])
 def test_every_member_of_the_handshake_may_be_missing_or_of_another_kind(capabilities: Any) -> None:
     whole: Json = {
         "agentCapabilities": capabilities,

@@ -28,6 +28,7 @@ from bridge.errors import ConfigurationError
 from bridge.server import registry
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
 from tests import CHECKOUT
+from tests.support.cases import each
 
 TESTS = CHECKOUT / "tests"
 BUILT_IN = [path.stem.replace("_", "-") for path in TESTS.parent.glob("adapters/[a-z]*.py")]
@@ -53,7 +54,7 @@ def test_there_are_adapters() -> None:
     assert set(registry.names()) >= set(BUILT_IN)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("name", BUILT_IN)
 def test_an_adapter_says_what_it_is(name: str) -> None:
     adapter = registry.load(name)
     assert issubclass(adapter, Adapter)
@@ -70,8 +71,8 @@ def test_an_adapter_says_what_it_is(name: str) -> None:
     assert adapter.__module__.replace("._", ".") == f"bridge.adapters.{name.replace('-', '_')}"
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize("resume", [False, True])
+@each("name", BUILT_IN)
+@each("resume", [False, True])
 def test_a_launch_is_the_binary_with_its_arguments_and_no_prompt(name: str, resume: bool) -> None:
     adapter = make(name, resume=resume)
     launch = adapter.launch()
@@ -88,13 +89,13 @@ def test_a_launch_is_the_binary_with_its_arguments_and_no_prompt(name: str, resu
     assert all(isinstance(value, str) for value in launch.env.values())
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("name", BUILT_IN)
 def test_launching_twice_is_the_same(name: str) -> None:
     adapter = make(name)
     assert adapter.launch() == adapter.launch()
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("name", BUILT_IN)
 def test_what_is_owed_is_owed_once_and_in_whole_lines(name: str) -> None:
     adapter = make(name)
     begin(adapter)
@@ -103,7 +104,7 @@ def test_what_is_owed_is_owed_once_and_in_whole_lines(name: str) -> None:
     assert adapter.data_to_send() == b""
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("name", BUILT_IN)
 def test_an_exit_in_the_middle_of_a_turn_ends_it_once(name: str) -> None:
     adapter = make(name)
     begin(adapter)
@@ -115,22 +116,22 @@ def test_an_exit_in_the_middle_of_a_turn_ends_it_once(name: str) -> None:
     check(events)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("name", BUILT_IN)
 def test_an_answer_to_a_question_that_was_never_asked_breaks_nothing(name: str) -> None:
     adapter = make(name)
     begin(adapter)
     adapter.answer(Question("gone", "permission", "?"), Answer("gone", "yes"))
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("name", BUILT_IN)
 def test_an_interrupt_says_whether_the_cli_will_end_the_turn(name: str) -> None:
     adapter = make(name)
     begin(adapter)
     assert adapter.interrupt() in (True, False)
 
 
-@pytest.mark.parametrize("line", GARBAGE.values(), ids=GARBAGE)
-@pytest.mark.parametrize("name", BUILT_IN)
+@each("line", GARBAGE.values(), ids=GARBAGE)
+@each("name", BUILT_IN)
 def test_garbage_neither_breaks_an_adapter_nor_ends_the_turn(name: str, line: bytes) -> None:
     adapter = make(name)
     begin(adapter)
@@ -144,8 +145,8 @@ def test_garbage_neither_breaks_an_adapter_nor_ends_the_turn(name: str, line: by
 CHECKS = [name for name in vars(AdapterTests) if name.startswith("test_")]
 
 
-@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"replay"}))  # which needs a recording
-@pytest.mark.parametrize("check_name", CHECKS)
+@each("name", sorted(set(BUILT_IN) - {"replay"}))  # which needs a recording
+@each("check_name", CHECKS)
 def test_built_in_adapters_pass_the_kit(name: str, check_name: str) -> None:
     kit: Any = type("Kit", (AdapterTests,), {"adapter": load(name)})
     getattr(kit(), check_name)()
@@ -221,7 +222,7 @@ def failures(adapter: type[Adapter]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("adapter", "failing"),
     [
         (Kept, None),
@@ -277,7 +278,7 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "line"), RECORDED)
+@each(("name", "line"), RECORDED)
 def test_no_member_of_a_recorded_line_is_relied_upon_blindly(name: str, line: Any) -> None:
     for changed in broken(line):
         adapter = make(name)
@@ -313,15 +314,13 @@ def test_an_adapter_may_be_named_by_module_and_class() -> None:
     assert registry.load(f"{__name__}:Foreign") is Foreign
 
 
-@pytest.mark.parametrize(
-    "name", [f"{__name__}:not_an_adapter", f"{__name__}:missing", f"{__name__}:"]
-)
+@each("name", [f"{__name__}:not_an_adapter", f"{__name__}:missing", f"{__name__}:"])
 def test_what_is_no_adapter_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match="not a subclass"):
         registry.load(name)
 
 
-@pytest.mark.parametrize("name", ["no_such_module:X", "tests.no_such_module:X"])
+@each("name", ["no_such_module:X", "tests.no_such_module:X"])
 def test_a_module_that_is_missing_is_named(name: str) -> None:
     with pytest.raises(ConfigurationError, match=name.partition(":")[0]):
         registry.load(name)

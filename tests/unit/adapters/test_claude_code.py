@@ -8,8 +8,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, Stdin
 from bridge.server import registry
 from bridge.task.events import (
@@ -33,6 +31,7 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from tests.support.cases import each
 
 ClaudeCode = registry.load("claude-code")
 SESSION = "11111111-2222-3333-4444-555555555555"
@@ -173,7 +172,7 @@ def test_background_work_is_off_unless_the_operator_turns_it_on() -> None:
     assert "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS" not in chosen  # the server's own value stands
 
 
-@pytest.mark.parametrize(
+@each(
     ("force", "superuser", "env", "objects"),
     [
         (True, True, {}, True),
@@ -222,7 +221,7 @@ PDF = base64.b64encode(b"%PDF").decode()
 NOTES = base64.b64encode("né\n".encode()).decode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "block"),
     [
         (TextPart("hi"), text_block("hi")),
@@ -511,7 +510,7 @@ def test_always_holds_for_the_session_and_never_writes_settings() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["deny", "Deny", "no", "No.", "N"])
+@each("text", ["deny", "Deny", "no", "No.", "N"])
 def test_a_plain_no_has_no_reason(text: str) -> None:
     one = running()
     (asked,) = ask(one, "Bash", COMMAND)
@@ -619,7 +618,7 @@ def test_requests_that_the_bridge_does_not_serve_are_refused() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     "request_", [None, 5, {"subtype": "can_use_tool", "input": [], "tool_name": "AskUserQuestion"}]
 )
 def test_a_request_in_an_unknown_shape_does_not_leave_the_cli_waiting(request_: Any) -> None:
@@ -738,7 +737,7 @@ def test_success_that_is_an_error_has_failed() -> None:
     assert (failed.text, failed.reason) == ("API Error: 500", "api-error")
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@each("status", [401, 403])
 def test_a_refused_key_says_what_to_do(status: int) -> None:
     _, failed = result(running(), is_error=True, api_error_status=status)
     assert isinstance(failed, Failed)
@@ -838,7 +837,7 @@ def test_the_beginning_of_a_turn_tells_the_session() -> None:
     assert started == [Started("s", "m", "2", "plan")]
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         {"type": "rate_limit_event", "x": 1},
@@ -855,12 +854,12 @@ def test_what_is_unknown_is_ignored(line: dict[str, Any]) -> None:
     assert say(running(), **line) == []
 
 
-@pytest.mark.parametrize("line", [b"", b"  ", b"\t"])
+@each("line", [b"", b"  ", b"\t"])
 def test_an_empty_line_says_nothing(line: bytes) -> None:
     assert list(running().receive_line(line)) == []
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [b"npm WARN deprecated", b"[1, 2]", b"5", b"null", b'{"type": "result"', b"\xff\x00\x1b[31m"],
 )
@@ -882,8 +881,8 @@ def test_half_a_surrogate_pair_does_not_lose_the_line() -> None:
     assert list(running().receive_line(line))[-1] == Done(summary="cut ?", details={})
 
 
-@pytest.mark.parametrize("member", [None, 5, [], {}, "x", [5], [None]])
-@pytest.mark.parametrize(
+@each("member", [None, 5, [], {}, "x", [5], [None]])
+@each(
     "name",
     [
         "usage",
@@ -897,7 +896,7 @@ def test_half_a_surrogate_pair_does_not_lose_the_line() -> None:
         "result",
     ],
 )
-@pytest.mark.parametrize("is_error", [False, True])
+@each("is_error", [False, True])
 def test_a_result_ends_the_turn_whatever_its_members_are(
     name: str, member: Any, is_error: bool
 ) -> None:

@@ -6,8 +6,6 @@ import json
 from base64 import b64encode
 from typing import Any
 
-import pytest
-
 from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
 from bridge.server import registry
 from bridge.task.answers import read_answer
@@ -33,6 +31,7 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from tests.support.cases import each
 
 Json = dict[str, Any]
 Codex = registry.load("codex")
@@ -198,7 +197,7 @@ def test_a_second_turn_needs_no_handshake() -> None:
     assert talk.asked("turn/start")["params"]["input"][0]["text"] == "again"
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "force", "policy", "sandbox"),
     [
         (None, False, "untrusted", "workspace-write"),
@@ -225,7 +224,7 @@ def test_no_mode_of_a_client_switches_anything_off() -> None:
     assert Codex.modes == ("read-only", "workspace-write", "plan")
 
 
-@pytest.mark.parametrize(("chosen", "model"), [(None, "operator's"), ("client's", "client's")])
+@each(("chosen", "model"), [(None, "operator's"), ("client's", "client's")])
 def test_the_model_of_the_client_goes_before_that_of_the_operator(
     chosen: str | None, model: str
 ) -> None:
@@ -257,7 +256,7 @@ def test_a_conversation_is_resumed_without_its_history() -> None:
     assert params["approvalPolicy"] == "untrusted"
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         "no rollout found for thread id x",
@@ -288,7 +287,7 @@ def test_a_handshake_that_fails_is_begun_anew_where_it_ended() -> None:
     assert talk.asked("turn/start")["params"]["input"][0]["text"] == "again"
 
 
-@pytest.mark.parametrize("result", [{}, {"thread": None}, {"thread": {"id": 7}}])
+@each("result", [{}, {"thread": None}, {"thread": {"id": 7}}])
 def test_a_thread_without_a_name_is_none(result: Json) -> None:
     talk = Talk()
     talk.prompt()
@@ -436,7 +435,7 @@ def test_reasoning_is_told_once() -> None:
     assert talk.told("item/reasoning/textDelta", itemId="r3", delta="f") == [Thought("f")]
 
 
-@pytest.mark.parametrize("method", ["thread/started", "account/rateLimits/updated", "new/thing"])
+@each("method", ["thread/started", "account/rateLimits/updated", "new/thing"])
 def test_what_is_for_others_is_ignored(method: str) -> None:
     assert Talk().running().told(method, anything=1) == []
 
@@ -462,7 +461,7 @@ def test_between_turns_nothing_is_said() -> None:
     assert talk.told("error", error={"message": "x"}, willRetry=True) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "params", "text"),
     [
         ("warning", {"message": "Beware"}, "Beware"),
@@ -495,7 +494,7 @@ def test_a_command_is_a_tool_call() -> None:
     assert talk.completed(done) == [ToolResult("c1", "a\n", name="exec_command")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "output"),
     [
         ({"status": "failed", "aggregatedOutput": "a\n", "exitCode": 3}, "a\n(exit code 3)"),
@@ -547,7 +546,7 @@ def test_changes_that_were_declined_are_none() -> None:
     assert result == ToolResult("f1", "", is_error=True, name="apply_patch")
 
 
-@pytest.mark.parametrize(
+@each(
     ("item", "name", "arguments", "output", "failed"),
     [
         (
@@ -587,7 +586,7 @@ def test_other_items_are_tool_calls_too(
     assert result == ToolResult("i", output, failed, name)
 
 
-@pytest.mark.parametrize("kind", ["hookPrompt", "enteredReviewMode", "subAgentActivity"])
+@each("kind", ["hookPrompt", "enteredReviewMode", "subAgentActivity"])
 def test_items_that_are_no_tools_are_not_told(kind: str) -> None:
     talk = Talk().running()
     assert talk.item({"type": kind, "id": "i"}) == []
@@ -663,7 +662,7 @@ def test_usage_is_that_of_the_turn() -> None:
     assert used.total_tokens == 20
 
 
-@pytest.mark.parametrize("told_before", [True, False])
+@each("told_before", [True, False])
 def test_usage_of_a_resumed_conversation_leaves_out_the_earlier_turns(told_before: bool) -> None:
     talk = Talk(resume=True)
     talk.prompt()
@@ -684,7 +683,7 @@ def test_usage_of_a_resumed_conversation_leaves_out_the_earlier_turns(told_befor
 # --- the end -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("info", "reason"),
     [
         ("unauthorized", "auth"),
@@ -728,7 +727,7 @@ def test_what_the_server_of_the_model_said_is_taken_out_of_its_json() -> None:
     assert failed == Failed("bad request", "agent-error", {})
 
 
-@pytest.mark.parametrize("error", [None, 7, {}, {"message": None}])
+@each("error", [None, 7, {}, {"message": None}])
 def test_a_failure_without_words_is_one(error: Any) -> None:
     (failed,) = Talk().running().end("failed", error=error)
     assert isinstance(failed, Failed)
@@ -752,7 +751,7 @@ def test_a_turn_without_a_name_fails() -> None:
     assert isinstance(failed, Failed)
 
 
-@pytest.mark.parametrize("status", ["interrupted", "new", None])
+@each("status", ["interrupted", "new", None])
 def test_an_end_that_we_did_not_ask_for_is_a_failure(status: Any) -> None:
     (failed,) = Talk().running().end(status)
     assert isinstance(failed, Failed)
@@ -939,7 +938,7 @@ def test_a_failed_turn_does_not_wait_for_messages() -> None:
 # --- permissions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "decision"),
     [("yes", "accept"), ("always", "acceptForSession"), ("no", "decline")],
 )
@@ -962,7 +961,7 @@ def test_a_command_is_allowed_or_not(word: str, decision: str) -> None:
     assert talk.written() == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("params", "text"),
     [
         ({"reason": "to clean up"}, "run: rm x\n(to clean up)"),
@@ -1006,7 +1005,7 @@ def test_changes_of_a_thread_that_nobody_knows_are_shown_too() -> None:
     assert "+born" in question.text
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "result"),
     [
         ("yes", {"permissions": {"network": {"enabled": True}}, "scope": "turn"}),
@@ -1140,7 +1139,7 @@ def elicitation(**params: Any) -> Json:
     return {"serverName": "demo", "itemId": None, "message": "Sure?", "mode": "form", **params}
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "result"),
     [
         ("yes", {"action": "accept", "content": {}}),

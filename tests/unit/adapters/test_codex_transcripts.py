@@ -18,6 +18,7 @@ from bridge.server import registry
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Question
 from bridge.task.message import Message, Role, TextPart
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.unit.adapters.test_acp_transcripts import described, rows_of
 from tests.unit.adapters.test_adapters import shape
 
@@ -161,7 +162,7 @@ def test_there_are_recordings() -> None:
     assert len(RECORDINGS) > 20
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     told = [json.dumps(entry, ensure_ascii=False) for entry in Play(rows_of(path)).run()]
     text = "[\n" + ",\n".join(told) + "\n]\n"
@@ -171,7 +172,7 @@ def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     assert text == golden.read_text(encoding="utf-8"), f"to write them anew: {WRITE}=1"
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_every_turn_of_a_recording_ends_exactly_once(path: Path) -> None:
     names = {ending.__name__ for ending in ENDINGS}
     running = False
@@ -185,7 +186,7 @@ def test_every_turn_of_a_recording_ends_exactly_once(path: Path) -> None:
     assert not running
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_what_is_said_of_a_recording_can_be_told_to_clients(path: Path) -> None:
     play = Play(rows_of(path))
     deque(play.run(), maxlen=0)
@@ -208,7 +209,7 @@ def shapes() -> Iterator[Any]:
                 yield pytest.param(rows[: number + 1], id=f"{name_of(path)}-{number}")
 
 
-@pytest.mark.parametrize("rows", list(shapes()))
+@each("rows", list(shapes()))
 def test_no_member_of_a_recorded_line_is_relied_upon_blindly(rows: list[Json]) -> None:
     """The line comes where it came, with every member missing or of another kind."""
     *before, last = rows

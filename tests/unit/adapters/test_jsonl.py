@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, Stdin
 from bridge.server import registry
 from bridge.task.events import (
@@ -27,6 +25,7 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
+from tests.support.cases import each
 
 Jsonl = registry.load("jsonl")
 MESSAGE = Message(
@@ -154,7 +153,7 @@ def test_a_cancel_names_the_task_and_waits_for_nothing() -> None:
 # --- stdout: program → bridge --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "event"),
     [
         ({"type": "text", "text": "a\nb"}, Text("a\nb")),
@@ -275,7 +274,7 @@ def test_artifacts_without_an_id_are_told_apart() -> None:
     assert artifact_id() not in (first, second)
 
 
-@pytest.mark.parametrize("parts", [None, [], "x", [{}], [{"text": "x", "url": "y"}]])
+@each("parts", [None, [], "x", [{}], [{"text": "x", "url": "y"}]])
 def test_an_artifact_without_valid_parts_is_told_and_not_passed_on(parts: Any) -> None:
     (status,) = hear(type="artifact", artifactId="a", parts=parts)
     assert isinstance(status, Status)
@@ -297,7 +296,7 @@ def test_what_is_unknown_does_not_count_as_the_first_line() -> None:
     assert say(one, type="message", text="hi") == [Reply((TextPart("hi"),))]
 
 
-@pytest.mark.parametrize("line", [b"loading model...", b"[1]", b"5", b'{"type":"done"', b"\xff"])
+@each("line", [b"loading model...", b"[1]", b"5", b'{"type":"done"', b"\xff"])
 def test_a_line_that_is_no_json_object_is_shown_and_never_ends_the_turn(line: bytes) -> None:
     (status,) = running().receive_line(line)
     text = line.decode(errors="replace")
@@ -319,7 +318,7 @@ def test_an_exit_before_the_end_of_the_turn_tells_the_code_and_the_last_words() 
 # --- sloppy programs -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "event"),
     [
         ({"type": "text", "text": 5}, Text("5")),
@@ -341,13 +340,13 @@ def test_members_of_the_wrong_kind_are_read_as_text_or_left_out(
     assert hear(**line) == [event]
 
 
-@pytest.mark.parametrize("options", [5, "ab", {"id": "a"}, [5, None, "a"]])
+@each("options", [5, "ab", {"id": "a"}, [5, None, "a"]])
 def test_options_that_are_none_leave_a_question_for_words(options: Any) -> None:
     asked = question(options=options)
     assert (asked.kind, asked.options) == ("text", ())
 
 
-@pytest.mark.parametrize("kind", [None, 5, [], {}, ["allow_once"]])
+@each("kind", [None, 5, [], {}, ["allow_once"]])
 def test_an_option_of_a_strange_kind_is_a_choice(kind: Any) -> None:
     assert question(options=[{"id": "a", "kind": kind}]).options == (Option("a", "a"),)
 

@@ -32,6 +32,7 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message, Role, TextPart, UrlPart
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.unit.adapters.test_acp_transcripts import described
 from tests.unit.adapters.test_adapters import shape
 
@@ -132,7 +133,7 @@ def test_there_are_recordings_of_all() -> None:
     assert {path.parent.name for path in RECORDINGS} == set(NAMES)
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     told = [json.dumps(entry, ensure_ascii=False) for entry in Recording(rows_of(path)).run()]
     text = "[\n" + ",\n".join(told) + "\n]\n"
@@ -142,7 +143,7 @@ def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     assert text == golden.read_text(encoding="utf-8"), f"to write them anew: {WRITE}=1"
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_the_turn_of_a_recording_ends_exactly_once(path: Path) -> None:
     recording = Recording(rows_of(path))
     deque(recording.run(), maxlen=0)
@@ -162,7 +163,7 @@ def shapes() -> Iterator[Any]:
                 yield pytest.param(rows[: number + 1], id=f"{name_of(path)}-{number}")
 
 
-@pytest.mark.parametrize("rows", list(shapes()))
+@each("rows", list(shapes()))
 def test_no_member_of_a_recorded_line_is_relied_upon_blindly(rows: list[Json]) -> None:
     """The line comes where it came, with every member missing or of another kind."""
     *before, last = rows
@@ -206,13 +207,13 @@ RESUME = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_the_arguments_are_those_of_the_operator_and_then_its_own(name: str) -> None:
     first, last = WANTED[name]
     assert Play(name).argv() == ["/opt/agent", "--own", *first, *last]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_only_the_operator_switches_permissions_off(name: str) -> None:
     kind = registry.load(name)
     assert FORCE[name] in Play(name, force=True).argv()
@@ -220,21 +221,21 @@ def test_only_the_operator_switches_permissions_off(name: str) -> None:
         assert FORCE[name] not in Play(name, mode=mode).argv()
 
 
-@pytest.mark.parametrize("name", ["gemini-print", "codex-exec"])
+@each("name", ["gemini-print", "codex-exec"])
 def test_a_mode_of_the_client_narrows_what_the_operator_allows(name: str) -> None:
     for mode in registry.load(name).modes:
         assert FORCE[name] not in Play(name, force=True, mode=mode).argv()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_conversation_is_resumed_by_its_id(name: str) -> None:
     argv = Play(name, resume="old").argv()
     assert [one for one in argv if one in RESUME[name]] == RESUME[name]
     assert f"--session-id={ID}" not in argv
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("text", ["--help", "-", "/help", "@x", "!ls", "logout"])
+@each("name", NAMES)
+@each("text", ["--help", "-", "/help", "@x", "!ls", "logout"])
 def test_a_prompt_is_on_stdin_or_behind_the_end_of_the_flags(name: str, text: str) -> None:
     play = Play(name)
     (order,) = play.prompt(text)
@@ -288,7 +289,7 @@ def ending(events: list[AgentEvent]) -> AgentEvent:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_the_next_turn_goes_on_with_the_id_that_was_heard(name: str) -> None:
     play = begun(name)
     if name in ENDS:
@@ -299,7 +300,7 @@ def test_the_next_turn_goes_on_with_the_id_that_was_heard(name: str) -> None:
     assert any(one in (wanted, f"--resume={wanted}", f"--session={wanted}") for one in argv)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_an_id_that_was_never_heard_is_not_resumed(name: str) -> None:
     play = Play(name)
     play.prompt()
@@ -307,7 +308,7 @@ def test_an_id_that_was_never_heard_is_not_resumed(name: str) -> None:
     assert "resume" not in " ".join(play.argv())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_an_id_that_would_be_a_flag_is_not_resumed(name: str) -> None:
     """The CLI chooses its id, and with codex-exec it is an argument of its own."""
     play = begun(name)
@@ -319,7 +320,7 @@ def test_an_id_that_would_be_a_flag_is_not_resumed(name: str) -> None:
     assert "--force" not in " ".join(play.argv())
 
 
-@pytest.mark.parametrize("name", ENDS)
+@each("name", ENDS)
 def test_the_end_is_what_says_so_and_not_the_exit(name: str) -> None:
     play = begun(name)
     assert isinstance(ending(play.line(**ENDS[name])), Done)
@@ -327,7 +328,7 @@ def test_the_end_is_what_says_so_and_not_the_exit(name: str) -> None:
     assert play.exit(1, "trouble afterwards") == []
 
 
-@pytest.mark.parametrize("name", ENDS)
+@each("name", ENDS)
 def test_an_exit_without_an_end_is_a_failure(name: str) -> None:
     play = begun(name)
     failed = ending(play.exit(0, "last words"))
@@ -335,7 +336,7 @@ def test_an_exit_without_an_end_is_a_failure(name: str) -> None:
     assert "last words" in failed.text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_what_lingers_is_stopped_before_the_next_prompt_and_not_heard_any_more(name: str) -> None:
     play = begun(name)
     play.line(**ENDS.get(name, {"type": "none"}))
@@ -348,7 +349,7 @@ def test_what_lingers_is_stopped_before_the_next_prompt_and_not_heard_any_more(n
     assert play.line(**BEGINS[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_an_interrupt_stops_it_and_its_exit_ends_the_turn(name: str) -> None:
     play = begun(name)
     assert play.adapter.interrupt()
@@ -360,7 +361,7 @@ def test_an_interrupt_stops_it_and_its_exit_ends_the_turn(name: str) -> None:
     assert not play.adapter.interrupt()
 
 
-@pytest.mark.parametrize("name", ENDS)
+@each("name", ENDS)
 def test_an_end_after_an_interrupt_is_the_interrupt_s(name: str) -> None:
     play = begun(name)
     play.adapter.interrupt()
@@ -369,7 +370,7 @@ def test_an_end_after_an_interrupt_is_the_interrupt_s(name: str) -> None:
     assert failed.reason == "interrupted"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_prompt_that_waits_for_another_process_is_given_up_with_an_interrupt(name: str) -> None:
     play = begun(name)
     play.line(**ENDS.get(name, {"type": "none"}))
@@ -391,7 +392,7 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_conversation_that_is_gone_is_lost(name: str) -> None:
     play = Play(name, resume="old")
     play.prompt()
@@ -400,7 +401,7 @@ def test_a_conversation_that_is_gone_is_lost(name: str) -> None:
     assert failed.reason == SESSION_LOST
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_new_conversation_cannot_be_lost(name: str) -> None:
     play = Play(name)
     play.prompt()
@@ -409,7 +410,7 @@ def test_a_new_conversation_cannot_be_lost(name: str) -> None:
     assert failed.reason == "exit"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_line_without_a_handler_becomes_a_status(name: str) -> None:
     play = begun(name)
     (status,) = play.line(type="something.new", data=1)
@@ -421,7 +422,7 @@ def test_a_line_without_a_handler_becomes_a_status(name: str) -> None:
         assert play.line(type=pattern.replace("*", "new_type")) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_what_is_offered_for_a_program_comes_after_those_that_can_ask(name: str) -> None:
     order = [adapter.name for adapter in registry.with_binary()]
     native = {"gemini-print": "gemini", "opencode-run": "opencode", "codex-exec": "codex"}
@@ -441,7 +442,7 @@ def texts(events: Iterable[AgentEvent]) -> list[tuple[str, bool]]:
     return [(event.text, event.new_block) for event in events if isinstance(event, Text)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("pieces", "wanted"),
     [
         ([("He", "d"), ("y", "d"), ("Hey", "b"), ("Hey", "f")], [("He", True), ("y", False)]),
@@ -488,7 +489,7 @@ def test_a_tool_of_cursor_is_called_as_its_member_is() -> None:
     assert call == ToolCall("c\nd", "tool", {"unheard": 5})
 
 
-@pytest.mark.parametrize(
+@each(
     ("result", "output", "failed"),
     [
         ({"success": {"exitCode": 0, "stdout": "a", "stderr": "b"}}, "ab", False),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from bridge.server import registry
 from bridge.store.serialization import dump_events, load, load_events
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, Status
 from bridge.task.text import json_object
+from tests.support.cases import each
 from tests.support.real_clis import CLIS
 from tests.support.record_clis import FOLDER, SESSIONS
 
@@ -90,7 +90,7 @@ def test_every_cli_has_every_session() -> None:
     assert {name_of(path) for path in RECORDINGS} == expected
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_an_adapter_that_is_told_the_same_says_the_same(path: Path) -> None:
     play = Play()
     for number, row in enumerate(rows_of(path), 1):
@@ -99,7 +99,7 @@ def test_an_adapter_that_is_told_the_same_says_the_same(path: Path) -> None:
         assert play.sent() == row.get("sent", ""), number
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_every_turn_ends_once(path: Path) -> None:
     """After that, nobody listens: what the CLI's exit means is not heard."""
     names = {ending.__name__ for ending in ENDINGS}
@@ -153,7 +153,7 @@ def parsed(lines: str) -> list[Any]:
 
 @FEW
 @given(seed=st.integers(0, 2**32))
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_order_and_unknown_members_and_kinds_mean_nothing(path: Path, seed: int) -> None:
     chance = random.Random(seed)
 
@@ -179,7 +179,7 @@ def test_order_and_unknown_members_and_kinds_mean_nothing(path: Path, seed: int)
 
 @FEW
 @given(seed=st.integers(0, 2**32))
-@pytest.mark.parametrize("path", RECORDINGS, ids=name_of)
+@each("path", RECORDINGS, ids=name_of)
 def test_a_member_that_is_missing_does_not_break_a_turn(path: Path, seed: int) -> None:
     """What is said can still be told to clients, and the turn has one end, if only that of its
     CLI."""

@@ -12,13 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionStart
 from bridge.server import registry
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, QuestionWithdrawn
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 from tests import CHECKOUT
+from tests.support.cases import each
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "claude-code"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
@@ -34,7 +33,7 @@ def test_there_are_recordings_of_two_versions() -> None:
     assert len(RECORDINGS) > 100
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@each("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     told = list(Replay(path).run())
     text = "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in told) + "\n]\n"
@@ -48,7 +47,7 @@ def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@each("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_turn_of_a_recording_ends_exactly_once(path: Path) -> None:
     names = {ending.__name__ for ending in ENDINGS}
     open_turns = 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from bridge.runtime.questions import PROJECT_CONFIG, Questions, allows, decision, give_up
 from bridge.task.approval_policy import Rule
 from bridge.task.events import Answer, Answered, NotUnderstood, Option, Question, TimedOut
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
 from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy
+from tests.support.cases import each
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 WITHIN = 15.0
@@ -42,7 +41,7 @@ def asked(question: Question) -> Task:
     return task
 
 
-@pytest.mark.parametrize(
+@each(
     ("rules", "chosen"),
     [
         ((Rule("allow", command="make"),), ALLOW),
@@ -128,6 +127,6 @@ def test_a_timeout_denies_or_ends_the_turn() -> None:
     assert isinstance(give_up(OPEN, "Too late", "timeout"), TimedOut)
 
 
-@pytest.mark.parametrize(("options", "allowed"), [((ALLOW,), True), ((DENY,), False), ((), False)])
+@each(("options", "allowed"), [((ALLOW,), True), ((DENY,), False), ((), False)])
 def test_only_a_chosen_option_allows(options: tuple[Option, ...], allowed: bool) -> None:
     assert allows(Answer("q", "text", options)) is allowed

@@ -9,11 +9,10 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from bridge.auth.principal import Quota
 from bridge.auth.quotas import Quotas
 from bridge.session.pool import SessionPool
+from tests.support.cases import each
 
 WITHIN = 15.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -251,7 +250,7 @@ class Context:
         self._pool.recheck(self)
 
 
-@pytest.mark.parametrize("first", range(0, 300, 50))
+@each("first", range(0, 300, 50))
 async def test_whoever_waits_for_a_place_gets_one(first: int) -> None:
     for seed in range(first, first + 50):
         house = House(seed)

@@ -10,6 +10,7 @@ import pytest
 
 from bridge.store.event_log import BATCH, Entry, EventLog
 from bridge.task.state import StatusUpdate, TaskState, Update
+from tests.support.cases import each
 
 NEVER = 3600.0  # seconds of a pause that no test waits for
 SOON = 5.0  # seconds within which what must happen has happened
@@ -49,7 +50,7 @@ async def test_entries_count_from_one() -> None:
     assert await numbers(three.follow(0, NEVER)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("after", "seen"), [(0, [1, 2, 3]), (2, [3]), (3, []), (99, [])])
+@each(("after", "seen"), [(0, [1, 2, 3]), (2, [3]), (3, []), (99, [])])
 async def test_a_reader_sees_what_comes_after_its_number(after: int, seen: list[int]) -> None:
     three = log(3)
     three.close()
@@ -162,7 +163,7 @@ async def test_a_tap_that_fails_costs_nobody_an_entry() -> None:
         raise RuntimeError
 
     readers = [
-        asyncio.create_task(numbers(one.follow(0, NEVER, each))) for each in (tap, None, tap)
+        asyncio.create_task(numbers(one.follow(0, NEVER, reader))) for reader in (tap, None, tap)
     ]
     for reader in readers:
         await waiting(reader)
@@ -235,7 +236,7 @@ async def test_a_change_can_be_waited_for() -> None:
     await asyncio.wait_for(one.changed(), SOON)  # it is closed: there is nothing to wait for
 
 
-@pytest.mark.parametrize("entries", [True, False])
+@each("entries", [True, False])
 async def test_what_is_released_goes_when_its_last_reader_has(entries: bool) -> None:
     one = log(2)
     (first, _) = await anext(one.follow(0, NEVER))
@@ -251,7 +252,7 @@ async def test_what_is_released_goes_when_its_last_reader_has(entries: bool) -> 
     assert len(one) == 0 if entries else first.rendered is None
 
 
-@pytest.mark.parametrize("tapped", [False, True])
+@each("tapped", [False, True])
 async def test_the_bytes_of_what_all_readers_have_read_go(tapped: bool) -> None:
     """Of a task that says much, they take more than all else that is kept."""
     one, entries = log(2), dict[int, Entry[Update]]()

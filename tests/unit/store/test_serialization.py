@@ -53,6 +53,7 @@ from bridge.task.events import (
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.state import Task, Update
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.unit.a2a.test_codec_properties import JSON, MAYBE_TEXT, METADATA, TEXT
 from tests.unit.task.test_state import SAMPLES, some_event
 
@@ -138,7 +139,7 @@ def test_the_samples_are_read_as_they_were_written() -> None:
     assert load_events(dump_events([])) == []
 
 
-@pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
+@each("kind", EVENTS.values(), ids=list(EVENTS))
 def test_any_event_is_read_as_it_was_written(kind: type[Any]) -> None:
     @given(made(kind))
     def check(event: Event) -> None:
@@ -270,7 +271,7 @@ KNOWN: dict[str, dict[str, Any]] = {
 CASES = [(kind, name) for kind, members in KNOWN.items() for name in members]
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
+@each(("kind", "name"), CASES)
 def test_whatever_a_program_says_can_be_read_again(kind: str, name: str) -> None:
     """Where it cannot, the task is lost with the next restart."""
     for value in ODD:
@@ -291,7 +292,7 @@ def seen(task: Task) -> list[bytes]:
     return [orjson.dumps(codec.encode_task(task, None)) for codec in CODECS]
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each("seed", range(150))
 def test_a_task_is_its_events(seed: int) -> None:
     """Written in groups of any size and read again, they make the same task and the same updates,
     so that every number means the same."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from bridge.task.answers import hint, is_hasty, is_word, read_answer
 from bridge.task.events import Option, OptionKind, Question, QuestionKind
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
+from tests.support.cases import each
 
 ALLOW = Option("allow", "Allow", "allow_once")
 ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
@@ -51,7 +50,7 @@ def test_an_id_counts_more_than_words() -> None:
     assert chosen(PERMISSION, "yes", data(optionId="deny")) == ["deny"]
 
 
-@pytest.mark.parametrize(
+@each(
     "members",
     [
         {"optionId": "nonsense"},
@@ -74,14 +73,12 @@ def test_several_ids_answer_only_a_question_that_takes_several() -> None:
     assert chosen(SEVERAL, data(optionId="r"), data(optionId="b")) == ["r", "b"]
 
 
-@pytest.mark.parametrize(
-    "members", [{}, {"optionId": None}, {"optionIds": []}, {"questionId": "q"}, {"more": 1}]
-)
+@each("members", [{}, {"optionId": None}, {"optionIds": []}, {"questionId": "q"}, {"more": 1}])
 def test_data_without_an_id_leaves_it_to_the_words(members: dict[str, Any]) -> None:
     assert chosen(PERMISSION, "yes", DataPart(members)) == ["allow"]
 
 
-@pytest.mark.parametrize("value", [[1], "allow", None, 5])
+@each("value", [[1], "allow", None, 5])
 def test_data_that_is_no_object_is_passed_over(value: Any) -> None:
     assert chosen(PERMISSION, DataPart(value), "no") == ["deny"]
 
@@ -97,7 +94,7 @@ def test_an_answer_to_another_question_is_not_an_answer_to_this_one() -> None:
 # --- by name -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "option"),
     [
         ("r", "r"),
@@ -120,13 +117,13 @@ def test_an_id_is_preferred_to_a_name_that_is_the_same() -> None:
     assert chosen(Question("q", "choice", "?", (first, second)), "y") == ["y"]
 
 
-@pytest.mark.parametrize("text", ["Red, Blue", "r;b", "Blue\nred", "red , blue, red"])
+@each("text", ["Red, Blue", "r;b", "Blue\nred", "red , blue, red"])
 def test_several_options_may_be_named_where_several_are_taken(text: str) -> None:
     assert chosen(SEVERAL, text) == ["r", "b"]
     assert chosen(CHOICE, text) is None
 
 
-@pytest.mark.parametrize("text", ["Red, Green", "Red,", "Red and Blue"])
+@each("text", ["Red, Green", "Red,", "Red and Blue"])
 def test_of_several_names_all_must_be_known(text: str) -> None:
     assert chosen(SEVERAL, text) is None
 
@@ -134,19 +131,17 @@ def test_of_several_names_all_must_be_known(text: str) -> None:
 # --- by word -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text", ["yes", "Y", "ok", "Okay.", "allow", "Allow once", "approve", "accept", "Sure!"]
-)
+@each("text", ["yes", "Y", "ok", "Okay.", "allow", "Allow once", "approve", "accept", "Sure!"])
 def test_words_for_yes_allow_once(text: str) -> None:
     assert chosen(PERMISSION, text) == ["allow"]
 
 
-@pytest.mark.parametrize("text", ["always", "Always allow", "yes always", "allow all"])
+@each("text", ["always", "Always allow", "yes always", "allow all"])
 def test_words_for_always_allow_always(text: str) -> None:
     assert chosen(PERMISSION, text) == ["allow_always"]
 
 
-@pytest.mark.parametrize("text", ["no", "N", "deny", "Reject", "cancel", "stop"])
+@each("text", ["no", "N", "deny", "Reject", "cancel", "stop"])
 def test_words_for_no_reject(text: str) -> None:
     assert chosen(PERMISSION, text) == ["deny"]
 
@@ -172,7 +167,7 @@ def test_a_refusal_takes_what_refusals_there_are() -> None:
     assert chosen(of_kinds("allow_once"), "no") is None
 
 
-@pytest.mark.parametrize("kind", ["permission", "plan", "auth"])
+@each("kind", ["permission", "plan", "auth"])
 def test_words_decide_where_something_is_to_be_decided(kind: QuestionKind) -> None:
     assert chosen(Question("q", kind, "?", (ALLOW, DENY)), "yes") == ["allow"]
 
@@ -195,7 +190,7 @@ def test_a_name_that_two_options_share_but_for_its_spelling_is_not_guessed() -> 
 LIST = "Which?\n1. Red\n2) Blue\n 3: Dark blue.\n4. Green"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "option"),
     [("1", "r"), ("2.", "b"), ("**3**", "d"), ("Option 2", "b"), ("Answer: 1", "r")],
 )
@@ -205,7 +200,7 @@ def test_a_number_is_an_answer_where_the_question_numbers_its_options(
     assert chosen(Question("q", "choice", LIST, (BLUE, RED, DARK)), text) == [option]
 
 
-@pytest.mark.parametrize("text", ["4", "0", "11", "1.5", "-1"])
+@each("text", ["4", "0", "11", "1.5", "-1"])
 def test_a_number_that_the_question_does_not_show_is_not_understood(text: str) -> None:
     assert chosen(Question("q", "choice", LIST, (BLUE, RED, DARK)), text) is None
 
@@ -256,9 +251,7 @@ PHRASES: dict[str | None, list[str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "option"), [(text, option) for option, texts in PHRASES.items() for text in texts]
-)
+@each(("text", "option"), [(text, option) for option, texts in PHRASES.items() for text in texts])
 def test_what_people_and_models_say_to_a_permission(text: str, option: str | None) -> None:
     assert chosen(PERMISSION, text) == (None if option is None else [option])
 
@@ -282,7 +275,7 @@ def test_a_label_before_a_label_is_not_looked_behind() -> None:
 # --- refusals with a reason ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "reason"),
     [
         ("no, use pytest", "use pytest"),
@@ -301,7 +294,7 @@ def test_a_refusal_may_carry_its_reason(text: str, reason: str) -> None:
     assert (answer.options, answer.text) == ((DENY,), reason)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "yes, but only once",
@@ -335,7 +328,7 @@ def test_options_count_more_than_free_text() -> None:
     assert chosen(PLAN, "Allow") == chosen(PLAN, "yes") == ["allow"]
 
 
-@pytest.mark.parametrize("parts", [[""], ["  \n"], [RawPart("aGk=")], [data(more=1)]])
+@each("parts", [[""], ["  \n"], [RawPart("aGk=")], [data(more=1)]])
 def test_nothing_is_no_answer(parts: list[Part | str]) -> None:
     for question in (WORDS, PERMISSION, CHOICE, SEVERAL, PLAN):
         assert chosen(question, *parts) is None
@@ -347,7 +340,7 @@ def test_text_in_several_parts_is_one_text() -> None:
     assert answer.text == "a\n\nb"
 
 
-@pytest.mark.parametrize("text", ["perhaps", "1", "allowed", "yesno", "deny allow", "☃"])
+@each("text", ["perhaps", "1", "allowed", "yesno", "deny allow", "☃"])
 def test_nonsense_is_not_understood(text: str) -> None:
     assert chosen(PERMISSION, text) is None
 
@@ -371,7 +364,7 @@ def test_a_word_is_told_from_a_sentence() -> None:
 WORD, FACTS = TextPart("Yes!"), DataPart({"questionId": "q"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("parts", "asked", "milliseconds", "hasty"),
     [
         ((WORD,), 2, 0, True),

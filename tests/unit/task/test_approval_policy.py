@@ -6,10 +6,9 @@ import os
 import tomllib
 from typing import Any
 
-import pytest
-
 from bridge.task.approval_policy import Decision, Rule, decide
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.support.counting import counted
 
 CWD = "/work/it"
@@ -46,7 +45,7 @@ def test_the_strictest_rule_counts_in_whatever_order() -> None:
         assert decided(bash("git x"), *order) == "deny"
 
 
-@pytest.mark.parametrize(
+@each(
     "command",
     [
         "git status; rm -rf /",
@@ -67,14 +66,12 @@ def test_only_a_single_plain_command_is_allowed(command: Any) -> None:
     assert decided(bash(command), ALLOW_GIT) == "ask"
 
 
-@pytest.mark.parametrize(
-    "command", ["git status", "git  log\t-1", ["git", "log"], ["/bin/bash", "-lc", "git log"]]
-)
+@each("command", ["git status", "git  log\t-1", ["git", "log"], ["/bin/bash", "-lc", "git log"]])
 def test_a_plain_command_is_allowed_however_it_is_given(command: Any) -> None:
     assert decided(bash(command), ALLOW_GIT) == "allow"
 
 
-@pytest.mark.parametrize(
+@each(
     "command",
     [
         "rm -rf x",
@@ -280,17 +277,17 @@ ANOTHER_PROGRAM = [
 ]
 
 
-@pytest.mark.parametrize("command", HOSTILE, ids=repr)
+@each("command", HOSTILE, ids=repr)
 def test_a_harmless_rule_allows_no_hostile_command(command: Any) -> None:
     assert decided(bash(command), *HARMLESS, *WIDE) == "ask"
 
 
-@pytest.mark.parametrize("command", ANOTHER_PROGRAM, ids=repr)
+@each("command", ANOTHER_PROGRAM, ids=repr)
 def test_a_harmless_rule_allows_no_other_program(command: Any) -> None:
     assert decided(bash(command), *HARMLESS) == "ask"
 
 
-@pytest.mark.parametrize("command", [*HOSTILE, *ANOTHER_PROGRAM], ids=repr)
+@each("command", [*HOSTILE, *ANOTHER_PROGRAM], ids=repr)
 def test_the_example_of_the_documents_allows_no_hostile_command(command: Any) -> None:
     assert decided(bash(command), *documented()) in ("ask", "deny")
 
@@ -308,7 +305,7 @@ def test_the_example_of_the_documents_works() -> None:
     assert decided({**edit("src/a.py"), "kind": "edit"}, *documented()) == "allow"
 
 
-@pytest.mark.parametrize(
+@each(
     "more",
     [
         {"env": {"PATH": "./evil"}},
@@ -330,7 +327,7 @@ def test_a_member_beside_the_command_may_change_it(more: dict[str, Any]) -> None
     assert decided(subject, *HARMLESS) == "ask"
 
 
-@pytest.mark.parametrize(
+@each(
     "more",
     [
         {"description": "Show the state of ../x"},
@@ -347,7 +344,7 @@ def test_a_remark_beside_the_command_does_not(more: dict[str, Any]) -> None:
     assert decided(subject, *HARMLESS) == "allow"
 
 
-@pytest.mark.parametrize(
+@each(
     "more",
     [
         {"target": "/etc/passwd"},
@@ -374,7 +371,7 @@ def test_an_allow_by_path_asks_about_what_looks_like_one(more: dict[str, Any]) -
     assert decided(subject, Rule("allow", path="src/*")) == "allow"
 
 
-@pytest.mark.parametrize("path", ["~/.bashrc", "$HOME/x", "file:///etc/passwd", "a\x00", "a\nb"])
+@each("path", ["~/.bashrc", "$HOME/x", "file:///etc/passwd", "a\x00", "a\nb"])
 def test_a_path_that_a_tool_may_expand_is_not_allowed(path: str) -> None:
     assert decided(edit(path), Rule("allow", path="*")) == "ask"
     assert decide([Rule("allow", path="*")], edit(path), "/", os.path.realpath) == "ask"
@@ -385,7 +382,7 @@ def test_a_path_is_denied_whatever_its_member_is_called() -> None:
     assert decided(subject, Rule("deny", path="*/.env"), Rule("allow")) == "deny"
 
 
-@pytest.mark.parametrize(
+@each(
     "command",
     [
         "env X=y rm x",
@@ -432,7 +429,7 @@ def test_a_denied_command_is_found_behind_others(command: Any) -> None:
     assert decided(bash(command), Rule("ask", command="rm *"), Rule("allow")) == "ask"
 
 
-@pytest.mark.parametrize(
+@each(
     "command",
     [
         "sudo " * 2000,

@@ -60,6 +60,7 @@ from bridge.task.state import (
 )
 from bridge.task.text import bounded
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.support.diagram import edges, mermaid
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -157,13 +158,13 @@ def test_all_endings_lead_out_of_every_open_state() -> None:
             assert set(TRANSITIONS[state][ending]) <= TERMINAL
 
 
-@pytest.mark.parametrize("state", [TaskState.SUBMITTED, TaskState.WORKING])
+@each("state", [TaskState.SUBMITTED, TaskState.WORKING])
 def test_every_event_but_an_answer_can_happen_to_a_working_task(state: TaskState) -> None:
     answers_a_question = {Answered, NotUnderstood}
     assert set(EVENTS) - set(TRANSITIONS[state]) == answers_a_question
 
 
-@pytest.mark.parametrize("state", [TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED])
+@each("state", [TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED])
 def test_every_event_can_happen_while_a_question_is_open(state: TaskState) -> None:
     assert set(EVENTS) - set(TRANSITIONS[state]) == {
         Queued,
@@ -193,7 +194,7 @@ def test_the_answer_is_one_artifact_that_grows() -> None:
     assert one.artifacts["assistant-response"].parts == [TextPart("ab"), TextPart("\n\nc")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after"), [("a", "\n\nb"), ("a\n", "b"), ("a\n\n", "b"), ("a ", "\n\nb"), ("", "b")]
 )
 def test_a_blank_line_parts_two_blocks_where_the_first_ends_in_no_newline(
@@ -236,7 +237,7 @@ def test_reading_an_artifact_does_not_change_it() -> None:
     assert artifact.parts == [TextPart("abc")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("length", "left"),
     [
         (1, ["ab", "\n\nc"]),
@@ -360,7 +361,7 @@ def test_a_tool_call_is_told_in_one_line_and_in_data() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("result", "text", "status"),
     [
         (ToolResult("c1", "hi\nthere", name="Bash"), "Tool Bash finished: hi there", "completed"),
@@ -388,7 +389,7 @@ def test_changed_files_come_with_the_result_of_the_tool() -> None:
     assert data(update)["changes"] == [{"path": "/w/a", "kind": "create", "diff": "+a\n"}]
 
 
-@pytest.mark.parametrize(
+@each(
     "event",
     [
         ToolCall("c", "n" * 500, {}),
@@ -584,7 +585,7 @@ def test_a_message_on_progress_is_history_when_the_next_status_takes_its_place()
     assert [message.text for message in history(one, None)] == ["go", "first\n"]
 
 
-@pytest.mark.parametrize("event", [ask(), ask(kind="auth"), Done("c"), Failed("d"), Canceled()])
+@each("event", [ask(), ask(kind="auth"), Done("c"), Failed("d"), Canceled()])
 def test_a_question_and_the_end_are_history_at_once(event: Event) -> None:
     one = task(event)
     assert one.history[-1] is one.status
@@ -613,7 +614,7 @@ def test_the_end_says_what_the_turn_cost_and_what_the_cli_tells_of_it() -> None:
     assert metadata(end) == {"usage": facts, "bridge": {"result": {"turns": 2}}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("events", "done", "last", "answered"),
     [
         ([Text("a"), Text("b", new_block=True)], Done(), "b", "a\n\nb"),
@@ -647,7 +648,7 @@ def test_a_turn_that_says_nothing_ends_without_a_message() -> None:
     assert not one.artifacts
 
 
-@pytest.mark.parametrize(
+@each(
     ("event", "state", "reason"),
     [
         (Failed("broke", "exit"), TaskState.FAILED, "exit"),
@@ -689,7 +690,7 @@ def test_a_direct_reply_completes_the_task_with_its_message() -> None:
     assert [message.task_id for message in history(one, None)] == ["t", "t"]
 
 
-@pytest.mark.parametrize("ending", [Done(), Failed("x"), Rejected("x"), Canceled()])
+@each("ending", [Done(), Failed("x"), Rejected("x"), Canceled()])
 def test_nothing_happens_after_the_end(ending: Event) -> None:
     one = task(ending)
     before = (one.state, one.status, list(one.history))
@@ -699,7 +700,7 @@ def test_nothing_happens_after_the_end(ending: Event) -> None:
     assert (one.state, one.status, list(one.history)) == before
 
 
-@pytest.mark.parametrize("event", [answer(), NotUnderstood(client("x"), "h")])
+@each("event", [answer(), NotUnderstood(client("x"), "h")])
 def test_what_was_not_asked_cannot_be_answered(event: Event) -> None:
     with pytest.raises(IllegalTransition):
         task(Text("a")).apply(event, NOW)
@@ -815,7 +816,7 @@ class Blocks:
         return joined
 
 
-@pytest.mark.parametrize("seed", range(300))
+@each("seed", range(300))
 def test_whatever_happens_the_updates_tell_all_of_it(seed: int) -> None:
     chance = random.Random(seed)
     one, reader, answer = task(show_thoughts=seed % 2 == 0), Reader(), Blocks()

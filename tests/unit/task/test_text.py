@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import orjson
-import pytest
 
 from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
 from bridge.task.text import (
@@ -22,9 +21,10 @@ from bridge.task.text import (
     one_line,
     readable,
 )
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         ("plain\n\ttext", "plain\n\ttext"),
@@ -51,7 +51,7 @@ def test_a_long_text_is_cut_and_says_so() -> None:
     assert readable("abcdef", 3) == "ab…"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         ("make\n\ttest", "make\n\ttest"),
@@ -70,7 +70,7 @@ def test_what_is_cut_for_somebody_who_decides_is_counted() -> None:
     assert exact("abcdef", 4) == "abcd… (2 more characters are not shown)"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line"),
     [
         ("a\n b\t c ", "a b c"),
@@ -88,14 +88,12 @@ def test_a_status_is_one_short_line(text: str, line: str) -> None:
 # --- data --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "value", [None, 5, "text", [1, {"a": None}], {}, "x" * 4000, ["y" * 10000]]
-)
+@each("value", [None, 5, "text", [1, {"a": None}], {}, "x" * 4000, ["y" * 10000]])
 def test_what_is_small_enough_is_left_alone(value: Any) -> None:
     assert capped(value) == (value, None)
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         "x" * 20_000,
@@ -125,7 +123,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("value", [nested(400), {1, 2}, {"a": object()}, "\ud83d" * 9000])
+@each("value", [nested(400), {1, 2}, {"a": object()}, "\ud83d" * 9000])
 def test_what_cannot_be_written_as_json_does_not_break_the_task(value: Any) -> None:
     shown, _ = capped(value)
     assert orjson.dumps(shown)
@@ -134,7 +132,7 @@ def test_what_cannot_be_written_as_json_does_not_break_the_task(value: Any) -> N
 # --- lines of JSON -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "value"),
     [
         (b'{"a": 1}', {"a": 1}),
@@ -151,7 +149,7 @@ def test_an_object_is_read_even_where_a_character_is_broken(line: bytes, value: 
     assert json_object(line) == value
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         b"",
@@ -193,7 +191,7 @@ LARGE = {"content": "x" * 100_000, "path": "/w/a"}
 MANY = tuple(FileChange(f"/w/{number}", "update", "+x\n" * 500) for number in range(100))
 
 
-@pytest.mark.parametrize(
+@each(
     ("event", "name"),
     [
         (ToolCall("c", "Write", LARGE), "input"),
@@ -224,8 +222,6 @@ def test_a_status_keeps_the_text_that_is_shown() -> None:
     assert (one_line(cut.text), cut.data) == (one_line(status.text), {"k": 1})
 
 
-@pytest.mark.parametrize(
-    "event", [ToolCall("c", "Read", {"path": "/w"}), ToolResult("c", "ok"), Status("s")]
-)
+@each("event", [ToolCall("c", "Read", {"path": "/w"}), ToolResult("c", "ok"), Status("s")])
 def test_small_events_are_left_as_they_are(event: Event) -> None:
     assert bounded(event) is event
