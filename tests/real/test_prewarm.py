@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.server.runtime.test_prewarm import warm_in
 from tests.support.children import launchers
 from tests.support.client import artifact_text, context_id, state
+from tests.support.prewarmed import warm_in
 from tests.support.real_claude_code import script
 from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli, Real, each, gone, serving
 

@@ -30,7 +30,7 @@ def each(
     given = list(ids) if ids is not None and not callable(ids) else None
     assert found, "no cases"
     assert given is None or len(given) == len(found)
-    labels = given or [_label(wanted, value, ids) for value in found]
+    labels: Sequence[str | None] = given or [_label(wanted, value, ids) for value in found]
     cases = [_case(wanted, value, label) for value, label in zip(found, labels, strict=True)]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.transports import sse
 from bridge.transports.json_body import decode_json
 from bridge.workspace.paths import Workspaces
-from tests.unit.adapters.test_recordings import RECORDINGS, Play, name_of, rows_of
+from tests.support.recordings import RECORDINGS, Play, name_of, rows_of
 
 Target = Callable[[bytes], None]
 RECORDED = {f"recorded-{name_of(path).replace('/', '-')}": path for path in RECORDINGS}
@@ -198,7 +198,7 @@ def paths(data: bytes) -> None:
 
 def answers(data: bytes) -> None:
     """An answer that was understood chooses among the options that there are."""
-    from tests.unit.task.test_answers import CHOICE, PERMISSION, PLAN, SEVERAL
+    from tests.support.questions import CHOICE, PERMISSION, PLAN, SEVERAL
 
     text = data.decode("utf-8", "replace")
     for question in (PERMISSION, CHOICE, SEVERAL, PLAN):

@@ -31,9 +31,9 @@ from bridge.session.turn import TurnLimits
 from bridge.task.events import AgentEvent, Failed, Started
 from bridge.task.message import Message, Role, TextPart
 from tests import CHECKOUT, NODE
-from tests.component.session.test_session import Echo
 from tests.support import acp_agent
 from tests.support.bridge_process import bridge
+from tests.support.echo import Echo
 from tests.support.forked_command import ForkedCommands, forked_commands
 from tests.support.liveness import listening
 from tests.support.model_server import ModelServer

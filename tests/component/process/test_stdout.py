@@ -25,9 +25,7 @@ from bridge.process.process_tree import leader
 from bridge.process.spawn import LAUNCHES
 from bridge.process.spool import Spool, exit_code
 from tests import CHECKOUT
-from tests.component.process.test_spool import Children, children, ended
-
-__all__ = ["children"]  # a fixture
+from tests.support.spools import Children, ended
 
 WITHIN = 20.0
 PIPE = 64 * 1024  # bytes that a pipe holds

@@ -35,7 +35,7 @@ from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Done, Event, Status, Text
 from bridge.task.state import Task, Update
 from tests import CHECKOUT
-from tests.component.store.test_tasks import begin, happen
+from tests.support.stored_tasks import begin, happen
 
 WITHIN = 10.0
 AGENT = "a"

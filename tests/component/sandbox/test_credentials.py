@@ -13,9 +13,9 @@ from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
 from bridge.server.agents.sandboxes import _hidden
 from tests import CHECKOUT
-from tests.component.sandbox.test_profile import serving_shell
 from tests.support import programs
 from tests.support.client import artifact_text, said, state
+from tests.support.sandboxed import serving_shell
 
 needs_landlock = pytest.mark.skipif(
     landlock_abi() < 3, reason="this kernel has no Landlock of ABI 3"

@@ -10,8 +10,8 @@ import pytest
 
 from bridge.adapter import ExitStatus, explain_exit
 from bridge.sandbox.denied import explain
-from tests.component.sandbox.test_profile import needs_landlock, shell
 from tests.support.client import state
+from tests.support.sandboxed import needs_landlock, shell
 from tests.support.unprivileged import unprivileged
 
 # Of shells and of the languages that CLIs are written in; PATH stands for the path.

@@ -15,8 +15,7 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,13 @@ from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 from tests import CHECKOUT
 from tests.support import programs
-from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.bridge_process import bridge
 from tests.support.client import Client, RpcError, artifact_text, context_id, said, state
 from tests.support.confined import CONFINED
 from tests.support.real_claude_code import answer, ask, reason, script
 from tests.support.real_clis import CLIS, Cli, serving
+from tests.support.sandboxed import SHELL, needs_landlock, needs_root, serving_shell, shell
 
-SHELL: dict[str, Any] = {
-    "AGENT_ADAPTER": "generic",
-    "AGENT_BINARY": "/bin/sh",
-    "AGENT_ARGS": "-c '{prompt}' sh",  # the prompt is a program, as nobody would have it
-}
-needs_landlock = pytest.mark.skipif(
-    landlock.abi() < 3, reason="this kernel has no Landlock of ABI 3"
-)
 # Speaks as tests/support/agent.py does, for a user who cannot read that, or our Python.
 SPEAKS = """#!/usr/bin/python3 -IS
 import json, os, sys
@@ -83,25 +75,6 @@ MANY = (
     say(type="done")
 """
 )
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-
-
-@asynccontextmanager
-async def shell(workspace: Path, **env: Any) -> AsyncIterator[Client]:
-    async with serving_shell(workspace, **{"BRIDGE_SANDBOX": "landlock", **env}) as (client, _):
-        yield client
-
-
-@asynccontextmanager
-async def serving_shell(workspace: Path, **env: Any) -> AsyncIterator[tuple[Client, BridgeProcess]]:
-    """The default, unless `env` says otherwise."""
-    settings = {**SHELL, "BRIDGE_SANDBOX": "auto", **env}
-    timeout = aiohttp.ClientTimeout(60)
-    async with (
-        bridge(workspace, **settings) as server,
-        aiohttp.ClientSession(timeout=timeout) as http,
-    ):
-        yield Client(http, server.url), server
 
 
 @needs_landlock

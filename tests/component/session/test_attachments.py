@@ -21,9 +21,9 @@ from bridge.errors import LaunchError
 from bridge.task.message import Message, RawPart, Role, UrlPart
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
-from tests.component.sandbox.test_profile import needs_root, serving_shell
 from tests.support.client import artifact_text, context_id, said, state
 from tests.support.confined import CONFINED, landlock
+from tests.support.sandboxed import needs_root, serving_shell
 
 SENT = b"what a client sent"
 ROUNDS = 300

@@ -6,19 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from bridge.a2a.requests import SendParams
-from bridge.adapter import AgentConfig
-from bridge.auth.principal import OPERATOR, Quota
-from bridge.auth.quotas import Quotas
+from bridge.auth.principal import OPERATOR
 from bridge.errors import (
     InvalidParams,
     TaskNotCancelable,
@@ -26,102 +21,22 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from bridge.process.process_tree import reap_orphans
-from bridge.runtime.agent import Agent, Policy
-from bridge.runtime.tasks import TaskManager
-from bridge.server import registry
-from bridge.session.factory import SessionFactory
-from bridge.session.pool import SessionPool, Use
-from bridge.session.turn import TurnLimits
-from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.memory import MemoryStore
-from bridge.store.protocol import ContextKey, Retention
-from bridge.task.message import Message, Role, TextPart
-from bridge.task.render import status_message, task_metadata
+from bridge.store.handle import TaskHandle
+from bridge.store.protocol import ContextKey
+from bridge.task.message import TextPart
+from bridge.task.render import task_metadata
 from bridge.task.state import StatusUpdate, TaskState
-from bridge.workspace.attachments import Attachments
-from bridge.workspace.paths import Workspaces
-from tests.support.agent import PROGRAM
 from tests.support.children import children
 from tests.support.liveness import Liveness, listening
+from tests.support.task_manager import WITHIN, Bridge, Make, ended, in_state, making, message
 
-WITHIN = 15.0
 TOOL = '{"type": "tool_call", "id": "1", "name": "Read", "input": {}}'
-
-
-class Bridge:
-    """A manager with few words for what tests do with it."""
-
-    def __init__(self, workspace: Path, binary: str = sys.executable, **settings: Any) -> None:
-        adapter = registry.load("jsonl")
-        config = AgentConfig(binary, ("-I", "-S", PROGRAM))
-        grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
-        limits = TurnLimits(turn=turn, term_grace=grace)
-        roots = settings.pop("roots", ())
-        workspaces = Workspaces(str(workspace), roots)
-        takes_urls = adapter.takes_urls
-        attachments = Attachments(workspaces, adapter.input_modes, takes_urls=takes_urls)
-        idle = settings.pop("idle", 600.0)
-        sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
-        agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
-        policy = Policy(retention=Retention(tasks=settings.pop("keep", 1000)))
-        tasks = self.tasks = TaskHandles("", MemoryStore())
-        quota = replace(Quota.none(), running=settings.pop("running", 0))
-        quotas = Quotas({OPERATOR.id: quota})
-        self.pool = SessionPool(settings.pop("sessions", 4), quotas)
-        assert not settings
-        self.manager = TaskManager(agent, adapter, workspaces, tasks, self.pool, policy=policy)
-
-    async def send(
-        self,
-        text: str,
-        context: str | None = None,
-        task: str | None = None,
-        metadata: Any = None,
-        request_metadata: Any = None,
-    ) -> TaskHandle:
-        parts = (TextPart(text),)
-        message = Message("m-1", Role.USER, parts, task, context, metadata=metadata)
-        params = SendParams(message, blocking=True, metadata=request_metadata)
-        record = (await self.manager.send(params)).handle
-        record.shown = True
-        return record
-
-    async def run(self, text: str, context: str | None = None, **more: Any) -> TaskHandle:
-        return await ended(await self.send(text, context, **more))
-
-    async def rested(self) -> None:
-        """Until no context works, or waits for a place."""
-        async with asyncio.timeout(WITHIN):
-            while Use.WORKING in self.pool._holders.values() or self.pool._queues:
-                await self.pool.changed()
-
-
-async def ended(record: TaskHandle) -> TaskHandle:
-    """`record`, as soon as its task has ended."""
-    async with asyncio.timeout(WITHIN):
-        while not record.log.closed:
-            await record.log.changed()
-    return record
-
-
-async def in_state(record: TaskHandle, state: TaskState) -> TaskHandle:
-    async with asyncio.timeout(WITHIN):
-        while record.task.state is not state:
-            assert not record.log.closed, record.task
-            await record.log.changed()
-    return record
 
 
 def answer(record: TaskHandle) -> str:
     artifact = record.task.artifacts.get("assistant-response")
     parts = artifact.parts if artifact else ()
     return "".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-def message(record: TaskHandle) -> str:
-    told = status_message(record.task, record.task.status)
-    return told.text if told else ""
 
 
 def statuses(record: TaskHandle) -> list[TaskState]:
@@ -137,24 +52,10 @@ def processes() -> list[psutil.Process]:
     return children()
 
 
-Make = Callable[..., Bridge]
-
-
 @pytest.fixture
 async def make(workspace: Path) -> AsyncIterator[Make]:
-    """Makes bridges; afterwards they are closed, and no process is left."""
-    reap_orphans()  # of servers that other tests ended by force
-    made: list[Bridge] = []
-
-    def make(**settings: Any) -> Bridge:
-        made.append(Bridge(workspace, **settings))
-        return made[-1]
-
-    yield make
-    for bridge in made:
-        async with asyncio.timeout(WITHIN):
-            await bridge.manager.close(drain=0)
-    assert processes() == []
+    async with making(workspace) as make:
+        yield make
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from bridge.task.events import Done, Question
 from bridge.task.message import Message, TextPart
 from bridge.task.state import TaskState
 from tests import CHECKOUT
-from tests.component.store.test_tasks import begin, happen, sqlite
+from tests.support.stored_tasks import begin, happen, sqlite
 
 WRITTEN = CHECKOUT / "tests" / "databases" / "a630f4a.sql"
 CREATED = 1_767_323_045_678_901  # 2026-01-02T03:04:05.678901Z, in microseconds since 1970

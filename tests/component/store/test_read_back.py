@@ -27,10 +27,10 @@ from bridge.task.artifact import Artifact
 from bridge.task.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.task.message import TextPart
 from bridge.task.state import ENDINGS, StatusUpdate, Task, Update
-from tests.component.store.test_tasks import begin, everything, happen, journal, store
 from tests.support.client import RpcError, artifact_text, streamed_text, task_id
+from tests.support.samples import some_event
 from tests.support.served import serving
-from tests.unit.task.test_state import some_event
+from tests.support.stored_tasks import begin, everything, happen, journal, store
 
 WITHIN = 30.0
 NEVER = 3600.0

@@ -6,10 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +18,8 @@ from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.errors import DataLoss
 from bridge.runtime.lease import StoredSession
-from bridge.runtime.recorder import Recorder
 from bridge.store.database import open_database
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.journal import Journal
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import (
     ContextKey,
@@ -36,74 +31,27 @@ from bridge.store.protocol import (
     OpenSession,
     OutputRead,
     SessionOpened,
-    TaskQuery,
     TaskRemoved,
 )
 from bridge.store.serialization import dump, load
-from bridge.store.sqlite import MIGRATIONS, SqliteStore
-from bridge.task.events import Answer, Done, Event, Failed, Question, Text
+from bridge.store.sqlite import MIGRATIONS
+from bridge.task.events import Answer, Done, Failed, Question, Text
 from bridge.task.message import Message, Role, TextPart
-from bridge.task.state import Task
-from bridge.telemetry.audit import NO_AUDIT
-from tests.unit.task.test_state import some_event
-
-WITHIN = 15.0
-NOW = datetime.now(UTC)
-
-
-@asynccontextmanager
-async def journal(path: Path) -> AsyncIterator[Journal]:
-    """For statements that no store makes."""
-    opened = Journal(path / "state" / "tasks.db", MIGRATIONS)
-    await opened.open()
-    try:
-        yield opened
-    finally:
-        async with asyncio.timeout(WITHIN):
-            await opened.close()
-
-
-@asynccontextmanager
-async def sqlite(path: Path) -> AsyncIterator[SqliteStore]:
-    opened = SqliteStore(path / "state" / "tasks.db")
-    await opened.open()
-    try:
-        yield opened
-    finally:
-        async with asyncio.timeout(WITHIN):
-            await opened.close()
-
-
-@asynccontextmanager
-async def store(path: Path, agent: str = "a") -> AsyncIterator[TaskHandles]:
-    """The tasks of an agent, with a store on disk."""
-    async with sqlite(path) as opened:
-        yield TaskHandles(agent, opened)
+from tests.support.samples import some_event
+from tests.support.stored_tasks import (
+    WITHIN,
+    begin,
+    everything,
+    happen,
+    journal,
+    recorder,
+    sqlite,
+    store,
+)
 
 
 def message(text: str = "go", name: str = "m") -> Message:
     return Message(name, Role.USER, (TextPart(text),))
-
-
-def recorder(of: TaskHandles, lost: Callable[[TaskHandle], None] = lambda record: None) -> Recorder:
-    def nothing(*told: object) -> None: ...
-
-    return Recorder(of, NO_AUDIT, on_status=nothing, on_end=nothing, on_lost=lost)
-
-
-def begin(to: TaskHandles, name: str, context: str = "c", created: datetime = NOW) -> TaskHandle:
-    task = Task(name, context, created)
-    prompt = Message("m", Role.USER, (TextPart(name),), name, context)
-    task.history.append(prompt)
-    record = TaskHandle(task)
-    recorder(to).begin(record, prompt)
-    return record
-
-
-def happen(
-    to: TaskHandles, record: TaskHandle, *events: Event, read: OutputRead | None = None
-) -> None:
-    recorder(to).record(record, events, read=read)
 
 
 async def seen(record: TaskHandle) -> list[object]:
@@ -111,14 +59,6 @@ async def seen(record: TaskHandle) -> list[object]:
     task = [orjson.dumps(codec.encode_task(whole, None)) for codec in CODECS]
     log = record.log
     return [*task, log.last, log.visible, log.closed, record.begun, record.batches, record.size]
-
-
-async def everything(of: TaskHandles) -> list[TaskHandle]:
-    """All tasks of the agent, by their ids."""
-    await of.restore()
-    page = await of.store.list(TaskQuery(agents=(of.agent,)))
-    found = [await of.find(head.task_id) for head in page.heads]
-    return sorted(filter(None, found), key=lambda one: one.task.id)
 
 
 async def ids(path: Path, agent: str = "a") -> list[str]:

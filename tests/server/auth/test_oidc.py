@@ -29,10 +29,10 @@ from bridge.auth.oidc import LEEWAY, MAX_BYTES, Issuer, OidcConfig, principal_id
 from bridge.auth.principal import Principal
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.server.settings.load import load
-from tests.server.auth.test_ownership import As as Somebody
 from tests.support.bridge_process import bridge
 from tests.support.client import Json, RpcError, artifact_text, task_id
 from tests.support.counting import counted
+from tests.support.principals import As as Somebody
 from tests.support.served import Server, serving
 
 AUDIENCE = "bridge"

@@ -4,58 +4,24 @@ and version. The table is made, not written: a new operation fails here until it
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientResponse
 
 from bridge.a2a.codec import Operation
 from bridge.auth.principal import Token, digest
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, RpcError, artifact_text, context_id, state, task_id
+from tests.support.principals import As, headers, server
 from tests.support.served import Server, serving
 
-TOKENS = {name: f"token-of-{name}-{'x' * 20}" for name in ("owner", "other", "boss", "reader")}
-SCOPES: dict[str, tuple[str, ...]] = {
-    "owner": ("run", "read", "cancel", "approve"),
-    "other": ("run", "read", "cancel", "approve"),
-    "boss": ("admin",),
-    "reader": ("read",),
-}
 WHO = ("owner", "other", "boss", "anonymous")
 CONDITIONS = {"live": "ask q Who?\nwait", "waiting": "ask q Who?", "finished": "text done"}
 BINDINGS = ("0.3", "1.0", "rest")
 ABSENT = "00000000-0000-4000-8000-000000000000"
-
-
-@asynccontextmanager
-async def server(folder: Path, **settings: Any) -> AsyncIterator[Server]:
-    tokens = {
-        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name])  # type: ignore[arg-type]
-        for name in TOKENS
-    }
-    async with serving(folder, tokens=tokens, **settings) as one:
-        yield one
-
-
-def headers(who: str) -> dict[str, str]:
-    return {} if who == "anonymous" else {"Authorization": f"Bearer {TOKENS[who]}"}
-
-
-class As(Client):
-    """A client with somebody's credentials."""
-
-    def __init__(self, server: Server, who: str, version: str = "1.0") -> None:
-        super().__init__(server.http, server.url, version)
-        self.who = who
-
-    async def post(self, body: Any, **more: str) -> ClientResponse:
-        return await super().post(body, **headers(self.who), **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.task.events import Done, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
-from tests.component.store.test_tasks import recorder
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, RpcError, artifact_text, state
 from tests.support.liveness import Liveness, listening
 from tests.support.served import serving
+from tests.support.stored_tasks import recorder
 
 WITHIN = 15.0
 NAMES = ("alice", "bob")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -14,15 +15,21 @@ import pytest
 from bridge.session import pool as pool_module
 from bridge.task.events import Queued
 from bridge.task.state import StatusUpdate, TaskState
-from tests.component.session.test_contexts import Bridge, Make, in_state, make, message  # noqa: F401 - a fixture
-from tests.server.protocol.test_monitor import changes
-from tests.server.protocol.test_monitor import serving as serving_process
 from tests.support.client import Client, Json, RpcError, artifact_text, facts, said, state, task_id
 from tests.support.liveness import Liveness
+from tests.support.monitored import changes
+from tests.support.monitored import serving as serving_process
 from tests.support.restart import Place, kill
 from tests.support.served import Server, serving
+from tests.support.task_manager import Bridge, Make, in_state, making
 
 WITHIN = 15.0
+
+
+@pytest.fixture
+async def make(workspace: Path) -> AsyncIterator[Make]:
+    async with making(workspace) as make:
+        yield make
 
 
 async def sessions(server: Server) -> Json:
@@ -115,7 +122,7 @@ async def test_an_answered_question_goes_on_at_once_beyond_the_limit(
         assert state(await settled(client, waiting)) == "completed"
 
 
-async def test_a_waiting_session_counts_against_no_quota_of_its_principal(make: Make) -> None:  # noqa: F811
+async def test_a_waiting_session_counts_against_no_quota_of_its_principal(make: Make) -> None:
     bridge: Bridge = make(sessions=2, running=1)
     asking = await bridge.send("permit q May I?")
     await in_state(asking, TaskState.INPUT_REQUIRED)
@@ -219,7 +226,7 @@ async def test_the_monitor_shows_why_a_task_waits(
 
 
 async def test_positions_are_told_when_they_change_and_not_more_often(
-    make: Make,  # noqa: F811
+    make: Make,
     live: Liveness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,68 +10,12 @@ import pytest
 from bridge.errors import ConfigurationError
 from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import load
-from tests.server.protocol.test_rest import Rest
 from tests.support.agent import PROGRAM
-from tests.support.client import Client, Json, RpcError, artifact_text, facts, said, state
+from tests.support.agents import CARD, TWO, Write, agents, get, of
+from tests.support.client import RpcError, artifact_text, facts, said, state
 from tests.support.liveness import listening
-from tests.support.served import Server, serving, serving_loaded
-
-CARD = "/.well-known/agent-card.json"
-Write = Callable[[str], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a CONFIG_FILE whose agents are tests/support/agent.py, unless they say otherwise."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-
-    def written(text: str) -> Path:
-        path = tmp_path / "config.toml"
-        path.write_text(
-            f"""
-            AGENT_ADAPTER = "jsonl"
-            AGENT_BINARY = "{sys.executable}"
-            AGENT_ARGS = ["-I", "-S", "{PROGRAM}"]
-            AGENT_REPO_PATH = "{tmp_path}/one"
-            BRIDGE_STOP_GRACE_MS = 1000
-            {text.replace("FOLDER", str(tmp_path))}
-            """
-        )
-        return path
-
-    return written
-
-
-TWO = """
-[agents.first]
-description = "The first"
-
-[agents.Second-2_x]
-name = "Number two"
-workspace = "FOLDER/two"
-skills = [{id = "s", name = "S", description = "Does it", tags = ["t"]}]
-"""
-
-
-@asynccontextmanager
-async def agents(path: Path) -> AsyncIterator[Server]:
-    async with serving_loaded(load({"config_file": str(path)})) as server:
-        yield server
-
-
-def of(server: Server, agent: str, version: str = "1.0") -> Client:
-    """A client of one agent."""
-    return Client(server.http, f"{server.url}/agents/{agent}", version)
-
-
-async def get(server: Server, path: str) -> Json:
-    async with server.http.get(server.url + path) as response:
-        assert response.status == 200, path
-        found: Json = await response.json()
-        return found
-
+from tests.support.rest import Rest
+from tests.support.served import serving
 
 # --- addresses ---------------------------------------------------------------------------------
 

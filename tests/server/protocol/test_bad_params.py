@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from bridge.a2a import CODECS, Operation, requests, v0_3, v1_0
-from tests.server.protocol.test_equivalence import ROUTES, RestDoor, failed
-from tests.server.protocol.test_rest import A2A, HOOK, PLAIN, TABLE, Rest, check_unrouted
 from tests.support.children import children
 from tests.support.client import Json, state, states
+from tests.support.doors import ROUTES, RestDoor, failed
+from tests.support.rest import A2A, HOOK, PLAIN, TABLE, Rest, check_unrouted
 from tests.support.served import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import ClientResponse
 
 from bridge.server.settings.load import load
-from tests.server.protocol.test_rest import Rest
 from tests.support.client import Client, Json, RpcError
+from tests.support.rest import Rest
 from tests.support.served import Server, serving, serving_loaded
 
 TOKEN = "a-token-of-some-length"

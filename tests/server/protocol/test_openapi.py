@@ -31,10 +31,10 @@ from bridge.transports.rest import ROUTES
 from scripts import openapi as generator
 from scripts.openapi import CONTRACTS
 from scripts.openapi_answers import COMPONENTS
-from tests.server.protocol.test_rest import A2A, HOOK, PLAIN, Answer, Rest, message
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.client import Json, state
+from tests.support.rest import A2A, HOOK, PLAIN, Answer, Rest, message
 from tests.support.served import Server, serving
 
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from bridge.adapter import AgentConfig, SessionOptions, SessionStart
 from bridge.errors import InvalidParams
 from bridge.runtime.extension import read_options
 from bridge.server import registry
-from tests.server.protocol.test_rest import Rest, message
 from tests.support.client import Client, Json, RpcError, artifact_text, state, states, task_id
 from tests.support.liveness import Liveness, listening
+from tests.support.rest import Rest, message
 from tests.support.served import Server, serving
 
 ClaudeCode = registry.load("claude-code")

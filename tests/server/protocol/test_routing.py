@@ -10,11 +10,9 @@ import pytest
 from bridge.errors import ConfigurationError
 from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import load
-from tests.server.protocol.test_agents import CARD, TWO, Write, agents, get, of, write
+from tests.support.agents import CARD, TWO, Write, agents, get, of
 from tests.support.client import Client, Json, RpcError, artifact_text, context_id, states, task_id
 from tests.support.served import Server
-
-__all__ = ["write"]  # a fixture
 
 PROFILES = """
 [profiles.complex]

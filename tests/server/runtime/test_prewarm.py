@@ -26,10 +26,10 @@ from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, context_id, said, state, task_id
 from tests.support.liveness import listening
+from tests.support.prewarmed import WITHIN, warm_in
 from tests.support.restart import Place, heard, kill
 from tests.support.served import Server, serving
 
-WITHIN = 15.0
 # Tells of its start in the file START, and of what it does with it otherwise in its first argument.
 BEGINS = """
 import os, sys
@@ -385,16 +385,6 @@ async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[P
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     assert left == []
-
-
-async def warm_in(client: Client, number: int) -> None:
-    async with asyncio.timeout(WITHIN):
-        while True:
-            async with client.session.get(f"{client.url}/health") as response:
-                (agent,) = (await response.json())["agents"].values()
-            if agent["warm"] == number:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def test_a_server_that_is_told_to_stop_leaves_none(place: Place) -> None:

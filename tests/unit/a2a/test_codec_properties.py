@@ -44,6 +44,7 @@ from bridge.task.render import status_message
 from bridge.task.state import StatusUpdate, Task, TaskState
 from tests.support import wire as shapes
 from tests.support.cases import each
+from tests.support.strategies import JSON, MAYBE_TEXT, METADATA, TEXT
 from tests.support.wire import WIRES, UpdateSeen, Wire
 
 settings.register_profile(
@@ -63,21 +64,8 @@ each_version = each("wire", WIRES, ids=lambda wire: str(wire.version))
 
 # --- any JSON, and the small things that models are made of --------------------------------------
 
-TEXT = st.text(max_size=12)
 NAME = st.text(min_size=1, max_size=12)  # of what must have one
 MAYBE_NAME = st.none() | NAME  # an empty one means none
-MAYBE_TEXT = st.none() | TEXT
-INTEGERS = st.integers(-(2**63), 2**64 - 1)  # those of orjson
-SCALARS = (
-    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False) | TEXT
-)
-JSON = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=5,
-)
-OBJECT = st.dictionaries(TEXT, JSON, max_size=2)
-METADATA = st.none() | OBJECT
 LENGTH = st.none() | st.integers(0, 2**31)
 BASE64 = st.binary(max_size=12).map(lambda content: base64.b64encode(content).decode())
 

@@ -7,7 +7,6 @@ import json
 import os
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,15 @@ from bridge.task.events import ENDINGS, AgentEvent, Answer, Option, Question
 from bridge.task.message import Message, Role, TextPart
 from tests import CHECKOUT
 from tests.support.cases import each
-from tests.unit.adapters.test_adapters import shape
+from tests.support.transcripts import Json, described, rows_of, shape
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "acp"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
 WRITE = "WRITE_GOLDENS"  # set it to 1 to write the expected events anew
-Json = dict[str, Any]
 
 
 def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
-
-
-def rows_of(path: Path) -> list[Json]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 class Play:
@@ -137,22 +131,6 @@ class Play:
                 self._sent[line["method"]].append(line["id"])
             else:
                 yield {"out": line}
-
-
-def described(event: AgentEvent) -> Json:
-    """The event's class and what differs from its defaults."""
-    return {"event": type(event).__name__, **plain(event)}
-
-
-def plain(value: Any) -> Any:
-    if is_dataclass(value):
-        members = ((one, getattr(value, one.name)) for one in fields(value))
-        return {
-            one.name: plain(member)
-            for one, member in members
-            if one.default is MISSING or member != one.default
-        }
-    return [plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 # --- the recordings ------------------------------------------------------------------------------

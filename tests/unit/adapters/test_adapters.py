@@ -29,6 +29,7 @@ from bridge.server import registry
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
 from tests import CHECKOUT
 from tests.support.cases import each
+from tests.support.transcripts import shape
 
 TESTS = CHECKOUT / "tests"
 BUILT_IN = [path.stem.replace("_", "-") for path in TESTS.parent.glob("adapters/[a-z]*.py")]
@@ -258,17 +259,6 @@ def recorded_shapes(folder: Path) -> list[Any]:
                 line = {name: v for name, v in row["data"].items() if name not in LISTS}
                 found.setdefault(repr(shape(line, 3)), line)
     return list(found.values())
-
-
-def shape(value: Any, depth: int) -> Any:
-    if isinstance(value, dict) and depth:
-        return {
-            name: one if name in ("type", "subtype") else shape(one, depth - 1)
-            for name, one in sorted(value.items())
-        }
-    if isinstance(value, list):
-        return sorted({repr(shape(one, depth)) for one in value})
-    return type(value).__name__
 
 
 RECORDED = [

@@ -19,8 +19,7 @@ from bridge.task.events import ENDINGS, AgentEvent, Answer, Question
 from bridge.task.message import Message, Role, TextPart
 from tests import CHECKOUT
 from tests.support.cases import each
-from tests.unit.adapters.test_acp_transcripts import described, rows_of
-from tests.unit.adapters.test_adapters import shape
+from tests.support.transcripts import described, rows_of, shape
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "codex"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))

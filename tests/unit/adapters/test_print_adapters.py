@@ -33,8 +33,7 @@ from bridge.task.events import (
 from bridge.task.message import Message, Role, TextPart, UrlPart
 from tests import CHECKOUT
 from tests.support.cases import each
-from tests.unit.adapters.test_acp_transcripts import described
-from tests.unit.adapters.test_adapters import shape
+from tests.support.transcripts import described, shape
 
 NAMES = ("cursor", "gemini-print", "copilot-print", "opencode-run", "codex-exec")
 FOLDER = CHECKOUT / "tests" / "transcripts"

@@ -14,72 +14,20 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.adapter import Adapter, AgentConfig, ExitStatus, Lines, Prompt, SessionStart
+from bridge.adapter import ExitStatus
 from bridge.adapter.testing import check
-from bridge.server import registry
-from bridge.store.serialization import dump_events, load, load_events
-from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, Status
+from bridge.store.serialization import dump_events, load_events
+from bridge.task.events import ENDINGS, Status
 from bridge.task.text import json_object
 from tests.support.cases import each
 from tests.support.real_clis import CLIS
-from tests.support.record_clis import FOLDER, SESSIONS
-
-Json = dict[str, Any]
-RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
-
-
-def name_of(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
-
-
-def rows_of(path: Path) -> list[Json]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+from tests.support.record_clis import SESSIONS
+from tests.support.recordings import RECORDINGS, Json, Play, name_of, rows_of
 
 
 def recorded(row: Json) -> Any:
     """The events of a row; those of an earlier version get the defaults of new members."""
     return json.loads(dump_events(load_events(orjson.dumps(row.get("events", [])))))
-
-
-def adapter_of(begin: Json) -> Adapter:
-    config = {**begin["config"], "lines": Lines(**begin["config"]["lines"])}
-    config |= {name: tuple(config[name]) for name in ("args", "runner")}
-    start = load(SessionStart, orjson.dumps(begin["start"]))
-    return registry.load(begin["adapter"])(AgentConfig(**config), start)
-
-
-class Play:
-    """An adapter, told what was recorded."""
-
-    def __init__(self) -> None:
-        self.adapter: Adapter | None = None
-        self.asked: dict[str, Question] = {}
-
-    def row(self, row: Json) -> list[AgentEvent]:
-        """What the adapter says to it."""
-        if "begin" in row:
-            self.adapter = adapter_of(row["begin"])
-            return []
-        assert self.adapter
-        match row:
-            case {"prompt": prompt}:
-                self.adapter.prompt(load(Prompt, orjson.dumps(prompt)))
-            case {"steer": prompt}:
-                self.adapter.steer(load(Prompt, orjson.dumps(prompt)))
-            case {"answer": said}:
-                question = load(Question, orjson.dumps(said["question"]))
-                self.adapter.answer(question, load(Answer, orjson.dumps(said["answer"])))
-            case {"interrupt": _}:
-                self.adapter.interrupt()
-            case {"line": line}:
-                return list(self.adapter.receive_line(line.encode(errors="surrogateescape")))
-            case {"exit": status}:
-                return list(self.adapter.receive_exit(ExitStatus(**status)))
-        return []
-
-    def sent(self) -> str:
-        assert self.adapter
-        return self.adapter.data_to_send().decode()
 
 
 # --- as it was recorded ---------------------------------------------------------------------------

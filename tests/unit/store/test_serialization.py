@@ -54,8 +54,8 @@ from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 from bridge.task.state import Task, Update
 from tests import CHECKOUT
 from tests.support.cases import each
-from tests.unit.a2a.test_codec_properties import JSON, MAYBE_TEXT, METADATA, TEXT
-from tests.unit.task.test_state import SAMPLES, some_event
+from tests.support.samples import SAMPLES, some_event
+from tests.support.strategies import JSON, MAYBE_TEXT, METADATA, TEXT
 
 BASE64 = st.binary(max_size=12).map(lambda content: b64encode(content).decode())
 ABOUT = (MAYBE_TEXT, MAYBE_TEXT, METADATA)  # what every kind of part may have

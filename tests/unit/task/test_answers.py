@@ -9,17 +9,10 @@ from bridge.task.answers import hint, is_hasty, is_word, read_answer
 from bridge.task.events import Option, OptionKind, Question, QuestionKind
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart
 from tests.support.cases import each
+from tests.support.questions import ALLOW, BLUE, CHOICE, DARK, DENY, PERMISSION, PLAN, RED, SEVERAL
 
-ALLOW = Option("allow", "Allow", "allow_once")
-ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
-DENY = Option("deny", "Deny", "reject_once")
 NEVER = Option("deny_always", "Never again", "reject_always")
-RED, BLUE, DARK = Option("r", "Red"), Option("b", "Blue"), Option("d", "Dark blue.")
 
-PERMISSION = Question("q", "permission", "May I?", (ALLOW, ALWAYS, DENY))
-CHOICE = Question("q", "choice", "Which?", (RED, BLUE, DARK))
-SEVERAL = Question("q", "choice", "Which?", (RED, BLUE, DARK), multiple=True)
-PLAN = Question("q", "plan", "Good?", (ALLOW, DENY), free_text=True)
 WORDS = Question("q", "text", "Your name?", free_text=True)
 
 

@@ -17,7 +17,6 @@ from bridge.task.artifact import LAST_WORDS, ArtifactUpdate
 from bridge.task.events import (
     ENDINGS,
     AgentEvent,
-    Answer,
     Answered,
     ArtifactChunk,
     Canceled,
@@ -30,7 +29,6 @@ from bridge.task.events import (
     Option,
     Plan,
     PlanEntry,
-    Prompted,
     Question,
     QuestionWithdrawn,
     Queued,
@@ -62,12 +60,12 @@ from bridge.task.text import bounded
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.diagram import edges, mermaid
+from tests.support.samples import SAMPLES, YES, answer, ask, client, some_event
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 DESIGN = CHECKOUT / "docs" / "design.md"
 EVENTS: tuple[type, ...] = typing.get_args(Event)
 TERMINAL = {TaskState.COMPLETED, TaskState.CANCELED, TaskState.FAILED, TaskState.REJECTED}
-YES = Option("yes", "Yes", "allow_once")
 
 
 def task(*events: Event, show_thoughts: bool = False) -> Task:
@@ -79,18 +77,6 @@ def task(*events: Event, show_thoughts: bool = False) -> Task:
 
 def apply(to: Task, *events: Event) -> list[Update]:
     return [update for event in events for update in to.apply(bounded(event), NOW)]
-
-
-def ask(name: str = "q", kind: typing.Literal["permission", "auth"] = "permission") -> Question:
-    return Question(name, kind, f"{name}?", (YES,))
-
-
-def client(text: str, name: str = "a") -> Message:
-    return Message(name, Role.USER, (TextPart(text),))
-
-
-def answer(name: str = "q", text: str = "yes") -> Answered:
-    return Answered(Answer(name, text, (YES,), client(text, f"answer-{name}")))
 
 
 def statuses(updates: Iterable[Update]) -> list[StatusUpdate]:
@@ -708,54 +694,9 @@ def test_what_was_not_asked_cannot_be_answered(event: Event) -> None:
 
 # --- any order of events -------------------------------------------------------------------------
 
-SAMPLES: dict[type, Event] = {
-    type(event): event
-    for event in (
-        Started("s", "m"),
-        Text("text "),
-        Retracted(3),
-        Thought("thought"),
-        Status("status", {"type": "x"}),
-        ToolCall("c", "Bash", {"command": "x"}),
-        ToolResult("c", "out", name="Bash"),
-        Plan((PlanEntry("p", "pending"),)),
-        ArtifactChunk("x", (TextPart("x"),), append=True, last_chunk=False),
-        ask("q1"),
-        QuestionWithdrawn("q1"),
-        Usage(1, 2, 3),
-        Done("done", "summary"),
-        Failed("failed"),
-        Rejected("rejected"),
-        Reply((TextPart("reply"),)),
-        answer("q1"),
-        NotUnderstood(client("?"), "hint"),
-        Queued(3, 2),
-        Prompted(),
-        Steered(client("this, too")),
-        Canceled(),
-        TimedOut("late"),
-        Interrupted("bye"),
-    )
-}
-
 
 def test_there_is_a_sample_of_every_event() -> None:
     assert set(SAMPLES) == set(EVENTS)
-
-
-def some_event(chance: random.Random, of: Task, number: int) -> Event:
-    kind = chance.choice(sorted(TRANSITIONS[of.state], key=lambda one: one.__name__))
-    if kind in ENDINGS and chance.random() < 0.8:
-        kind = Text
-    if kind is Question:
-        return ask(f"q{number}", chance.choice(["permission", "auth"]))
-    if kind is Answered:
-        return answer(of.questions[0].id)
-    if kind is QuestionWithdrawn and of.questions:
-        return QuestionWithdrawn(chance.choice(of.questions).id)
-    if kind is Text:
-        return Text(f"{number} ", chance.random() < 0.3, chance.choice([None, None, "sub"]))
-    return SAMPLES[kind]
 
 
 class Reader:

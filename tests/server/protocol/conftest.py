@@ -1,0 +1,35 @@
+"""Fixtures of the tests of the protocol."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent import PROGRAM
+from tests.support.agents import Write
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a CONFIG_FILE whose agents are tests/support/agent.py, unless they say otherwise."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    def written(text: str) -> Path:
+        path = tmp_path / "config.toml"
+        path.write_text(
+            f"""
+            AGENT_ADAPTER = "jsonl"
+            AGENT_BINARY = "{sys.executable}"
+            AGENT_ARGS = ["-I", "-S", "{PROGRAM}"]
+            AGENT_REPO_PATH = "{tmp_path}/one"
+            BRIDGE_STOP_GRACE_MS = 1000
+            {text.replace("FOLDER", str(tmp_path))}
+            """
+        )
+        return path
+
+    return written

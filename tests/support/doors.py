@@ -1,0 +1,80 @@
+"""One interface to both bindings."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tests.support.client import Json
+from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
+from tests.support.served import Server
+
+# By method: verb and path of the other binding. What the path does not name goes into the query
+# of a GET or DELETE, and into the body of a POST.
+ROUTES = {
+    "SendMessage": ("POST", "/message:send"),
+    "SendStreamingMessage": ("POST", "/message:stream"),
+    "GetTask": ("GET", "/tasks/{id}"),
+    "ListTasks": ("GET", "/tasks"),
+    "CancelTask": ("POST", "/tasks/{id}:cancel"),
+    "SubscribeToTask": ("GET", "/tasks/{id}:subscribe"),
+    "CreateTaskPushNotificationConfig": ("POST", "/tasks/{taskId}/pushNotificationConfigs"),
+    "GetTaskPushNotificationConfig": ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "ListTaskPushNotificationConfigs": ("GET", "/tasks/{taskId}/pushNotificationConfigs"),
+    "DeleteTaskPushNotificationConfig": ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),
+}
+
+
+class Door(ABC):
+    """One binding of the server, in the words of the operations."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @abstractmethod
+    async def ask(self, method: str, params: Json) -> Json:
+        """The result, or {"error": reason, "wrong": fields, "message": text}."""
+
+    @abstractmethod
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        """All items of a stream."""
+
+    async def send(self, text: str, **members: Any) -> Json:
+        sent = await self.ask("SendMessage", {"message": message(text, **members)})
+        task: Json = sent["task"]
+        return task
+
+
+class RestDoor(Door):
+    async def ask(self, method: str, params: Json) -> Json:
+        verb, path, body = self._route(method, params)
+        answer = await Rest(self.server.http, self.server.url).ask(verb, path, body)
+        assert (answer.status == 200) is ("error" not in answer.body)
+        if "error" in answer.body:
+            return failed(answer.error["message"], answer.error["details"])
+        result: Json = answer.body
+        return result
+
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        items = Rest(self.server.http, self.server.url).items(*self._route(method, params))
+        return [item async for item in items]
+
+    def _route(self, method: str, params: Json) -> tuple[str, str, Json | None]:
+        verb, template = ROUTES[method]
+        in_path = re.findall(r"\{(\w+)\}", template)
+        path = template.format(**{name: quote(str(params[name]), safe="") for name in in_path})
+        rest = {name: value for name, value in params.items() if name not in in_path}
+        if verb == "POST":
+            return verb, path, rest
+        words = {k: v if isinstance(v, str) else json.dumps(v) for k, v in rest.items()}
+        return verb, path + (f"?{urlencode(words)}" if words else ""), None
+
+
+def failed(text: str, details: list[Json]) -> Json:
+    (info,) = [one for one in details if one["@type"] == ERROR_INFO]
+    wrong = [one["fieldViolations"] for one in details if one["@type"] == BAD_REQUEST]
+    return {"error": info["reason"], "facts": info["metadata"], "wrong": wrong, "message": text}

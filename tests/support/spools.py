@@ -1,0 +1,107 @@
+"""Children whose output is spooled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
+from bridge.process.spawn import Start
+from bridge.process.spool import Spool, prepare
+
+WITHIN = 15.0
+
+
+LIMIT = 2**20
+
+
+class Reader:
+    """Whoever is attached to a child, and all that it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes | LongLine] = []
+        self.batches = 0
+        self.exits: list[int] = []
+        self.ends = 0
+        self._told = asyncio.Event()
+
+    @property
+    def hooks(self) -> Hooks:
+        return Hooks(self._on_lines, self._on_exit, self._on_end)
+
+    def _on_lines(self, lines: list[bytes | LongLine]) -> None:
+        self.lines += lines
+        self.batches += 1
+        self._told.set()
+
+    def _on_exit(self, code: int) -> None:
+        self.exits.append(code)
+        self._told.set()
+
+    def _on_end(self) -> None:
+        self.ends += 1
+        self._told.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WITHIN):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+
+class Children:
+    """Starts children in folders of their own, and attaches to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last: dict[Path, AgentProcess] = {}  # that is attached; the others have detached
+        self._markers: dict[Path, str] = {}
+
+    async def start(self, *argv: str) -> tuple[Path, AgentProcess, Reader]:
+        folder, reader = self._folder / uuid.uuid4().hex, Reader()
+        start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
+        self._markers[folder] = start.marker
+        process = await AgentProcess.spawn(start, reader.hooks, line_limit=LIMIT, spool=folder)
+        self._last[folder] = process
+        return folder, process, reader
+
+    async def shell(self, script: str) -> tuple[Path, AgentProcess, Reader]:
+        return await self.start("/bin/sh", "-c", script)
+
+    def left(self, out: bytes = b"", status: str | None = None) -> Path:
+        """What a child has left behind that has ended."""
+        folder = self._folder / uuid.uuid4().hex
+        with prepare(folder):
+            pass
+        (folder / "out").write_bytes(out)
+        if status is not None:
+            (folder / "exit").write_text(status)
+        self._markers[folder] = uuid.uuid4().hex
+        return folder
+
+    def attach(self, folder: Path, position: int = 0) -> tuple[AgentProcess, Reader]:
+        reader, channel = Reader(), Spool(folder, position)
+        marker = self._markers[folder]
+        process = AgentProcess.attach(
+            channel, marker, reader.hooks, line_limit=LIMIT, position=position
+        )
+        self._last[folder] = process
+        return process, reader
+
+    def forget(self, folder: Path) -> None:
+        """It has ended, whatever is said of it."""
+        del self._last[folder]
+
+    async def stop(self) -> None:
+        for process in self._last.values():
+            async with asyncio.timeout(WITHIN):
+                await process.stop(grace=0.5)
+
+
+async def ended(process: AgentProcess) -> int:
+    async with asyncio.timeout(WITHIN):
+        return await process.wait()
