@@ -112,18 +112,8 @@ def scripted(workspace: Path) -> dict[str, Any]:
     }
 
 
-@asynccontextmanager
-async def bridge(
-    workspace: Path, *arguments: str, ready: bool = True, cwd: Path | None = None, **env: str
-) -> AsyncIterator[BridgeProcess]:
-    """A server with `workspace` on a free port; `env` are settings and what else it inherits.
-
-    It asks for no token unless `env` or its files say so (BRIDGE_AUTH=auto for the operator's):
-    what clients do with a token is tested where that is the subject.
-    Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
-    Its CLIs have no boundary unless `env` says so: most of them write where tests want to see it,
-    beside their workspace. What the default allows is tested where that is the subject.
-    """
+def environment(workspace: Path, env: Mapping[str, str]) -> tuple[Path, dict[str, str]]:
+    """The current directory and the environment of a server: see `bridge`."""
     home = workspace.parent / "home"
     home.mkdir(exist_ok=True)
     base = {
@@ -137,13 +127,29 @@ async def bridge(
         "BRIDGE_SANDBOX": "none",
         **({} if _has_tokens(env) else {"BRIDGE_AUTH": "none"}),
     }
+    return home, {**base, **env}
+
+
+@asynccontextmanager
+async def bridge(
+    workspace: Path, *arguments: str, ready: bool = True, cwd: Path | None = None, **env: str
+) -> AsyncIterator[BridgeProcess]:
+    """A server with `workspace` on a free port; `env` are settings and what else it inherits.
+
+    It asks for no token unless `env` or its files say so (BRIDGE_AUTH=auto for the operator's):
+    what clients do with a token is tested where that is the subject.
+    Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
+    Its CLIs have no boundary unless `env` says so: most of them write where tests want to see it,
+    beside their workspace. What the default allows is tested where that is the subject.
+    """
+    home, variables = environment(workspace, env)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "bridge",
         *arguments,
         cwd=cwd or home,
-        env={**base, **env},
+        env=variables,
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -14,6 +14,7 @@ import pytest
 from bridge.sandbox import landlock
 from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.client import Client
+from tests.support.refusals import refused
 
 SHELL: dict[str, Any] = {
     "AGENT_ADAPTER": "generic",
@@ -46,3 +47,8 @@ async def serving_shell(workspace: Path, **env: Any) -> AsyncIterator[tuple[Clie
         aiohttp.ClientSession(timeout=timeout) as http,
     ):
         yield Client(http, server.url), server
+
+
+def refused_shell(workspace: Path, **env: Any) -> str:
+    """The log of a server like that of `serving_shell`, which refuses to start."""
+    return refused(workspace, **{**SHELL, "BRIDGE_SANDBOX": "auto", **env})

@@ -1,5 +1,5 @@
 """sandbox/confine.py as what it is: a program that confines itself and becomes another one; what a
-hostile CLI can do in it (tests/support/blast_radius.py); and the real CLIs at work in it."""
+hostile CLI can do in it (tests/support/blast_radius.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,19 +29,13 @@ from tests.support.bridge_process import bridge
 from tests.support.client import Client, said, state, states, streamed_text, task_id
 from tests.support.confined import (
     ABI,
-    ANY_PORT,
     CONFINED,
     LAUNCHER,
     PROFILES,
     bwrap,
     command,
     landlock,
-    needs,
-    script,
 )
-from tests.support.real_claude_code import answer, ask
-from tests.support.real_claude_code import script as told
-from tests.support.real_clis import CLIS, CODEX, Cli, serving
 
 Rules = dict[str, Any]
 WITHIN = 30.0
@@ -680,65 +672,3 @@ def _with_argument(token: str) -> list[psutil.Process]:
         if line and line[-1].startswith(token):
             found.append(process)
     return found
-
-
-# --- the real CLIs -------------------------------------------------------------------------------
-
-
-def confined(cli: Cli, folder: Path, profile: str, extra: Mapping[str, Any]) -> Cli:
-    """The CLI under the rules that would be its default, in `folder`/cli."""
-
-    def configure(url: str, home: Path) -> None:
-        cli.configure(url, home)
-        (home / ".ssh").mkdir()
-        (home / ".ssh/id").write_text("secret")
-        rules = {
-            "profile": profile,
-            "write": [str(folder / "workspace"), str(folder / "tmp"), *needs(cli.name, home)],
-            "hide": [str(home / ".ssh"), str(home / ".local/state/coding-agent-bridge")],
-            "connect": None if cli.name in ANY_PORT else [urlsplit(url).port],
-            "bind": [0],
-            "limits": {"core": 0},
-            **extra,
-        }
-        script(folder / "cli", rules, cli.path())
-
-    return replace(cli, configure=configure)
-
-
-@landlock
-@pytest.mark.real
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cli in CLIS])
-async def test_a_real_cli_works_inside(cli: Cli, tmp_path: Path) -> None:
-    inside = confined(cli, tmp_path, "landlock", {})
-    env = {"AGENT_FORCE": "true", "AGENT_BINARY": str(tmp_path / "cli"), **cli.force}
-    env["BRIDGE_SANDBOX"] = "none"  # for it is in one of its own
-    async with serving(inside, tmp_path, **env) as real:
-        line = (
-            f"cat {real.home}/.ssh/id; echo no >{tmp_path}/outside; "
-            "echo written | tee by-command.txt"
-        )
-        items = await real.client().collect(told("run", real.run(line), "the end"))
-        assert states(items)[-1] == "completed", said(items[-1])
-        if cli.name != "aider":  # whose model is not asked again after a command
-            assert streamed_text(items).strip().endswith("the end")
-        assert (real.workspace / "by-command.txt").read_text() == "written\n"
-        assert not (tmp_path / "outside").exists()
-        assert "secret" not in json.dumps(items).replace("not-secret", "")
-
-
-@landlock
-@pytest.mark.real
-async def test_codex_whose_own_sandbox_cannot_be_had_inside_asks_as_ever(tmp_path: Path) -> None:
-    """Its bubblewrap needs mounts, which no program has under Landlock. What is allowed is run
-    without it, and still inside ours."""
-    inside = confined(CODEX, tmp_path, "landlock", {})
-    env = {"AGENT_BINARY": str(tmp_path / "cli"), "BRIDGE_SANDBOX": "none"}
-    async with serving(inside, tmp_path, **env) as real:
-        line = f"echo no >{tmp_path}/outside; echo written >by-command.txt"
-        task = await ask(real.client(), told("run", real.run(line), "the end"))
-        task = await answer(real.client(), task, "yes")
-        assert state(task) == "completed", said(task)
-        assert (real.workspace / "by-command.txt").read_text() == "written\n"
-        assert not (tmp_path / "outside").exists()

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -34,9 +35,15 @@ from tests.support import programs
 from tests.support.bridge_process import bridge
 from tests.support.client import Client, RpcError, artifact_text, context_id, said, state
 from tests.support.confined import CONFINED
-from tests.support.real_claude_code import answer, ask, reason, script
-from tests.support.real_clis import CLIS, Cli, serving
-from tests.support.sandboxed import SHELL, needs_landlock, needs_root, serving_shell, shell
+from tests.support.real_claude_code import reason
+from tests.support.sandboxed import (
+    SHELL,
+    needs_landlock,
+    needs_root,
+    refused_shell,
+    serving_shell,
+    shell,
+)
 
 # Speaks as tests/support/agent.py does, for a user who cannot read that, or our Python.
 SPEAKS = """#!/usr/bin/python3 -IS
@@ -356,9 +363,7 @@ async def test_the_servers_own_files_are_hidden(workspace: Path) -> None:
 @needs_landlock
 async def test_a_workspace_with_what_is_to_be_hidden_is_refused(workspace: Path) -> None:
     (workspace / ".ssh").mkdir()
-    with pytest.raises(AssertionError, match="use another workspace"):
-        async with serving_shell(workspace, HOME=str(workspace)):
-            pass
+    assert "use another workspace" in refused_shell(workspace, HOME=str(workspace))
 
 
 @needs_landlock
@@ -403,9 +408,7 @@ async def test_limits_of_control_groups_that_cannot_be_had_are_refused(
     controller = {"MEMORY_BYTES": "memory", "CPU_PERCENT": "cpu", "PROCESSES": "pids"}[name]
     if controller in cgroup.controllers():
         pytest.skip(f"{controller} is delegated here")
-    with pytest.raises(AssertionError, match="Delegate=yes"):
-        async with serving_shell(workspace, **{f"BRIDGE_SESSION_{name}": "1000"}):
-            pass
+    assert "Delegate=yes" in refused_shell(workspace, **{f"BRIDGE_SESSION_{name}": "1000"})
 
 
 # --- another user --------------------------------------------------------------------------------
@@ -464,16 +467,16 @@ async def test_clis_run_as_somebody_else(nobody: Path, profile: str, durable: bo
 async def test_a_user_who_cannot_work_is_refused(
     nobody: Path, env: dict[str, str], about: str
 ) -> None:
-    with pytest.raises(AssertionError, match=about):
-        async with serving_shell(nobody, **{**AS_NOBODY, "AGENT_BINARY": "/bin/sh", **env}):
-            pass
+    assert re.search(
+        about, refused_shell(nobody, **{**AS_NOBODY, "AGENT_BINARY": "/bin/sh", **env})
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can")
 async def test_only_root_can_have_another_user(workspace: Path) -> None:
-    with pytest.raises(AssertionError, match="only a server that is root"):
-        async with serving_shell(workspace, BRIDGE_SANDBOX_USER="nobody"):
-            pass
+    assert re.search(
+        "only a server that is root", refused_shell(workspace, BRIDGE_SANDBOX_USER="nobody")
+    )
 
 
 @needs_root
@@ -534,26 +537,7 @@ async def test_a_user_of_his_own_bounds_how_many_processes_there_are(nobody: Pat
 async def test_what_cannot_be_had_is_refused_at_the_start(
     workspace: Path, env: dict[str, Any], about: str
 ) -> None:
-    with pytest.raises(AssertionError, match=about):
-        async with shell(workspace, **env):
-            pass
-
-
-@needs_landlock
-@pytest.mark.real
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
-async def test_real_clis_work_inside_and_do_not_get_out(cli: Cli, tmp_path: Path) -> None:
-    async with serving(cli, tmp_path) as real:
-        outside = tmp_path / "outside.txt"
-        line = f"echo x > inside.txt; (echo x > {outside}) 2> /dev/null; true"
-        task = await ask(real.client(), script("run", real.run(line), "the end"))
-        while state(task) == "input-required":
-            task = await answer(real.client(), task, "yes")
-        assert state(task) == "completed", said(task)
-        found = await asyncio.to_thread(lambda: [p.name for p in real.workspace.iterdir()])
-        assert "inside.txt" in found
-        assert not await asyncio.to_thread(outside.exists)
+    assert re.search(about, refused_shell(workspace, **{"BRIDGE_SANDBOX": "landlock", **env}))
 
 
 # --- what is left open ---------------------------------------------------------------------------
@@ -654,9 +638,7 @@ async def test_a_path_that_became_another_gets_no_session(
         await server.logged(f"{allowed} was replaced by another folder or a link")
     assert not list(outside.rglob("new"))
     if by != "folder":  # what is there at the next start is no better
-        with pytest.raises(AssertionError, match=r"BRIDGE_SANDBOX_WRITE: .* symbolic link"):
-            async with serving_shell(workspace, **env):
-                pass
+        assert re.search(r"BRIDGE_SANDBOX_WRITE: .* symbolic link", refused_shell(workspace, **env))
 
 
 @needs_landlock
@@ -675,9 +657,7 @@ async def test_a_nested_workspace_that_became_a_link_is_refused(workspace: Path)
             await client.send("touch second", **there)
         await client.send("touch second", contextId=context_id(first))
     assert os.listdir(outside) == []
-    with pytest.raises(AssertionError, match=r"AGENT_ALLOWED_REPO_ROOTS: .* symbolic link"):
-        async with serving_shell(workspace, **env):
-            pass
+    assert re.search(r"AGENT_ALLOWED_REPO_ROOTS: .* symbolic link", refused_shell(workspace, **env))
 
 
 # --- programs that run outside of it -------------------------------------------------------------
@@ -703,9 +683,9 @@ async def test_a_server_whose_agents_could_change_it_does_not_start(
     workspace: Path, setting: str, path: Path
 ) -> None:
     real = os.path.realpath(path)  # noqa: ASYNC240 - one path
-    with pytest.raises(AssertionError, match=f"{setting} lets agents write in {real}, "):
-        async with serving_shell(workspace, **{setting: str(path)}):
-            pass
+    assert re.search(
+        f"{setting} lets agents write in {real}, ", refused_shell(workspace, **{setting: str(path)})
+    )
 
 
 @needs_landlock
@@ -753,9 +733,9 @@ async def test_programs_that_agents_could_change_are_not_started(workspace: Path
         case "libraries":
             env["LD_LIBRARY_PATH"] = f"{workspace}/bin"
     env |= {"AGENT_ADAPTER": "jsonl", "AGENT_ARGS": "", "AGENT_BINARY": binary}
-    with pytest.raises(AssertionError, match=r"AGENT_REPO_PATH lets agents write in .* is there: "):
-        async with serving_shell(workspace, **env):
-            pass
+    assert re.search(
+        r"AGENT_REPO_PATH lets agents write in .* is there: ", refused_shell(workspace, **env)
+    )
 
 
 @needs_landlock
@@ -780,9 +760,7 @@ async def test_the_program_of_one_agent_in_the_workspace_of_another_is_found(
         """
     )
     env = {"CONFIG_FILE": str(config), "AGENT_ADAPTER": "", "AGENT_BINARY": "", "AGENT_ARGS": ""}
-    with pytest.raises(AssertionError, match=f"the agent's program is there: {program}"):
-        async with serving_shell(workspace, **env):
-            pass
+    assert f"the agent's program is there: {program}" in refused_shell(workspace, **env)
 
 
 async def test_from_a_checkout_agents_work_beside_the_code(tmp_path: Path) -> None:
