@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests import CHECKOUT
+from tests.support.cases import each
 
 ROOMS = {
     # room: the rooms that it may import, from the top floor to the bottom
@@ -162,7 +161,7 @@ def floor(room: str) -> int:
     return 1 + max((floor(below) for below in ROOMS[room].split()), default=0)
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each("room", ROOMS)
 def test_a_room_imports_only_the_rooms_of_its_row(room: str) -> None:
     for path in PRODUCT:
         if room_of(path) == room:
@@ -218,12 +217,12 @@ def test_the_package_itself_imports_nothing() -> None:
         assert not list(imported(CHECKOUT / f"bridge/{name}__init__.py"))
 
 
-@pytest.mark.parametrize("path", ADAPTERS, ids=label)
+@each("path", ADAPTERS, ids=label)
 def test_adapters_import_only_pure_rooms(path: Path) -> None:
     assert rooms(path) <= {*PURE, "errors"}
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=label)
+@each("path", PURE_FILES, ids=label)
 def test_pure_modules_do_no_input_or_output(path: Path) -> None:
     third_party = {"orjson"} if path in ADAPTERS else PURE_LIBRARIES
     if label(path) == SIGNING:
@@ -237,13 +236,13 @@ def test_pure_modules_do_no_input_or_output(path: Path) -> None:
         assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), label(path)
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=label)
+@each("path", ALL_FILES, ids=label)
 def test_few_rooms_speak_http(path: Path) -> None:
     speaks = {name.partition(".")[0] for name in others(path)} & {"aiohttp", "yarl"}
     assert not speaks or room_of(path) in SPEAKS_HTTP
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=label)
+@each("path", ALL_FILES, ids=label)
 def test_only_the_settings_read_the_environment(path: Path) -> None:
     if label(path) in READS_ENVIRONMENT:
         line = READS_ENVIRONMENT[label(path)]
@@ -259,7 +258,7 @@ def test_only_the_registry_imports_by_name() -> None:
     assert users == IMPORTS_BY_NAME
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=label)
+@each("path", ALL_FILES, ids=label)
 def test_no_import_hides_in_a_function(path: Path) -> None:
     if label(path) in IMPORTS_LATE:
         return
@@ -270,9 +269,7 @@ def test_no_import_hides_in_a_function(path: Path) -> None:
                 assert not hidden, f"{label(path)}:{getattr(inner, 'lineno', 0)}"
 
 
-@pytest.mark.parametrize(
-    "path", [*ALL_FILES, *sorted((CHECKOUT / "tests").rglob("*.py"))], ids=label
-)
+@each("path", [*ALL_FILES, *sorted((CHECKOUT / "tests").rglob("*.py"))], ids=label)
 def test_nobody_imports_the_name_that_belongs_to_somebody_else(path: Path) -> None:
     if "node_modules" in path.parts:
         return

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 from tests import CHECKOUT
+from tests.support.cases import each
 
 DOCUMENTS = [
     *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
@@ -111,7 +110,7 @@ def place(path: Path) -> str:
 PLACES = sorted({place(path) for path in (*DOCUMENTS, *PRODUCT, *SCRIPTS)})
 
 
-@pytest.mark.parametrize("name", PLACES)
+@each("name", PLACES)
 def test_the_language_is_plain(name: str) -> None:
     paths = [path for path in (*DOCUMENTS, *PRODUCT, *SCRIPTS) if place(path) == name]
     found = [one for path in paths for one in violations(path)]
@@ -124,7 +123,7 @@ def test_few_violations_are_allowed_in_documents() -> None:
         assert words in (CHECKOUT / name).read_text("utf-8"), f"{name} no longer has {words!r}"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "It starts anew.",
@@ -139,7 +138,7 @@ def test_a_violation_is_found(text: str) -> None:
     assert any(pattern.search(text) for pattern in PATTERNS)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "It is no longer running.",
@@ -152,7 +151,7 @@ def test_plain_language_passes(text: str) -> None:
     assert not any(pattern.search(text) for pattern in PATTERNS)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@each("path", DOCUMENTS, ids=lambda path: path.name)
 def test_the_lines_of_documents_are_short(path: Path) -> None:
     is_code = False
     found = []

@@ -29,6 +29,7 @@ from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.process.procfs import MARKER
 from bridge.process.spawn import Start
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.support.children import children
 from tests.support.liveness import Liveness, listening
 from tests.support.misbehaving import PROGRAM
@@ -45,7 +46,7 @@ def split(limit: int, *chunks: bytes) -> Lines:
     return [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.end()
 
 
-@pytest.mark.parametrize(
+@each(
     ("stream", "lines"),
     [
         (b"", []),
@@ -64,7 +65,7 @@ def test_lines_end_at_newlines_only_however_they_arrive(stream: bytes, lines: Li
     assert split(1000, stream[:middle], stream[middle:]) == lines
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 100])
+@each("size", [1, 3, 7, 8, 9, 100])
 def test_a_line_over_the_limit_is_cut_wherever_it_stands_and_says_how_long_it_was(
     size: int,
 ) -> None:

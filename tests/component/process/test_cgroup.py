@@ -18,6 +18,7 @@ from bridge.adapter import ExitStatus, explain_exit
 from bridge.process import cgroup
 from bridge.process.cgroup import PREFIX, Cgroup
 from tests import CHECKOUT
+from tests.support.cases import each
 
 WITHIN = 20.0
 
@@ -60,7 +61,7 @@ def test_a_group_that_is_gone_has_met_no_limit(tmp_path: Path) -> None:
     assert Cgroup("none", tmp_path).exceeded() is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "reason", "limit"),
     [
         (ExitStatus(-9, "", "memory"), "limit", "memory"),

@@ -34,6 +34,7 @@ from bridge.push.egress import (
     open_session,
     post,
 )
+from tests.support.cases import each
 
 WITHIN = 10.0
 PUBLIC = "93.184.216.34"
@@ -219,17 +220,17 @@ def host(address: str) -> str:
 # --- addresses ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", NOT_PUBLIC)
+@each("address", NOT_PUBLIC)
 def test_what_is_not_on_the_internet_is_forbidden(address: str) -> None:
     assert forbidden(address)
 
 
-@pytest.mark.parametrize("address", ON_THE_INTERNET)
+@each("address", ON_THE_INTERNET)
 def test_neighbours_of_closed_networks_are_open(address: str) -> None:
     assert not forbidden(address)
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "127.1", "x::1", "/run/socket"])
+@each("address", ["", "localhost", "127.1", "x::1", "/run/socket"])
 def test_what_is_no_address_is_forbidden(address: str) -> None:
     assert forbidden(address)
 
@@ -300,7 +301,7 @@ async def test_private_addresses_can_be_allowed() -> None:
 # --- urls --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", NOT_PUBLIC)
+@each("address", NOT_PUBLIC)
 def test_literals_that_are_not_public_are_refused_at_registration(address: str) -> None:
     with pytest.raises(InvalidParams):
         check_url(f"http://{host(address)}/callback")
@@ -308,7 +309,7 @@ def test_literals_that_are_not_public_are_refused_at_registration(address: str) 
         check_url(f"http://{host(address)}/callback", allow_private=True)
 
 
-@pytest.mark.parametrize("spelling", ODD_SPELLINGS)
+@each("spelling", ODD_SPELLINGS)
 def test_odd_spellings_are_refused_even_where_private_addresses_are_allowed(spelling: str) -> None:
     with pytest.raises(InvalidParams):
         check_url(f"http://{spelling}/")
@@ -317,7 +318,7 @@ def test_odd_spellings_are_refused_even_where_private_addresses_are_allowed(spel
             check_url(f"http://{spelling}/", allow_private=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "",
@@ -366,7 +367,7 @@ def test_a_url_that_cannot_be_a_receiver_is_refused_and_says_why(url: str) -> No
     assert caught.value.fields[0][0] == "url"
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "https://receiver.example",

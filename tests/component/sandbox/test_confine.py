@@ -26,6 +26,7 @@ from bridge.sandbox import landlock as landlock_rules
 from tests import CHECKOUT
 from tests.support import blast_radius, hostile_cli
 from tests.support.bridge_process import bridge
+from tests.support.cases import each
 from tests.support.client import Client, said, state, states, streamed_text, task_id
 from tests.support.confined import (
     ABI,
@@ -99,7 +100,7 @@ def test_rules_that_are_none_are_refused(tmp_path: Path, rules: Any, why: str) -
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [[], ["{}"], ["{", "--", "true"], ["{}", "true"], ["[" * 100000, "--", "true"], ["{}", "--"]],
 )
@@ -167,14 +168,14 @@ def test_the_program_has_its_arguments_environment_folder_and_streams(
     assert done == f"{list(given)!r} é {workspace} in"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize(("line", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)])
+@each("profile", PROFILES)
+@each(("line", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)])
 def test_how_it_ends_is_told(profile: str, line: str, code: int) -> None:
     status = shell({"profile": profile}, line).returncode
     assert (128 - status if status < 0 else status) == code
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each("profile", PROFILES)
 def test_signals_are_as_by_default_and_other_descriptors_are_closed(profile: str) -> None:
     say = "ls /proc/self/fd | wc -w; grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2"
     with open("/dev/null", "rb") as extra:
@@ -351,7 +352,7 @@ for send in (lambda one: one.sendto(b"x", socket.MSG_FASTOPEN, at), message):
 LISTEN = "import socket,sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('in')"
 
 
-@pytest.mark.parametrize("profile", CONFINED)
+@each("profile", CONFINED)
 def test_only_some_ports(profile: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
@@ -368,7 +369,7 @@ def test_only_some_ports(profile: str) -> None:
     assert python({"profile": profile, "bind": [other]}, LISTEN, str(other)) == "in"
 
 
-@pytest.mark.parametrize("profile", CONFINED)
+@each("profile", CONFINED)
 def test_no_connection_is_made_by_sending(profile: str) -> None:
     """TCP Fast Open, of which the kernel tells no rule for ports."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -388,7 +389,7 @@ def test_no_network_at_all() -> None:
 
 
 @landlock
-@pytest.mark.parametrize(
+@each(
     ("what", "error"),
     [
         ("socket.socket(2, 1)", ""),
@@ -596,7 +597,7 @@ def test_a_terminal_inside(workspace: Path) -> None:
 # --- the hostile CLI -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each("profile", PROFILES)
 async def test_the_blast_radius(profile: str) -> None:
     emptied = ("/tmp/", "/var/tmp/", "/run/")
     if profile == "bwrap" and __file__.startswith(emptied):

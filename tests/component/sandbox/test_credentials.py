@@ -14,6 +14,7 @@ from bridge.server import registry
 from bridge.server.agents.sandboxes import _hidden
 from tests import CHECKOUT
 from tests.support import programs
+from tests.support.cases import each
 from tests.support.client import artifact_text, said, state
 from tests.support.sandboxed import serving_shell
 
@@ -104,7 +105,7 @@ OWN_PATHS = {
 }
 
 
-@pytest.mark.parametrize("name", OWN_PATHS)
+@each("name", OWN_PATHS)
 def test_a_cli_reads_its_own_login_and_no_others(name: str) -> None:
     shown = set(HIDDEN) - set(hidden_from(name))
     assert shown == OWN_PATHS[name]
@@ -114,7 +115,7 @@ def hidden_from(name: str, *reads: str, **env: str) -> tuple[str, ...]:
     return _hidden(registry.load(name), {"HOME": "/home/me", **env}, reads)
 
 
-@pytest.mark.parametrize(
+@each(
     ("variable", "path"),
     [("AWS_REGION", "~/.aws"), ("AZURE_CLIENT_ID", "~/.azure")],
 )

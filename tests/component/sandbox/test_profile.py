@@ -33,6 +33,7 @@ from bridge.workspace.paths import Workspaces
 from tests import CHECKOUT
 from tests.support import programs
 from tests.support.bridge_process import bridge
+from tests.support.cases import each
 from tests.support.client import Client, RpcError, artifact_text, context_id, said, state
 from tests.support.confined import CONFINED
 from tests.support.real_claude_code import reason
@@ -340,7 +341,7 @@ async def test_what_is_hidden_and_what_is_needed_after_all(
     assert not (home / ".ssh/new").exists()
 
 
-@pytest.mark.parametrize("name", registry.names())
+@each("name", registry.names())
 def test_every_known_cli_has_a_place_for_what_is_its_own(name: str) -> None:
     """By default it writes nowhere else, and most do not work without."""
     adapter = registry.load(name)

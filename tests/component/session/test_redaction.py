@@ -33,6 +33,7 @@ from bridge.task.events import (
 )
 from bridge.task.message import DataPart, TextPart
 from tests.support.bridge_process import bridge, scripted
+from tests.support.cases import each
 from tests.support.client import Client, artifact_text, context_id, state, streamed_text, task_id
 from tests.support.liveness import listening
 from tests.support.served import serving
@@ -69,14 +70,14 @@ def splits() -> list[tuple[str, ...]]:
     return [*((text[:at], text[at:]) for at in range(len(text) + 1)), tuple(text)]
 
 
-@pytest.mark.parametrize("pieces", splits(), ids=lambda pieces: str(len(pieces[0])))
+@each("pieces", splits(), ids=lambda pieces: str(len(pieces[0])))
 def test_a_secret_is_found_wherever_it_is_split(pieces: tuple[str, ...]) -> None:
     assert texts(told(*map(Text, pieces))) == f"before {MARK} after {MARK}."
     between = [one for piece in pieces for one in (Text(piece), Status("busy"))]
     assert texts(told(*between)) == f"before {MARK} after {MARK}."
 
 
-@pytest.mark.parametrize("pieces", splits(), ids=lambda pieces: str(len(pieces[0])))
+@each("pieces", splits(), ids=lambda pieces: str(len(pieces[0])))
 def test_the_same_of_thoughts_subagents_and_artifacts(pieces: tuple[str, ...]) -> None:
     wanted = f"before {MARK} after {MARK}."
     thoughts = told(*map(Thought, pieces))
@@ -163,7 +164,7 @@ def test_whatever_is_said_and_taken_back_no_secret_is_told(events: list[AgentEve
 # --- everything else -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "event",
     [
         Status(SECRET, {"a": [SECRET, {SECRET: 1}]}),
@@ -187,7 +188,7 @@ def test_an_event_without_one_is_passed_on_as_it_is() -> None:
     assert Redactor(SECRETS).clean([event])[0] is event
 
 
-@pytest.mark.parametrize(
+@each(
     "form",
     [
         OTHER,
@@ -203,7 +204,7 @@ def test_it_is_found_however_it_is_encoded(form: str) -> None:
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----"
 
 
-@pytest.mark.parametrize(
+@each(
     "secret",
     [
         "sk-ant-api03-abcdefghijklmnopqrstuv",

@@ -18,6 +18,7 @@ from bridge.server.settings.load import load
 from bridge.server.settings.root import Settings
 from bridge.transports.json_body import MAX_DEPTH, MAX_TOKENS
 from tests.support.bridge_process import bridge
+from tests.support.cases import each
 from tests.support.client import Json
 from tests.support.served import Server, serving
 
@@ -112,13 +113,13 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize("host", ALLOWED)
+@each("host", ALLOWED)
 async def test_a_name_of_the_server_is_answered(server: Server, host: str) -> None:
     status, _, body = await ask(server, f"Host: {host}")
     assert status == 200, body
 
 
-@pytest.mark.parametrize("host", OTHERS)
+@each("host", OTHERS)
 async def test_a_name_of_somebody_else_is_refused(server: Server, host: str) -> None:
     for method, target in (("GET", "/health"), ("POST", "/a2a/jsonrpc"), ("GET", "/no/such")):
         status, _, body = await ask(server, f"Host: {host}", method=method, target=target)
@@ -135,13 +136,13 @@ async def test_the_refusal_names_the_setting_and_is_always_the_same(server: Serv
     assert "BRIDGE_ALLOWED_HOSTS" in json.loads(body)["error"]["message"]
 
 
-@pytest.mark.parametrize("host", MALFORMED)
+@each("host", MALFORMED)
 async def test_what_is_no_host_name_is_refused(server: Server, host: str) -> None:
     status, _, body = await ask(server, f"Host: {host}")
     assert status in (400, 421), body
 
 
-@pytest.mark.parametrize(
+@each(
     "lines",
     [
         (),
@@ -155,7 +156,7 @@ async def test_there_is_exactly_one_host(server: Server, lines: tuple[str, ...])
     assert status == 400, body
 
 
-@pytest.mark.parametrize(
+@each(
     "target",
     [
         "http://localhost/health",
@@ -190,7 +191,7 @@ async def test_a_server_on_all_addresses_answers_to_the_one_that_was_used(
 # --- origins and what browsers say -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "origin",
     [
         *("https://evil.example", "null", "", "http://app.example", "https://app.example:8443"),
@@ -198,7 +199,7 @@ async def test_a_server_on_all_addresses_answers_to_the_one_that_was_used(
         *("http://127.0.0.1", "http://localhost", "file://", "https://app.example, https://x"),
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "DELETE", "HEAD"])
+@each("method", ["GET", "POST", "OPTIONS", "DELETE", "HEAD"])
 async def test_another_origin_is_refused(server: Server, origin: str, method: str) -> None:
     status, headers, body = await ask(server, "Host: localhost", f"Origin: {origin}", method=method)
     assert status == 403
@@ -254,7 +255,7 @@ async def test_an_allowed_origin_must_say_who_it_is_all_the_same(tmp_path: Path)
         assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
 
 
-@pytest.mark.parametrize(
+@each(
     ("site", "status"),
     [
         *(("none", 200), ("same-origin", 200)),
@@ -294,7 +295,7 @@ async def test_what_a_page_of_another_site_sends_begins_nothing(server: Server) 
 # --- content types of HTTP+JSON ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
 )
 async def test_what_a_form_may_send_is_refused_even_without_a_body(
@@ -312,7 +313,7 @@ async def test_what_a_form_may_send_is_refused_even_without_a_body(
 # --- headers of answers ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "target", "host"),
     [
         ("GET", "/health", "localhost"),
@@ -349,7 +350,7 @@ async def test_headers_are_bounded_one_by_one_in_number_and_together(server: Ser
     assert status == 200
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "status", "code"),
     [
         (f"GET / HTTP/1.1\r\nX: {'x' * 200 * 1024}", 431, "HEADERS_TOO_LARGE"),
@@ -367,7 +368,7 @@ async def test_what_is_too_long_for_the_parser_is_named(
     assert reason(answer.partition(b"\r\n\r\n")[2]) == code
 
 
-@pytest.mark.parametrize("protocol", ["h2c", "websocket", "tcp", "foo"])
+@each("protocol", ["h2c", "websocket", "tcp", "foo"])
 async def test_nothing_behind_an_upgrade_waits_for_an_answer(server: Server, protocol: str) -> None:
     """The first request is served; the connection then closes, so the second may be sent again."""
     asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -401,7 +402,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each("shape", SHAPES)
 async def test_json_is_as_deep_as_it_may_be_and_no_deeper(server: Server, shape: str) -> None:
     own = 2  # levels of the request itself
     _, answer = await post(server, in_request(SHAPES[shape](MAX_DEPTH - own)))
@@ -418,7 +419,7 @@ async def test_brackets_in_strings_are_no_nesting(server: Server) -> None:
         assert answer["error"]["code"] == -32001, text[:20]
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b'"' * 1_000_001,
@@ -450,7 +451,7 @@ async def test_a_request_has_so_many_members_and_no_more(server: Server) -> None
     assert str(MAX_TOKENS) in answer["error"]["message"]
 
 
-@pytest.mark.parametrize(
+@each(
     "digits",
     [str(2**64), str(-(2**63) - 1), "9" * 20, "1" + "0" * 20, "9" * 400, "-1" + "0" * 5000],
     ids=lambda digits: str(len(digits)),
@@ -463,13 +464,13 @@ async def test_integers_that_not_everybody_reads_alike_are_refused(
         assert (answer["error"]["code"], answer["id"]) == (-32600, 7), value[:50]
 
 
-@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 2**63, 0, -1])
+@each("number", [2**64 - 1, -(2**63), 2**63, 0, -1])
 async def test_integers_of_64_bits_are_read(server: Server, number: int) -> None:
     _, answer = await post(server, in_request(str(number)))
     assert answer["error"]["code"] == -32001
 
 
-@pytest.mark.parametrize(
+@each(
     "digits", [str(2**64), str(-(2**63) - 1), "1" + "0" * 20, "9" * 400, "1" + "0" * 5000], ids=len
 )
 async def test_an_id_that_not_everybody_reads_alike_is_not_echoed(

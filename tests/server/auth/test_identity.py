@@ -20,6 +20,7 @@ from bridge.auth.authentication import FAILURES, new_token
 from bridge.errors import ConfigurationError
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge
+from tests.support.cases import each
 from tests.support.client import Client, artifact_text
 
 AGENT: dict[str, Any] = {
@@ -183,13 +184,13 @@ async def test_a_token_that_cannot_be(
     assert not re.search("Traceback", str(failed.value))
 
 
-@pytest.mark.parametrize("name", ["a b", "", ".a", "a/b", "local", "rule", "x" * 129, 'a"b'])
+@each("name", ["a b", "", ".a", "a/b", "local", "rule", "x" * 129, 'a"b'])
 def test_a_name_that_no_token_can_have(name: str) -> None:
     with pytest.raises(ConfigurationError):
         new_token(name)
 
 
-@pytest.mark.parametrize("name", ["a.b", "a-b_c", "1"])
+@each("name", ["a.b", "a-b_c", "1"])
 def test_what_is_printed_for_a_token_is_toml(name: str) -> None:
     table = tomllib.loads(new_token(name).partition("\n\n")[2])
     assert set(table["tokens"]) == {name} and set(table["tokens"][name]) == {"hash"}

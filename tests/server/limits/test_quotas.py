@@ -22,6 +22,7 @@ from bridge.task.events import Done, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
 from tests.support.bridge_process import bridge, scripted
+from tests.support.cases import each
 from tests.support.client import Client, Json, RpcError, artifact_text, state
 from tests.support.liveness import Liveness, listening
 from tests.support.served import serving
@@ -202,7 +203,7 @@ async def test_the_operator_has_no_quota() -> None:
     assert quotas.of("somebody") == Quota()
 
 
-@pytest.mark.parametrize("name", list(UNLIMITED))
+@each("name", list(UNLIMITED))
 def test_no_quota_is_negative(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Token(hash="", **{name: -1})  # type: ignore[arg-type]

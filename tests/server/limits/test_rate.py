@@ -31,6 +31,7 @@ from bridge.transports.rate_limit import (
     RateLimitedListener,
     peer_of,
 )
+from tests.support.cases import each
 from tests.support.counting import counted
 
 WITHIN = 20.0
@@ -107,7 +108,7 @@ def test_so_many_peers_are_remembered_the_last_ones() -> None:
         assert number % 100 or not peers.admits("busy")
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "peer"),
     [
         (("192.0.2.1", 5), "192.0.2.1"),

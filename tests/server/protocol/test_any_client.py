@@ -15,6 +15,7 @@ from bridge.store.push import PushConfig
 from bridge.task.events import Question, ToolCall
 from bridge.task.state import Task
 from bridge.transports.operation import encode_notification
+from tests.support.cases import each
 from tests.support.client import (
     Json,
     RpcError,
@@ -69,8 +70,8 @@ def said_by(message: Json) -> str:
     return "".join(part.get("text", "") for part in message.get("parts", []))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("extended", [False, True])
+@each("version", VERSIONS)
+@each("extended", [False, True])
 def test_a_push_notification_is_like_the_stream_of_who_wanted_it(
     version: Literal["1.0", "0.3"], extended: bool
 ) -> None:

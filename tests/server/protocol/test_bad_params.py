@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from bridge.a2a import CODECS, Operation, requests, v0_3, v1_0
+from tests.support.cases import each
 from tests.support.children import children
 from tests.support.client import Json, state, states
 from tests.support.doors import ROUTES, RestDoor, failed
@@ -60,7 +61,7 @@ WITH_TASK = [way for way in WITH_PARAMS if way.operation is not Operation.LIST]
 LISTS = [way for way in WAYS if way.operation is Operation.LIST]
 SENDS = [way for way in WAYS if way.operation in (Operation.SEND, Operation.STREAM)]
 WITH_BODY = [way for way in WAYS if not way.in_query]
-every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+every_way = each("way", WAYS, ids=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +334,7 @@ def wrongs(way: Way, base: Json) -> Iterator[Wrong]:
         yield from (Wrong((name,), nothing, name) for nothing in (ABSENT, None))
 
 
-@pytest.mark.parametrize("way", WITH_PARAMS, ids=str)
+@each("way", WITH_PARAMS, ids=str)
 async def test_what_does_not_fit_a_field_is_refused_by_the_fields_name(
     asking: Asking, way: Way
 ) -> None:
@@ -367,7 +368,7 @@ async def test_every_field_of_a_message_is_among_those() -> None:
     assert known["REST-SendMessage"] == known["1.0-SendMessage"]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if not way.rest], ids=str)
+@each("way", [way for way in WAYS if not way.rest], ids=str)
 async def test_params_are_an_object(asking: Asking, way: Way) -> None:
     values: tuple[Any, ...] = (5, "text", [], [{}], True, 1.5)
     for value in values:
@@ -398,22 +399,22 @@ def with_more(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("way", WITH_TASK, ids=str)
+@each("way", WITH_TASK, ids=str)
 async def test_a_task_that_is_not_there_is_not_found(asking: Asking, way: Way) -> None:
     for task_id in ("none", "a:b/c d?e", "ü\n", "x" * 3000):
         answer = await asking.ask(way, params(way, task_id))
         assert (answer.reason, answer.fields) == ("TASK_NOT_FOUND", ()), task_id
 
 
-@pytest.mark.parametrize("way", LISTS, ids=str)
+@each("way", LISTS, ids=str)
 async def test_a_cursor_of_nobody_is_refused(asking: Asking, way: Way) -> None:
     for token in ("none", "====", "bm9uZQ==", "ü", "\0", "x" * 3000):
         answer = await asking.ask(way, {"pageToken": token})
         assert (answer.reason, answer.fields) == ("INVALID_PARAMS", ("pageToken",)), token
 
 
-@pytest.mark.parametrize("way", SENDS, ids=str)
-@pytest.mark.parametrize("field", ["parts", "referenceTaskIds", "extensions"])
+@each("way", SENDS, ids=str)
+@each("field", ["parts", "referenceTaskIds", "extensions"])
 async def test_an_answer_is_not_many_times_its_request(
     asking: Asking, way: Way, field: str
 ) -> None:
@@ -452,7 +453,7 @@ LONGER: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-@pytest.mark.parametrize("way", SENDS, ids=str)
+@each("way", SENDS, ids=str)
 async def test_what_is_longer_is_refused_by_its_name(asking: Asking, way: Way) -> None:
     for name, value, field in LONGER:
         wrong = placed(params(way, asking.task_id), ("message", name), value)
@@ -460,7 +461,7 @@ async def test_what_is_longer_is_refused_by_its_name(asking: Asking, way: Way) -
         assert (answer.reason, answer.fields) == ("INVALID_PARAMS", (f"message.{field}",))
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if not way.rest], ids=str)
+@each("way", [way for way in WAYS if not way.rest], ids=str)
 async def test_a_request_id_that_is_too_long_is_refused_and_not_repeated(
     asking: Asking, way: Way
 ) -> None:
@@ -471,22 +472,22 @@ async def test_a_request_id_that_is_too_long_is_refused_and_not_repeated(
         assert answer.size < 1000
 
 
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@each("version", ["1.0", "0.3"])
 async def test_a_request_id_of_256_characters_comes_back(asking: Asking, version: str) -> None:
     way = Way("GetTask" if version == "1.0" else "tasks/get", version)
     body = {"jsonrpc": "2.0", "id": "ü" * 256, "method": way.method, "params": {"id": "none"}}
     assert (await asking.rpc(way, body)).id == "ü" * 256
 
 
-@pytest.mark.parametrize("number", [2**53 + 1, 2**63, -(2**63), 2**64 - 1])
+@each("number", [2**53 + 1, 2**63, -(2**63), 2**64 - 1])
 async def test_a_request_id_may_be_any_integer_of_64_bits(asking: Asking, number: int) -> None:
     body = {"jsonrpc": "2.0", "id": number, "method": "GetTask", "params": {"id": "none"}}
     answer = await asking.rpc(Way("GetTask", "1.0"), body)
     assert answer.id == number
 
 
-@pytest.mark.parametrize("way", LISTS, ids=str)
-@pytest.mark.parametrize("number", [2**31, 2**63, 2**64, 10**30])
+@each("way", LISTS, ids=str)
+@each("number", [2**31, 2**63, 2**64, 10**30])
 async def test_a_length_beyond_all_integers_is_no_fault_of_the_server(
     asking: Asking, way: Way, number: int
 ) -> None:
@@ -520,7 +521,7 @@ def objects(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
         yield from objects(value[0], (*place, "0"))
 
 
-@pytest.mark.parametrize("way", WITH_BODY, ids=str)
+@each("way", WITH_BODY, ids=str)
 async def test_a_member_that_is_there_twice_is_refused_wherever_it_is(
     asking: Asking, way: Way
 ) -> None:
@@ -538,7 +539,7 @@ async def test_a_member_that_is_there_twice_is_refused_wherever_it_is(
             assert (answer.reason, answer.id) == ("INVALID_REQUEST", asked), (place, twice)
 
 
-@pytest.mark.parametrize("way", SENDS, ids=str)
+@each("way", SENDS, ids=str)
 async def test_the_same_name_in_two_objects_is_not_there_twice(asking: Asking, way: Way) -> None:
     more = {"a": {"a": [{"a": 1}, {"a": 1}]}, "A": 1, "a ": 1, "\u0430": "another alphabet's a"}
     base = placed(params(way, "none"), ("message", "metadata"), more)
@@ -551,7 +552,7 @@ DEPTHS: Mapping[int, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("way", [way for way in WITH_TASK if way in WITH_BODY], ids=str)
+@each("way", [way for way in WITH_TASK if way in WITH_BODY], ids=str)
 async def test_what_is_nested_deeply_is_refused(asking: Asking, way: Way) -> None:
     body = {**params(way, "none"), "@": 0}
     if not way.rest:
@@ -562,14 +563,14 @@ async def test_what_is_nested_deeply_is_refused(asking: Asking, way: Way) -> Non
         assert (await asking.raw(way, text.encode())).reason in reasons, depth
 
 
-@pytest.mark.parametrize("way", WITH_BODY, ids=str)
+@each("way", WITH_BODY, ids=str)
 async def test_a_body_that_is_not_declared_as_json_is_refused(asking: Asking, way: Way) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "a/b"):
         answer = await asking.raw(way, b"no json", **{"Content-Type": kind})
         assert answer.reason == "CONTENT_TYPE_NOT_SUPPORTED", kind
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if not way.rest], ids=str)
+@each("way", [way for way in WAYS if not way.rest], ids=str)
 async def test_a_batch_is_refused_as_a_whole(asking: Asking, way: Way) -> None:
     one = {"jsonrpc": "2.0", "id": "i", "method": way.method}
     for batch in ([], [{**one, "params": params(way, asking.task_id)}] * 2, [one, 5]):
@@ -577,7 +578,7 @@ async def test_a_batch_is_refused_as_a_whole(asking: Asking, way: Way) -> None:
         assert (answer.reason, answer.id) == ("INVALID_REQUEST", None)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if not way.rest], ids=str)
+@each("way", [way for way in WAYS if not way.rest], ids=str)
 async def test_a_notification_gets_no_answer(asking: Asking, way: Way) -> None:
     """JSON-RPC 2.0 §4.1. What is wrong with it is not reported, either."""
     body = {"jsonrpc": "2.0", "method": way.method, "params": params(way, "none")}
@@ -650,14 +651,14 @@ async def test_only_the_agent_that_requires_it_refuses(workspace: Path) -> None:
 # --- addresses ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         *("/nothing", "/a2a/nothing", "/a2a/rest", "/a2a/rest/tasks/t/nothing", "/tasks/t/nothing"),
         *("/agents/nobody/a2a/jsonrpc", "/monitor/nothing", "/message", "/a/b/c/tasks", "/%00"),
     ],
 )
-@pytest.mark.parametrize("verb", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@each("verb", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_an_unknown_address_is_not_found_in_json(
     asking: Asking, path: str, verb: str
 ) -> None:
@@ -666,7 +667,7 @@ async def test_an_unknown_address_is_not_found_in_json(
     assert "Allow" not in answer.headers
 
 
-@pytest.mark.parametrize(
+@each(
     ("verb", "path", "allowed"),
     [
         ("GET", "/message:send", "POST"),

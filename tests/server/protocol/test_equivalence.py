@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.support.cases import each
 from tests.support.client import Json, RpcError
 from tests.support.doors import Door, RestDoor, failed
 from tests.support.rest import HOOK, message
@@ -83,7 +84,7 @@ async def test_a_direct_reply_is_the_same_message(doors: tuple[Door, Door]) -> N
     assert "message" in item
 
 
-@pytest.mark.parametrize("ending", ["done", "fail no", "reject no", "exit 3"])
+@each("ending", ["done", "fail no", "reject no", "exit 3"])
 async def test_a_stream_has_the_same_items(doors: tuple[Door, Door], ending: str) -> None:
     params = {"message": message(f"status busy\nthought hm\ntext a\n{ending}")}
     items = await both(doors, lambda door: joined(door, params))
@@ -151,7 +152,7 @@ async def test_a_canceled_task_looks_the_same(doors: tuple[Door, Door]) -> None:
     assert again["error"] == "TASK_NOT_CANCELABLE"
 
 
-@pytest.mark.parametrize("length", [None, 0, 1, 2, 100])
+@each("length", [None, 0, 1, 2, 100])
 async def test_history_is_cut_in_the_same_way(doors: tuple[Door, Door], length: Any) -> None:
     async def scenario(door: Door) -> Json:
         task = await door.send("status one\nstatus two\ndone")
@@ -162,7 +163,7 @@ async def test_history_is_cut_in_the_same_way(doors: tuple[Door, Door], length: 
     assert len(task.get("history", ())) == min(3 if length is None else length, 3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "found"),
     [
         ({}, 4),
@@ -301,8 +302,8 @@ async def check_refused(doors: tuple[Door, Door], method: str, params: Json) -> 
     return answer
 
 
-@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
-@pytest.mark.parametrize("params", [p for _, p in wrong_sends()], ids=ids(wrong_sends()))
+@each("method", ["SendMessage", "SendStreamingMessage"])
+@each("params", [p for _, p in wrong_sends()], ids=ids(wrong_sends()))
 async def test_a_wrong_send_is_refused_for_the_same_reason(
     doors: tuple[Door, Door], method: str, params: Json
 ) -> None:
@@ -312,7 +313,7 @@ async def test_a_wrong_send_is_refused_for_the_same_reason(
 LISTS = wrong_in({}, LIST_FIELDS)
 
 
-@pytest.mark.parametrize("params", [p for _, p in LISTS], ids=ids(LISTS))
+@each("params", [p for _, p in LISTS], ids=ids(LISTS))
 async def test_a_wrong_list_is_refused_for_the_same_reason(
     doors: tuple[Door, Door], params: Json
 ) -> None:
@@ -323,7 +324,7 @@ async def test_a_wrong_list_is_refused_for_the_same_reason(
 PUSHES = wrong_in(HOOK, PUSH_FIELDS)
 
 
-@pytest.mark.parametrize("params", [p for _, p in PUSHES], ids=ids(PUSHES))
+@each("params", [p for _, p in PUSHES], ids=ids(PUSHES))
 async def test_a_wrong_push_config_is_refused_for_the_same_reason(
     doors: tuple[Door, Door], params: Json
 ) -> None:
@@ -336,14 +337,14 @@ async def test_a_wrong_push_config_is_refused_for_the_same_reason(
     assert answer["wrong"]
 
 
-@pytest.mark.parametrize("length", [-1, 1.5, "x", True])
+@each("length", [-1, 1.5, "x", True])
 async def test_a_wrong_history_length_is_refused_for_the_same_reason(
     doors: tuple[Door, Door], length: Any
 ) -> None:
     await check_refused(doors, "GetTask", {"id": "none", "historyLength": length})
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "params"),
     [
         ("GetTask", {"id": "none"}),
@@ -416,7 +417,7 @@ async def test_the_extended_card_is_the_same(workspace: Path) -> None:
     assert card["capabilities"]["extendedAgentCard"]
 
 
-@pytest.mark.parametrize("choice", [{"cwd": "none"}, {"cwd": "/"}, {"model": "x"}, {"mode": "x"}])
+@each("choice", [{"cwd": "none"}, {"cwd": "/"}, {"model": "x"}, {"mode": "x"}])
 async def test_a_choice_that_is_not_to_be_had_is_refused(
     doors: tuple[Door, Door], choice: Json
 ) -> None:

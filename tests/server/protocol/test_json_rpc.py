@@ -12,13 +12,14 @@ import pytest_asyncio
 
 from bridge.transports.json_body import MAX_DEPTH
 from bridge.transports.jsonrpc import MAX_ID
+from tests.support.cases import each
 from tests.support.client import METHODS, Client, Json, state
 from tests.support.served import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WITHIN = 20.0
 VERSIONS = ["1.0", "0.3"]
-each_version = pytest.mark.parametrize("version", VERSIONS)
+each_version = each("version", VERSIONS)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -47,8 +48,8 @@ INVALID: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("request_id", ["a", "", 0, 7, -1, 1.5, 2**64 - 1])
-@pytest.mark.parametrize("name", INVALID)
+@each("request_id", ["a", "", 0, 7, -1, 1.5, 2**64 - 1])
+@each("name", INVALID)
 async def test_an_invalid_request_is_answered_with_its_id(
     server: Server, name: str, request_id: Any
 ) -> None:
@@ -56,7 +57,7 @@ async def test_an_invalid_request_is_answered_with_its_id(
     assert (found["id"], found["error"]["code"]) == (request_id, -32600)
 
 
-@pytest.mark.parametrize("name", INVALID)
+@each("name", INVALID)
 async def test_an_invalid_request_without_an_id_is_answered_with_null(
     server: Server, name: str
 ) -> None:
@@ -64,14 +65,14 @@ async def test_an_invalid_request_without_an_id_is_answered_with_null(
     assert (found["id"], found["error"]["code"]) == (None, -32600)
 
 
-@pytest.mark.parametrize("request_id", [True, False, [], {}, ["a"], {"bad": "type"}, "x" * 300])
+@each("request_id", [True, False, [], {}, ["a"], {"bad": "type"}, "x" * 300])
 async def test_an_id_that_is_not_valid_is_not_repeated(server: Server, request_id: Any) -> None:
     body = {"jsonrpc": "2.0", "id": request_id, "method": "GetTask", "params": {"id": "x"}}
     found = await answer(server.client(), body)
     assert (found["id"], found["error"]["code"]) == (None, -32600)
 
 
-@pytest.mark.parametrize("request_id", ["x" * MAX_ID, None, 0, ""])
+@each("request_id", ["x" * MAX_ID, None, 0, ""])
 async def test_every_answer_has_the_id_of_its_request(server: Server, request_id: Any) -> None:
     body = {"jsonrpc": "2.0", "id": request_id, "method": "GetTask", "params": {"id": "x"}}
     found = await answer(server.client(), body)
@@ -81,7 +82,7 @@ async def test_every_answer_has_the_id_of_its_request(server: Server, request_id
 # --- requests that are valid JSON and beyond our limits ------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "request_id"),
     [
         ('{"jsonrpc":"2.0","id":7,"method":"GetTask","params":{"id":"x","x":1,"x":2}}', 7),
@@ -109,7 +110,7 @@ async def test_json_beyond_our_limits_is_an_invalid_request(
         assert (response.status, detail["reason"]) == (400, "INVALID_REQUEST")
 
 
-@pytest.mark.parametrize("body", ["", "{", '{"a":1,}', "NaN", "'a'", "\ufeff{}", "[-Infinity]"])
+@each("body", ["", "{", '{"a":1,}', "NaN", "'a'", "\ufeff{}", "[-Infinity]"])
 async def test_what_is_no_json_is_a_parse_error(server: Server, body: str) -> None:
     found = await answer(server.client(), body.encode())
     assert (found["id"], found["error"]["code"]) == (None, -32700)
@@ -164,7 +165,7 @@ async def test_a_notification_that_fails_has_no_answer_either(
     assert await notify(client, METHODS[version][method], {"id": "none"}) == (204, b"")
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "params", "code"),
     [
         ("message/ssend", {}, -32601),
@@ -186,7 +187,7 @@ async def test_what_cannot_be_executed_is_an_invalid_request_and_no_notification
 # --- versions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "version", "wanted"),
     [
         ("SendMessage", "", "A2A-Version: 1.0"),

@@ -17,6 +17,7 @@ from bridge.a2a import CODECS
 from bridge.a2a.pagination import decode_position, encode_position
 from bridge.errors import InvalidParams
 from bridge.task.state import TaskState
+from tests.support.cases import each
 from tests.support.client import Client, Json, RpcError, artifact_text, state
 from tests.support.served import Server, serving
 
@@ -45,7 +46,7 @@ def test_a_token_of_an_earlier_version_is_understood() -> None:
     assert encode_position((1767225600000001, "t1")) == token
 
 
-@pytest.mark.parametrize(
+@each(
     "token",
     [
         *("x", "====", "ü", "\0", "AA", "bm9uZQ==", " ", "a" * 5000),
@@ -62,8 +63,8 @@ def test_a_token_of_somebody_else_is_refused(token: str) -> None:
 # --- filters -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.version)
-@pytest.mark.parametrize("wanted", TaskState)
+@each("codec", CODECS, ids=lambda codec: codec.version)
+@each("wanted", TaskState)
 def test_every_state_has_its_name_in_a_filter(codec: Any, wanted: TaskState) -> None:
     assert codec.decode_list({"status": codec.states[wanted]}).state is wanted
 
@@ -78,12 +79,12 @@ def test_every_state_has_its_number_in_the_new_version() -> None:
         CODECS[1].decode_list({"status": 3})
 
 
-@pytest.mark.parametrize("nothing", [None, "", 0, "TASK_STATE_UNSPECIFIED"])
+@each("nothing", [None, "", 0, "TASK_STATE_UNSPECIFIED"])
 def test_an_unspecified_state_filters_nothing(nothing: Any) -> None:
     assert CODECS[0].decode_list({"status": nothing}).state is None
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "2026-01-01T00:00:00Z",

@@ -33,6 +33,7 @@ from scripts.openapi import CONTRACTS
 from scripts.openapi_answers import COMPONENTS
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.cases import each
 from tests.support.client import Json, state
 from tests.support.rest import A2A, HOOK, PLAIN, Answer, Rest, message
 from tests.support.served import Server, serving
@@ -100,8 +101,8 @@ def test_the_file_is_what_the_script_generates() -> None:
     assert json.loads(GENERATED.read_text("utf-8")) == generator.generate()
 
 
-@pytest.mark.parametrize("bearer", [True, False])
-@pytest.mark.parametrize("required", [True, False])
+@each("bearer", [True, False])
+@each("required", [True, False])
 def test_each_kind_of_server_has_its_document(bearer: bool, required: bool) -> None:
     """The file has one document, and patches for the others."""
     about: Json = {
@@ -134,7 +135,7 @@ def test_its_schemas_are_schemas_and_all_are_used() -> None:
         assert {name for of, name in used if of == kind} == DOCUMENT["components"][kind].keys()
 
 
-@pytest.mark.parametrize("bearer", [True, False])
+@each("bearer", [True, False])
 def test_the_token_is_asked_for_where_there_is_one(bearer: bool) -> None:
     found = document(replace(CARD, bearer=bearer))
     assert found["security"] == ([{"bearer": []}] if bearer else [])
@@ -187,7 +188,7 @@ RAW = ("", "AA", "AA==", "AA=", "AAA", "-_-_", "+/+/AAA=", "A", "AA=A", "!")
 FILE = {"mediaType": "text/plain", "filename": "x", "metadata": {}}
 
 
-@pytest.mark.parametrize(
+@each(
     "part",
     [
         *({"raw": raw} for raw in RAW),

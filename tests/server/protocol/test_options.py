@@ -16,6 +16,7 @@ from bridge.adapter import AgentConfig, SessionOptions, SessionStart
 from bridge.errors import InvalidParams
 from bridge.runtime.extension import read_options
 from bridge.server import registry
+from tests.support.cases import each
 from tests.support.client import Client, Json, RpcError, artifact_text, state, states, task_id
 from tests.support.liveness import Liveness, listening
 from tests.support.rest import Rest, message
@@ -54,7 +55,7 @@ def test_every_member_is_read() -> None:
     assert (options.cwd, options.thoughts) == ("x", True)
 
 
-@pytest.mark.parametrize("metadata", [None, {}, {"bridge": {}}, {"bridge": None}, {"other": 1}])
+@each("metadata", [None, {}, {"bridge": {}}, {"bridge": None}, {"other": 1}])
 def test_nothing_need_be_chosen(metadata: Json | None) -> None:
     options = read(metadata)
     assert options.session == SessionOptions()
@@ -74,7 +75,7 @@ def test_the_message_counts_before_the_request_member_by_member() -> None:
     assert (options.session.model, options.session.mode, options.cwd) == ("opus", "plan", "x")
 
 
-@pytest.mark.parametrize(
+@each(
     ("metadata", "cwd"),
     [
         (({"cwd": "a"}, None), "a"),
@@ -96,7 +97,7 @@ WRONG: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [(name, value) for name, values in WRONG.items() for value in values],
     ids=lambda value: str(value)[:20],
@@ -107,7 +108,7 @@ def test_what_is_not_to_be_had_is_refused_by_its_name(name: str, value: Any) -> 
     assert raised.value.fields[0][0] == f"metadata.bridge.{name}"
 
 
-@pytest.mark.parametrize("bridge", ["opus", 5, [], [{"model": "opus"}], True, False, ""])
+@each("bridge", ["opus", 5, [], [{"model": "opus"}], True, False, ""])
 def test_metadata_of_the_bridge_that_are_no_object_are_refused(bridge: Any) -> None:
     with pytest.raises(InvalidParams, match=r"metadata\.bridge"):
         read({"bridge": bridge})
@@ -122,7 +123,7 @@ def test_a_refusal_says_what_there_is() -> None:
         read({"bridge": {"model": "opus"}}, models=())
 
 
-@pytest.mark.parametrize("choice", [{"mode": "plan"}, {"budgetUsd": 1}, {"model": "opus"}])
+@each("choice", [{"mode": "plan"}, {"budgetUsd": 1}, {"model": "opus"}])
 def test_an_agent_that_has_no_such_choice_refuses_it(choice: Json) -> None:
     with pytest.raises(InvalidParams):
         read_options({"bridge": choice}, adapter=Jsonl, models=())
@@ -155,7 +156,7 @@ def test_the_clients_model_takes_the_place_of_the_operators() -> None:
     assert [one for one in chosen if one.startswith("--model")] == ["--model=opus"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("budget", "written"),
     [
         *((1, "1"), (0.5, "0.5"), (12.34, "12.34")),

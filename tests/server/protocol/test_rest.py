@@ -15,6 +15,7 @@ import pytest_asyncio
 from bridge import errors
 from bridge.a2a.codec import ERRORS
 from bridge.transports.rest import STATUS
+from tests.support.cases import each
 from tests.support.client import artifact_text, context_id, state, states, streamed_text
 from tests.support.rest import A2A, HOOK, PLAIN, TABLE, Answer, Rest, message
 from tests.support.served import Server, serving
@@ -63,7 +64,7 @@ async def test_a_stream_is_of_bare_items_with_the_task_first(rest: Rest) -> None
     assert states(items)[-1] == "completed"
 
 
-@pytest.mark.parametrize("verb", ["GET", "POST"])
+@each("verb", ["GET", "POST"])
 async def test_a_task_is_subscribed_to_with_either_verb(rest: Rest, verb: str) -> None:
     task = await rest.send("ask q What?\ntext done")
     items = rest.items(verb, f"/tasks/{task['id']}:subscribe")
@@ -74,7 +75,7 @@ async def test_a_task_is_subscribed_to_with_either_verb(rest: Rest, verb: str) -
     assert states([item async for item in items])[-1] == "completed"
 
 
-@pytest.mark.parametrize("body", [None, b"", b" \n", {}, {"metadata": {"why": "enough"}}])
+@each("body", [None, b"", b" \n", {}, {"metadata": {"why": "enough"}}])
 async def test_a_task_is_canceled_with_or_without_a_body(rest: Rest, body: Any) -> None:
     task = await rest.send("ask q What?")
     canceled = await rest.post(f"/tasks/{task['id']}:cancel", body)
@@ -146,7 +147,7 @@ async def test_a_direct_reply_is_a_message_and_the_only_item_of_its_stream(root:
 # --- queries -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("camel", "snake"),
     [
         ("contextId={context}", "context_id={context}"),
@@ -173,7 +174,7 @@ async def test_query_names_are_camel_case_or_snake_case(root: Rest, camel: str, 
     assert found[0]["totalSize"] == 2
 
 
-@pytest.mark.parametrize("name", ["historyLength", "history_length"])
+@each("name", ["historyLength", "history_length"])
 async def test_a_task_is_got_with_so_much_history(root: Rest, name: str) -> None:
     task = await root.send("status one\nstatus two\ndone")
     lengths = [
@@ -183,7 +184,7 @@ async def test_a_task_is_got_with_so_much_history(root: Rest, name: str) -> None
     assert lengths == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("status", ["TASK_STATE_FAILED", "4"])
+@each("status", ["TASK_STATE_FAILED", "4"])
 async def test_a_status_is_named_or_numbered(root: Rest, status: str) -> None:
     failed = await root.send("fail no")
     await root.send("done", contextId=failed["contextId"])
@@ -191,7 +192,7 @@ async def test_a_status_is_named_or_numbered(root: Rest, status: str) -> None:
     assert [task["id"] for task in found["tasks"]] == [failed["id"]]
 
 
-@pytest.mark.parametrize(
+@each(
     "query",
     [
         "historyLength=-1",
@@ -225,7 +226,7 @@ async def test_a_query_that_makes_no_sense_names_its_parameter(root: Rest, query
 # --- versions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.0.0", "1.0.1", " 1.0 "])
+@each("version", ["1.0", "1.0.0", "1.0.1", " 1.0 "])
 async def test_one_dot_zero_is_spoken_whatever_the_patch(root: Rest, version: str) -> None:
     assert (await root.get("/tasks", **{"A2A-Version": version})).status == 200
 
@@ -236,9 +237,7 @@ async def test_the_version_may_stand_in_the_query(root: Rest) -> None:
     assert answer.reason == "VERSION_NOT_SUPPORTED"  # the header counts where both are sent
 
 
-@pytest.mark.parametrize(
-    "version", ["", "0.3", "0.3.0", "1", "1.1", "2.0", "99.0", "latest", "\uff11.\uff10"]
-)
+@each("version", ["", "0.3", "0.3.0", "1", "1.1", "2.0", "99.0", "latest", "\uff11.\uff10"])
 async def test_another_version_or_none_is_not_supported(root: Rest, version: str) -> None:
     for answer in (
         await root.get("/tasks", **{"A2A-Version": version}),
@@ -253,7 +252,7 @@ async def test_another_version_or_none_is_not_supported(root: Rest, version: str
 # --- media types -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("accept", "sent", "answered"),
     [
         ("", A2A, A2A),
@@ -283,7 +282,7 @@ async def test_the_answer_has_the_media_type_that_the_client_knows(
     assert (wrong.status, wrong.media_type) == (400, answered)
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "answered", "refused"),
     [
         ({"Accept": ""}, A2A, PLAIN),
@@ -317,7 +316,7 @@ async def test_a_refusal_before_any_binding_has_the_media_type_too(
             assert (answer.status in (401, 403, 421), answer.media_type) == (True, kind)
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+@each("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 async def test_a_body_that_is_not_declared_as_json_is_refused_unread(root: Rest, kind: str) -> None:
     answer = await root.post("/message:send", b"no json", **{"Content-Type": kind})
     assert (answer.status, answer.reason) == (415, "CONTENT_TYPE_NOT_SUPPORTED")
@@ -339,7 +338,7 @@ async def test_a_part_that_the_agent_cannot_read_is_no_matter_of_http(
 # --- errors ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", TABLE, ids=lambda error: error.__name__)
+@each("error", TABLE, ids=lambda error: error.__name__)
 async def test_the_table_of_errors_is_the_one_of_the_specification(error: type[Exception]) -> None:
     assert (*ERRORS[error], *STATUS[error]) == TABLE[error]  # type: ignore[index]
 
@@ -386,13 +385,13 @@ async def test_the_extended_card_is_unsupported_where_there_is_no_token(rest: Re
     check_error(await rest.get("/extendedAgentCard"), errors.UnsupportedOperation)
 
 
-@pytest.mark.parametrize("path", ["/message:send", "/message:stream", "/tasks/none:cancel"])
+@each("path", ["/message:send", "/message:stream", "/tasks/none:cancel"])
 async def test_a_body_that_is_no_json_is_a_parse_error(rest: Rest, path: str) -> None:
     for body in (b"{", b"\xff\xfe{", b'{"a":NaN}', b"'"):
         check_error(await rest.post(path, body), errors.ParseError)
 
 
-@pytest.mark.parametrize("path", ["/message:send", "/message:stream", "/tasks/none:cancel"])
+@each("path", ["/message:send", "/message:stream", "/tasks/none:cancel"])
 async def test_a_body_that_is_no_object_is_invalid(rest: Rest, path: str) -> None:
     for body in (b"[]", b"1", b'"text"', b"null", b"true"):
         check_error(await rest.post(path, body), errors.InvalidParams)

@@ -45,6 +45,7 @@ from bridge.cli.card import WELL_KNOWN, fetch, verify_command
 from bridge.errors import ConfigurationError
 from bridge.server.extras import load_card_keys
 from tests import CHECKOUT
+from tests.support.cases import each
 
 Signed = dict[str, Any]
 
@@ -167,14 +168,14 @@ becbf647612f3696 -0.0000033333333333333333
 """.split("\n")[1:-1]
 
 
-@pytest.mark.parametrize("line", NUMBERS)
+@each("line", NUMBERS)
 def test_numbers_are_written_as_in_appendix_b(line: str) -> None:
     bits, text = line.split()
     (number,) = struct.unpack(">d", bytes.fromhex(bits))
     assert canonical_json(number).decode() == text
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**53, "\ud800", {"\ud800": 1}])
+@each("value", [float("nan"), float("inf"), 2**53, "\ud800", {"\ud800": 1}])
 def test_what_i_json_cannot_say_has_no_canonical_form(value: object) -> None:
     with pytest.raises(SignatureError, match="no canonical form"):
         canonical_json(value)
@@ -777,7 +778,7 @@ def test_keys_made_by_another_library_are_taken(tmp_path: Path) -> None:
 # --- without the libraries ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("library", ["joserfc", "rfc8785"])
+@each("library", ["joserfc", "rfc8785"])
 def test_without_its_libraries_the_module_says_what_to_install(library: str) -> None:
     program = f"""
 import sys

@@ -15,6 +15,7 @@ from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.support.client import (
     Client,
     Json,
@@ -207,7 +208,7 @@ async def test_a_cancel_leaves_nothing_behind(tmp_path: Path, pty: bool, repl: b
 # --- what is configured wrongly ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "about"),
     [
         ({"agent_approval_pattern": "("}, "AGENT_APPROVAL_PATTERN"),
