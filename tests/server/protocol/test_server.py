@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.client import (
     Client,
     Json,
@@ -133,7 +134,7 @@ async def test_a_message_instead_of_a_shown_task_completes_the_task(client: Clie
     assert (state(task), said(task)) == ("completed", "Hello")
 
 
-@pytest.mark.parametrize(("script", "end"), [("fail no", "failed"), ("reject no", "rejected")])
+@each(("script", "end"), [("fail no", "failed"), ("reject no", "rejected")])
 async def test_the_agent_may_fail_or_reject(client: Client, script: str, end: str) -> None:
     task = await client.send(f"text a\n{script}")
     assert (state(task), said(task), artifact_text(task)) == (end, "no", "a")
@@ -184,9 +185,7 @@ async def test_a_client_that_goes_away_does_not_end_its_task(
     assert artifact_text(await after) == "2"
 
 
-@pytest.mark.parametrize(
-    ("length", "kept"), [(None, 4), (0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (1000, 4)]
-)
+@each(("length", "kept"), [(None, 4), (0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (1000, 4)])
 async def test_history_is_cut_to_the_newest_messages(
     client: Client, length: int | None, kept: int
 ) -> None:
@@ -286,7 +285,7 @@ async def test_a_context_that_is_not_the_tasks_is_refused(client: Client) -> Non
     assert violations[0]["fieldViolations"][0]["field"] == "message.contextId"
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "field"),
     [
         ({"messageId": None}, "messageId"),
@@ -318,14 +317,14 @@ async def test_a_message_that_is_wrong_is_refused_with_the_field_that_is(
     assert any(name.split(".")[:2] == ["message", field] for name in fields), fields
 
 
-@pytest.mark.parametrize("params", [None, [], "x", 5, {}, {"message": 5}, {"id": 5}, {"id": ""}])
+@each("params", [None, [], "x", 5, {}, {"message": 5}, {"id": 5}, {"id": ""}])
 async def test_params_that_are_wrong_are_refused(client: Client, params: Any) -> None:
     old = client.version == "0.3"
     for method in ("message/send", "tasks/get") if old else ("SendMessage", "GetTask"):
         assert (await error_of(client.call(method, params)))["code"] == -32602
 
 
-@pytest.mark.parametrize("length", [-1, "x", 1.5, [], 10**30])
+@each("length", [-1, "x", 1.5, [], 10**30])
 async def test_a_history_length_that_is_none_is_refused(client: Client, length: Any) -> None:
     error = await error_of(client.get("nope", historyLength=length))
     assert error["code"] == (-32600 if length == 10**30 else -32602)
@@ -383,7 +382,7 @@ BAD_ENVELOPES: list[tuple[Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "code"), BAD_ENVELOPES)
+@each(("body", "code"), BAD_ENVELOPES)
 async def test_what_is_no_request_is_refused(client: Client, body: Any, code: int) -> None:
     response = await client.post(body)
     answer = await response.json()
@@ -393,16 +392,14 @@ async def test_what_is_no_request_is_refused(client: Client, body: Any, code: in
     assert set(answer) == {"jsonrpc", "id", "error"}
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "a/b;c"])
+@each("kind", ["text/plain", "application/x-www-form-urlencoded", "", "a/b;c"])
 async def test_another_content_type_is_refused_unread(client: Client, kind: str) -> None:
     response = await client.post(b"not json", **{"Content-Type": kind})
     error = (await response.json())["error"]
     assert (response.status, error["code"]) == (415, -32005)
 
 
-@pytest.mark.parametrize(
-    "kind", ["application/json; charset=utf-8", "application/a2a+json", "APPLICATION/JSON"]
-)
+@each("kind", ["application/json; charset=utf-8", "application/a2a+json", "APPLICATION/JSON"])
 async def test_json_by_its_other_names_is_accepted(client: Client, kind: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "Nope"}
     response = await client.post(body, **{"Content-Type": kind})
@@ -433,7 +430,7 @@ async def call_with(server: Server, method: str, headers: Json, query: str = "")
         return int((await response.json())["error"]["code"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "header", "query", "code"),
     [
         ("GetTask", "1.0", "", -32001),
@@ -478,7 +475,7 @@ async def test_an_unknown_version_is_told_which_are_known(server: Server) -> Non
     assert error["data"][0]["metadata"]["supportedVersions"] == "1.0, 0.3"
 
 
-@pytest.mark.parametrize("path", ["/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/", "/", ""])
+@each("path", ["/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/", "/", ""])
 async def test_the_endpoint_answers_at_each_of_its_addresses(server: Server, path: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
     url = f"{server.url}{path}"
