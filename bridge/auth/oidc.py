@@ -3,8 +3,8 @@
 The operator configures the trusted issuer and the place of its keys; a token cannot change them. It
 names a key by its id, and the key determines the algorithms, which are all asymmetric.
 
-Keys are fetched in the background: one fetch at a time, and RETRY seconds or more between two. A
-request waits for a fetch only if its key id is unknown, and for WAIT seconds at most.
+Keys are fetched in the background: one fetch at a time, and `retry` seconds or more between two. A
+request waits for a fetch only if its key id is unknown, and for `wait` seconds at most.
 """
 
 from __future__ import annotations
@@ -45,10 +45,6 @@ _INVALID = (JoseError, ValueError, TypeError, RecursionError)
 """The errors for invalid tokens."""
 LEEWAY = 60  # seconds: tolerated clock difference
 FETCH_WITHIN = 5.0  # seconds
-WAIT = 2.0  # seconds: maximum time that a request waits for a fetch
-REFRESH = 600.0  # seconds: age of the keys at which the next token starts a fetch
-RETRY = 30.0  # seconds: minimum time between two fetches
-KEEP = 24 * 3600.0  # seconds: maximum age of keys that verify tokens
 MAX_BYTES = 256 * 1024  # of a document of the issuer
 MAX_KEYS = 100
 MAX_TOKEN = 16 * 1024  # characters
@@ -68,7 +64,11 @@ _PREFIX = "bridge:"  # optional prefix of a scope, against collisions with scope
 class OidcConfig:
     """The trusted provider. `jwks`: URL or file of its keys; None: the URL of its discovery
     document. `claim`: the claim that identifies a principal. `scopes`: the scopes that a token can
-    grant. `workspaces`: the claim with the allowed directories; None: unlimited."""
+    grant. `workspaces`: the claim with the allowed directories; None: unlimited.
+
+    In seconds: `wait`: maximum time that a request waits for a fetch of the keys; `retry`: minimum
+    time between two fetches; `refresh`: age of the keys at which the next token starts a fetch;
+    `keep`: maximum age of keys that verify tokens."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -76,6 +76,10 @@ class OidcConfig:
     jwks: str | None = None
     claim: str = "sub"
     workspaces: str | None = None
+    wait: float = 2.0
+    retry: float = 30.0
+    refresh: float = 600.0
+    keep: float = 24 * 3600.0
 
 
 class Issuer:
@@ -101,7 +105,7 @@ class Issuer:
         keys must be fetched first. Raises Unavailable without keys."""
         if len(token) > MAX_TOKEN:
             return None
-        if time.monotonic() - self._fetched > REFRESH:
+        if time.monotonic() - self._fetched > self._config.refresh:
             self._fetch_keys()
         principal, expires = self._verified.get(digest(token), (None, 0.0))
         if principal and time.time() < expires:
@@ -116,7 +120,7 @@ class Issuer:
         return self._verify(token)
 
     async def _verify_after(self, fetching: asyncio.Task[None], token: str) -> Principal | None:
-        await asyncio.wait({fetching}, timeout=WAIT)
+        await asyncio.wait({fetching}, timeout=self._config.wait)
         return self._verify(token)
 
     def _verify(self, token: str) -> Principal | None:
@@ -153,7 +157,7 @@ class Issuer:
     @property
     def _usable(self) -> Sequence[Key]:
         """The keys; none after KEEP seconds."""
-        return self._keys if time.monotonic() - self._fetched < KEEP else ()
+        return self._keys if time.monotonic() - self._fetched < self._config.keep else ()
 
     def _pick(self, signed: jws.CompactSignature) -> Key | None:
         """The key with the id and algorithm of a token. A token without a key id needs an issuer
@@ -167,7 +171,7 @@ class Issuer:
         """The running fetch, which this call may start; None if the last one began just now."""
         if self._fetching and not self._fetching.done():
             return self._fetching
-        if time.monotonic() - self._begun < RETRY:
+        if time.monotonic() - self._begun < self._config.retry:
             return None
         self._begun = time.monotonic()
         self._fetching = asyncio.create_task(self._fetch())

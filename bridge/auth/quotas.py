@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from bridge.auth.principal import OPERATOR, Quota
-from bridge.auth.token_bucket import TokenBuckets
+from bridge.auth.token_bucket import Clock, TokenBuckets
 from bridge.errors import TooManyRequests
 
 MINUTE = 60.0
@@ -20,12 +21,14 @@ class Quotas:
     """The usage and the quota of each principal. `own`: quotas by principal id. Other principals
     have the default quota; the operator is unlimited."""
 
-    def __init__(self, own: Mapping[str, Quota] | None = None) -> None:
+    def __init__(
+        self, own: Mapping[str, Quota] | None = None, clock: Clock = time.monotonic
+    ) -> None:
         self._own = {OPERATOR.id: Quota.none(), **(own or {})}
         self._usual = Quota()
         self._tasks: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
-        self._starts: TokenBuckets[str] = TokenBuckets(MOST_KNOWN)
+        self._starts: TokenBuckets[str] = TokenBuckets(MOST_KNOWN, clock)
 
     def of(self, owner: str) -> Quota:
         return self._own.get(owner, self._usual)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 LINES_A_BURST, LINES_A_SECOND = 10, 1.0  # of the log, for each kind of line
 K = TypeVar("K")
+Clock = Callable[[], float]
+"""Seconds, as of time.monotonic."""
 
 
 class TokenBucket:
     """Allows `burst` events at once, and then `rate` events per second."""
 
-    __slots__ = ("_at", "_burst", "_left", "_rate")
+    __slots__ = ("_at", "_burst", "_clock", "_left", "_rate")
 
-    def __init__(self, rate: float, burst: float) -> None:
+    def __init__(self, rate: float, burst: float, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
         self._rate = rate
         self._burst = self._left = burst
-        self._at = time.monotonic()
+        self._at = clock()
 
     def take(self) -> bool:
         """Whether one more event is allowed now. If so, it counts."""
@@ -30,7 +34,7 @@ class TokenBucket:
 
     def charge(self, cost: float) -> None:
         """Count an event that was not prevented as `cost` events. The debt is one burst at most."""
-        now = time.monotonic()
+        now = self._clock()
         filled = min(self._burst, self._left + (now - self._at) * self._rate)
         self._left, self._at = max(filled - cost, -self._burst), now
 
@@ -43,8 +47,9 @@ class TokenBuckets(Generic[K]):
     """A bucket per key. Above `most` keys, the bucket that was unused for the longest time is
     evicted."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Clock = time.monotonic) -> None:
         self._most = most
+        self._clock = clock
         self._buckets: dict[K, TokenBucket] = {}
 
     def get(self, key: K, rate: float, burst: float) -> TokenBucket:
@@ -53,7 +58,7 @@ class TokenBuckets(Generic[K]):
         if found is None:
             if len(self._buckets) >= self._most:
                 del self._buckets[next(iter(self._buckets))]
-            found = TokenBucket(rate, burst)
+            found = TokenBucket(rate, burst, self._clock)
         self._buckets[key] = found  # the first one is always the longest unused
         return found
 

@@ -132,15 +132,15 @@ def _complete(given: Any) -> dict[str, Any]:
     return rules
 
 
-def checked(given: Any) -> dict[str, Any]:
+def checked(given: Any, abi: int | None = None) -> dict[str, Any]:
     """The rules with their defaults. Raises ConfineError with the reason and the remedy if this
     machine cannot enforce them. Changes nothing and runs nothing. Some problems appear only in a
     trial, for example that the system forbids namespaces to bubblewrap: for these, run
-    `confine.py RULES -- /bin/true`."""
+    `confine.py RULES -- /bin/true`. `abi`: as in problem()."""
     rules = _complete(given)
     _check_identity(rules)
     if rules["profile"] in ("landlock", "bwrap"):
-        _check_kernel(rules)
+        _check_kernel(rules, landlock.abi() if abi is None else abi)
     programs = (os.path.join(path, "bwrap") for path in os.get_exec_path())
     if rules["profile"] == "bwrap" and not any(os.access(one, os.X_OK) for one in programs):
         raise ConfineError("bwrap was not found: install bubblewrap, or choose another profile")
@@ -149,10 +149,11 @@ def checked(given: Any) -> dict[str, Any]:
     return rules
 
 
-def problem(given: Any) -> str | None:
-    """The text of the ConfineError that checked() raises for these rules, if it raises one."""
+def problem(given: Any, abi: int | None = None) -> str | None:
+    """The text of the ConfineError that checked() raises for these rules, if it raises one. `abi`:
+    the Landlock ABI; None: that of this kernel."""
     try:
-        checked(given)
+        checked(given, abi)
     except ConfineError as error:
         return str(error)
     return None
@@ -170,8 +171,7 @@ def _check_identity(rules: Rules) -> None:
         )
 
 
-def _check_kernel(rules: Rules) -> None:
-    abi = landlock.abi()
+def _check_kernel(rules: Rules, abi: int) -> None:
     ports = rules["connect"] is not None or rules["bind"] is not None
     needs = (
         (rules["profile"] == "landlock", landlock.LEAST_ABI, "6.2", "protect files from changes"),

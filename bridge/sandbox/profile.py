@@ -88,7 +88,7 @@ class Sandbox:
     "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
     anywhere. `temporary`: its folders go with the server. `known`: real paths that were resolved
     at the start of the server, with the device and the inode of those that are folders (see
-    settled()).
+    settled()). `abi`: the Landlock ABI of the kernel.
     """
 
     profile: str
@@ -105,6 +105,7 @@ class Sandbox:
     sockets: bool = False
     temporary: bool = False
     known: Mapping[str, list[int] | None] = field(default_factory=dict)
+    abi: int = field(default_factory=landlock.abi)
 
     def __str__(self) -> str:
         words = [self.profile]
@@ -191,8 +192,8 @@ class Sandbox:
         rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
         if by_landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
-        rules["scope"] = not by_landlock or landlock.abi() >= SCOPES_SINCE
-        by_path = by_landlock and landlock.abi() >= SOCKETS_SINCE  # Landlock tells sockets by path
+        rules["scope"] = not by_landlock or self.abi >= SCOPES_SINCE
+        by_path = by_landlock and self.abi >= SOCKETS_SINCE  # Landlock tells sockets by path
         rules["unix"] = True if self.sockets else None if by_path else False
         if self.ports is not None:
             rules["connect"] = list(self.ports)
@@ -204,7 +205,7 @@ class Sandbox:
         if not self.walls:
             return ()
         by_landlock = self.profile == "landlock"
-        scoped = not by_landlock or landlock.abi() >= SCOPES_SINCE
+        scoped = not by_landlock or self.abi >= SCOPES_SINCE
         names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
         names += ["UDP"]
         names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []

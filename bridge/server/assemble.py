@@ -37,9 +37,11 @@ def make_served_agent(
     version: str,
     state: State,
     sandbox: Sandbox | None = None,
+    prewarm: PrewarmPlan | None = None,
 ) -> ServedAgent:
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
-    maybe "". `state`: the place of data that survives a restart."""
+    maybe "". `state`: the place of data that survives a restart. `prewarm`: None for the plan of
+    the settings."""
     settings = agent.settings
     profiles = {
         name: profile
@@ -54,7 +56,7 @@ def make_served_agent(
     )
     models = (one.model for one in profiles.values() if one.model)
     manager = TaskManager(
-        agent=_runtime_agent(agent, state, sandbox),
+        agent=_runtime_agent(agent, state, sandbox, prewarm),
         adapter=agent.adapter,
         workspaces=settings.agent.workspaces,
         tasks=TaskHandles(agent.id, state.store, Heap().trim),
@@ -130,7 +132,9 @@ def _served(
     )
 
 
-def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None) -> Agent:
+def _runtime_agent(
+    agent: ConfiguredAgent, state: State, sandbox: Sandbox | None, prewarm: PrewarmPlan | None
+) -> Agent:
     settings, adapter = agent.settings, agent.adapter
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
@@ -144,7 +148,8 @@ def _runtime_agent(agent: ConfiguredAgent, state: State, sandbox: Sandbox | None
         trust=ProjectConfigPolicy(
             settings.agent.project_config, adapter.project_files, adapter.always_loaded
         ),
-        warm=PrewarmPlan(
+        warm=prewarm
+        or PrewarmPlan(
             settings.limits.warm_sessions if adapter.can_prewarm else 0, adapter.project_files
         ),
         check=settings.agent.workspaces.check,

@@ -18,8 +18,7 @@ from typing import Protocol
 from bridge.auth.quotas import Quotas
 
 WAITING_PER_SESSION = 4  # default limit of sessions that wait for a person, per slot
-ANNOUNCE_EVERY = 0.2  # seconds between two rounds of position updates
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between two updates of one task; doubles each time
+LONGEST_PAUSE = 60.0  # seconds between two updates of one task; the pause doubles each time
 
 
 class Holder(Protocol):
@@ -54,14 +53,14 @@ class _Waiter:
 
     __slots__ = ("_announce", "_called", "_due", "_known", "_pause", "number", "parked")
 
-    def __init__(self, number: int, announce: Announce) -> None:
+    def __init__(self, number: int, announce: Announce, pause: float) -> None:
         self.number = number
         self.parked = False  # no slot was free for it
         self._called = asyncio.Event()
         self._announce = announce
         self._known: tuple[int, int] | None = None
         self._due = 0.0
-        self._pause = FIRST_PAUSE
+        self._pause = pause
 
     def call(self) -> None:
         """Wake the waiter, so that it checks for a slot again."""
@@ -89,13 +88,23 @@ class SessionPool:
     """The slots for live sessions, and the quotas of principals. A holder without a slot waits in a
     queue. An idle session is evicted for a waiting holder, a spare session first. The next slot
     goes to the principal with the fewest working sessions, and only its holder is woken.
-    `waiting_limit`: the maximum number of sessions that wait for a person."""
+    `waiting_limit`: the maximum number of sessions that wait for a person. `announce_every`: the
+    seconds between two rounds of position updates; `first_pause`: those between the first two
+    updates of one task."""
 
     def __init__(
-        self, limit: int, quotas: Quotas | None = None, waiting_limit: int | None = None
+        self,
+        limit: int,
+        quotas: Quotas | None = None,
+        waiting_limit: int | None = None,
+        *,
+        announce_every: float = 0.2,
+        first_pause: float = 1.0,
     ) -> None:
         self.quotas = quotas or Quotas()
         self._limit = limit
+        self._announce_every = announce_every
+        self._first_pause = first_pause
         self._waiting_limit = waiting_limit or WAITING_PER_SESSION * limit
         self._holders: dict[Holder, Use] = {}
         self._working: Counter[str] = Counter()  # number of working holders, by owner
@@ -138,7 +147,7 @@ class SessionPool:
             # this holder for its turn. A slot is not released while a task wants it.
             self._hold(holder, Use.WORKING)
             return
-        waiter = _Waiter(next(self._numbers), announce)
+        waiter = _Waiter(next(self._numbers), announce, self._first_pause)
         queue = self._queues.setdefault(holder.owner, OrderedDict())
         queue[holder] = waiter
         try:
@@ -320,7 +329,7 @@ class SessionPool:
         if not self._queues:
             return
         loop = asyncio.get_running_loop()
-        when = max(earliest, loop.time(), self._announced + ANNOUNCE_EVERY)
+        when = max(earliest, loop.time(), self._announced + self._announce_every)
         if self._announcing and self._announcing.when() > when:
             self._announcing.cancel()
             self._announcing = None

@@ -23,9 +23,7 @@ from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy, state
 
 log = logging.getLogger(__name__)
 
-MAX_AGE = 900.0  # seconds; login, settings and workspace may change after the CLI read them
 LOOK_AGAIN = 60.0  # seconds between two checks of the workspace files
-LONGEST_PAUSE = 600.0  # seconds between two attempts to start a CLI that exits
 # Instructions and the state of git: Claude Code reads both within a second of its start.
 READ_AT_START = (
     *("*.md", ".*/*.md", ".*/rules/**/*.md"),
@@ -36,10 +34,18 @@ READ_AT_START = (
 @dataclass(frozen=True, slots=True)
 class PrewarmPlan:
     """`number`: the number of sessions to keep ready. `files`: patterns of the workspace files that
-    the CLI reads at its start, in addition to READ_AT_START."""
+    the CLI reads at its start, in addition to READ_AT_START. `max_age`: seconds after which a
+    session is replaced; login, settings and workspace may have changed since the CLI read them.
+    `longest_pause`: maximum seconds between two attempts to start a CLI that exits."""
 
     number: int = 0
     files: tuple[str, ...] = ()
+    max_age: float = 900.0
+    longest_pause: float = 600.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds until the next attempt."""
+        return min(2.0**failures, self.longest_pause)
 
 
 NOTHING = PrewarmPlan()
@@ -58,12 +64,15 @@ class PrewarmedSession:
         session: Session,
         files: Sequence[str],
         ended: Callable[[PrewarmedSession], None],
+        *,
+        max_age: float,
     ) -> None:
         self.start = start
         self.session = session
         self.problem = "it ended by itself"
         self._files = files
         self._ended = ended
+        self._max_age = max_age
         self._seen = state(start.cwd, files)
         self._taken = False
         self._life = asyncio.create_task(self._live())
@@ -93,7 +102,7 @@ class PrewarmedSession:
 
     async def _live(self) -> None:
         try:
-            async with asyncio.timeout(MAX_AGE):
+            async with asyncio.timeout(self._max_age):
                 await self.session.open()
                 await self.session.run(self._wait, self._receive)
         except TimeoutError:
@@ -134,7 +143,7 @@ class Prewarm:
         self.pool = pool
         self._make = make
         self._cwd = cwd
-        self._number = plan.number
+        self._plan = plan
         self._files = (*plan.files, *READ_AT_START)
         self._trust = trust
         self._sessions: list[PrewarmedSession] = []
@@ -147,7 +156,7 @@ class Prewarm:
         return sum(one.session.healthy for one in self._sessions)
 
     def begin(self) -> None:
-        if self._number:
+        if self._plan.number:
             self._worker = asyncio.create_task(self._work())
 
     def has(self, start: SessionStart) -> bool:
@@ -193,14 +202,16 @@ class Prewarm:
 
     def _due(self) -> bool:
         due = asyncio.get_running_loop().time() >= self._earliest
-        return due and len(self._sessions) < self._number
+        return due and len(self._sessions) < self._plan.number
 
     def _start(self) -> None:
         found = self._trust.doubts(self._cwd) or self._trust.obstacles(self._cwd)
         if found:
             raise LaunchError(f"the repository brings along {', '.join(found)}")
         start = SessionStart(self._cwd, str(uuid.uuid4()))
-        one = PrewarmedSession(start, self._make(start), self._files, self._end)
+        one = PrewarmedSession(
+            start, self._make(start), self._files, self._end, max_age=self._plan.max_age
+        )
         self._sessions.append(one)
         self.pool.lend(one)
 
@@ -213,8 +224,7 @@ class Prewarm:
     def _fail(self, problem: str) -> None:
         """Retry after a pause that grows. Log the first failure only."""
         self._failures += 1
-        pause = min(2.0**self._failures, LONGEST_PAUSE)
-        self._earliest = asyncio.get_running_loop().time() + pause
+        self._earliest = asyncio.get_running_loop().time() + self._plan.pause(self._failures)
         if self._failures == 1:
             facts = {"cwd": self._cwd, "reason": problem}
             log.warning("no session can be kept warm for now", extra=facts)

@@ -39,8 +39,6 @@ from bridge.task.message import Message
 log = logging.getLogger(__name__)
 
 SETTLE_WITHIN = 1.0  # seconds for a CLI to save the conversation after the end of its turn
-INTERRUPT_GRACE = 2.0  # seconds from the interrupt in the protocol of the CLI to SIGTERM
-EXIT_GRACE = 2.0  # seconds for the CLI to exit after the end of its stdout
 
 
 class InputUnknown(Exception):
@@ -278,9 +276,9 @@ class Session:
             self._deliver(events)
 
     def _receive_end(self) -> None:
-        """stdout is closed: no more output can arrive, so the CLI must exit within EXIT_GRACE."""
+        """stdout is closed: no more output can arrive, so the CLI must exit soon."""
         self._broken = True
-        self._muted = asyncio.get_running_loop().call_later(EXIT_GRACE, self._mute)
+        self._muted = asyncio.get_running_loop().call_later(self._limits.exit_grace, self._mute)
 
     def _mute(self) -> None:
         if self._process and self._process.exit_code is None:
@@ -357,7 +355,7 @@ class Session:
         """Begin to stop the CLI now; stop() waits for the end of the CLI and its descendants.
 
         `interrupt`: first send an interrupt in the protocol of the CLI, so that its running shell
-        commands do not become orphans. The CLI has INTERRUPT_GRACE to end the turn. Many CLIs save
+        commands do not become orphans. The CLI has `interrupt_grace` to end the turn. Many CLIs save
         the conversation after they report the end, and could not resume it otherwise.
         """
         if self._stopping is None:
@@ -386,7 +384,7 @@ class Session:
 
     async def _stop(self, turn: SessionTurn | None) -> str:
         if turn:
-            await asyncio.wait([turn.over], timeout=INTERRUPT_GRACE)
+            await asyncio.wait([turn.over], timeout=self._limits.interrupt_grace)
             if turn.over.done() and self._process:
                 await self._process.settle(SETTLE_WITHIN)
         rung = await self._process.stop(self._limits.term_grace) if self._process else "exited"

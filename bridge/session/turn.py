@@ -20,7 +20,8 @@ Sink = Callable[[list[AgentEvent | TimedOut]], None]
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
     """Times in seconds, 0 = unlimited; the line limit in bytes; `group` as in process.Start.
-    `start` limits the handshake, `turn` the whole turn."""
+    `start` limits the handshake, `turn` the whole turn. `interrupt_grace`: from the interrupt in the
+    protocol of the CLI to SIGTERM. `exit_grace`: for the CLI to exit after the end of its stdout."""
 
     turn: float = 3600.0
     silence: float = 0.0
@@ -28,6 +29,8 @@ class TurnLimits:
     term_grace: float = TERM_GRACE
     group: Mapping[str, str] = field(default_factory=dict)
     start: float = 0.0
+    interrupt_grace: float = 2.0
+    exit_grace: float = 2.0
 
 
 class SessionTurn:

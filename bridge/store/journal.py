@@ -29,11 +29,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
-MEASURE_EVERY, ROW = 64 * 1024, 100  # bytes between two measurements; least bytes of a row
+ROW = 100  # least bytes of a row
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: the output of the fastest agents for some seconds
 BALLAST = 8 * 1024 * 1024  # bytes of disk that are reserved for a full disk
-CLOSE_WITHIN = 5.0  # seconds to write the waiting rows when the server stops
 
 
 def _private(path: str, flags: int) -> int:
@@ -67,9 +66,18 @@ class _Group:
 
 class Journal:
     """`waiting`: the bytes that are not durable yet. `size`: the bytes of the database; up to
-    MEASURE_EVERY bytes that were written last may be missing in it."""
+    `measure_every` bytes that were written last may be missing in it. `close_within`: seconds to
+    write the waiting rows when the server stops."""
 
-    def __init__(self, path: Path, migrations: Sequence[str], lock_wait: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[str],
+        *,
+        lock_wait: float = 1.0,
+        measure_every: int = 64 * 1024,
+        close_within: float = 5.0,
+    ) -> None:
         self._problem: str | None = None
         self._file: os.stat_result | None = None  # of the database that is open
         self._gone = False
@@ -81,6 +89,8 @@ class Journal:
         self._ballast = path.with_name("ballast")
         self._migrations = migrations
         self._lock_wait = lock_wait
+        self._measure_every = measure_every
+        self._close_within = close_within
         self._rows: list[Row] = []
         self._thens: list[Callable[[], None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
@@ -101,9 +111,9 @@ class Journal:
         await self._run(self._take_ballast)
 
     async def close(self) -> None:
-        """Write the waiting rows, for at most CLOSE_WITHIN seconds."""
+        """Write the waiting rows, for a limited time."""
         try:
-            async with asyncio.timeout(CLOSE_WITHIN):
+            async with asyncio.timeout(self._close_within):
                 await self.flushed()
         except TimeoutError:
             log.error("not all was written down", extra={"bytes": self.waiting})
@@ -281,7 +291,7 @@ class Journal:
             for row in group.rows:
                 self._commit_one(row)
         self._unmeasured += group.size + ROW * len(group.rows)
-        if self._unmeasured > MEASURE_EVERY:
+        if self._unmeasured > self._measure_every:
             self._measure()
 
     def _commit_one(self, row: Row) -> None:

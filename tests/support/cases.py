@@ -18,7 +18,7 @@ def each(
     names: str | Sequence[str],
     values: Iterable[Any],
     *,
-    ids: Iterable[str] | Callable[[Any], str] | None = None,
+    ids: Iterable[str] | Callable[[Any], object] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Like `pytest.mark.parametrize`, but all cases are one test, and the cases of several
     decorators are multiplied. Every case runs, also after a failure; the failure of the test names

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import ClientSession, ClientTimeout, web
 
 from bridge.auth.authentication import Identity
+from bridge.auth.oidc import Issuer, OidcConfig
 from bridge.process.process_tree import reap_orphans
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
@@ -23,6 +24,7 @@ from bridge.server.lifecycle import limits, make_pool
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
+from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.transports.connection_limits import LimitedRunner
@@ -46,9 +48,14 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    workspace: Path, program: str = PROGRAM, **settings: Any
+    workspace: Path,
+    program: str = PROGRAM,
+    prewarm: PrewarmPlan | None = None,
+    issuer: OidcConfig | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Server]:
-    """A server with these settings. Afterwards no process of its agents is left."""
+    """A server with these settings. Afterwards no process of its agents is left. `prewarm`,
+    `issuer`: instead of those of the settings."""
     reap_orphans()  # of servers that other tests ended by force
     defaults = {
         "agent_adapter": "jsonl",
@@ -60,12 +67,18 @@ async def serving(
         "bridge_max_text_bytes": 2**25,  # tests/support/agent.py has its script in the prompt
     }
     chosen = Settings().updated({**defaults, **settings})
-    async with serving_loaded(Loaded(chosen, {}, [])) as server:
+    loaded = Loaded(chosen, {}, [])
+    async with serving_loaded(loaded, prewarm=prewarm, issuer=issuer) as server:
         yield server
 
 
 @asynccontextmanager
-async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator[Server]:
+async def serving_loaded(
+    loaded: Loaded,
+    cli_version: str = "",
+    prewarm: PrewarmPlan | None = None,
+    issuer: OidcConfig | None = None,
+) -> AsyncIterator[Server]:
     """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
     before = children()  # of a server that other tests share
     loaded = _open_to_all(loaded)
@@ -77,14 +90,16 @@ async def serving_loaded(loaded: Loaded, cli_version: str = "") -> AsyncIterator
     await push.start(_find)
     agents = configure_agents(loaded)
     served = [
-        make_served_agent(one, pool=pool, push=push, version=cli_version, state=state)
+        make_served_agent(
+            one, pool=pool, push=push, version=cli_version, state=state, prewarm=prewarm
+        )
         for one in agents
     ]
     app = make_app(
         make_root(agents, served, push=push, version=cli_version, store=state.store),
         served,
         settings=chosen.server,
-        identify=Identity(chosen.auth.config, token_issuer(chosen)),
+        identify=Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen)),
         sessions=pool.figures,
     )
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)

@@ -39,7 +39,7 @@ class Bridge:
     """A manager with few words for what tests do with it."""
 
     def __init__(self, workspace: Path, binary: str = sys.executable, **settings: Any) -> None:
-        adapter = registry.load("jsonl")
+        adapter = settings.pop("adapter", registry.load("jsonl"))
         config = AgentConfig(binary, ("-I", "-S", PROGRAM))
         grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
         limits = TurnLimits(turn=turn, term_grace=grace)
@@ -54,7 +54,12 @@ class Bridge:
         tasks = self.tasks = TaskHandles("", MemoryStore())
         quota = replace(Quota.none(), running=settings.pop("running", 0))
         quotas = Quotas({OPERATOR.id: quota})
-        self.pool = SessionPool(settings.pop("sessions", 4), quotas)
+        pauses = {
+            name: settings.pop(name)
+            for name in ("announce_every", "first_pause")
+            if name in settings
+        }
+        self.pool = SessionPool(settings.pop("sessions", 4), quotas, **pauses)
         assert not settings
         self.manager = TaskManager(agent, adapter, workspaces, tasks, self.pool, policy=policy)
 

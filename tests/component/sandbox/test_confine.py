@@ -22,7 +22,6 @@ from bridge.process import pty_runner
 from bridge.process.process_tree import leader, reap_orphans
 from bridge.process.procfs import marked
 from bridge.sandbox import confine
-from bridge.sandbox import landlock as landlock_rules
 from tests import CHECKOUT
 from tests.support import blast_radius, hostile_cli
 from tests.support.bridge_process import bridge
@@ -121,11 +120,8 @@ def test_arguments_that_are_none_are_refused(arguments: list[str]) -> None:
         (3, {"profile": "landlock", "scope": False}, None),
     ],
 )
-def test_what_the_kernel_lacks_is_refused(
-    monkeypatch: pytest.MonkeyPatch, abi: int, rules: Rules, why: str | None
-) -> None:
-    monkeypatch.setattr(landlock_rules, "abi", lambda: abi)  # there is only one kernel here
-    found = confine.problem(rules)
+def test_what_the_kernel_lacks_is_refused(abi: int, rules: Rules, why: str | None) -> None:
+    found = confine.problem(rules, abi)
     assert why in found if why and found else found == why
 
 
@@ -168,14 +164,14 @@ def test_the_program_has_its_arguments_environment_folder_and_streams(
     assert done == f"{list(given)!r} é {workspace} in"
 
 
-@each("profile", PROFILES)
+@pytest.mark.parametrize("profile", PROFILES)
 @each(("line", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)])
 def test_how_it_ends_is_told(profile: str, line: str, code: int) -> None:
     status = shell({"profile": profile}, line).returncode
     assert (128 - status if status < 0 else status) == code
 
 
-@each("profile", PROFILES)
+@pytest.mark.parametrize("profile", PROFILES)
 def test_signals_are_as_by_default_and_other_descriptors_are_closed(profile: str) -> None:
     say = "ls /proc/self/fd | wc -w; grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2"
     with open("/dev/null", "rb") as extra:
@@ -352,7 +348,7 @@ for send in (lambda one: one.sendto(b"x", socket.MSG_FASTOPEN, at), message):
 LISTEN = "import socket,sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('in')"
 
 
-@each("profile", CONFINED)
+@pytest.mark.parametrize("profile", CONFINED)
 def test_only_some_ports(profile: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
@@ -369,7 +365,7 @@ def test_only_some_ports(profile: str) -> None:
     assert python({"profile": profile, "bind": [other]}, LISTEN, str(other)) == "in"
 
 
-@each("profile", CONFINED)
+@pytest.mark.parametrize("profile", CONFINED)
 def test_no_connection_is_made_by_sending(profile: str) -> None:
     """TCP Fast Open, of which the kernel tells no rule for ports."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -597,7 +593,7 @@ def test_a_terminal_inside(workspace: Path) -> None:
 # --- the hostile CLI -----------------------------------------------------------------------------
 
 
-@each("profile", PROFILES)
+@pytest.mark.parametrize("profile", PROFILES)
 async def test_the_blast_radius(profile: str) -> None:
     emptied = ("/tmp/", "/var/tmp/", "/run/")
     if profile == "bwrap" and __file__.startswith(emptied):

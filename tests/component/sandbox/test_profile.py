@@ -24,7 +24,6 @@ import aiohttp
 import pytest
 
 from bridge.process import cgroup
-from bridge.sandbox import landlock
 from bridge.sandbox.profile import Sandbox, find_user, let_through
 from bridge.server import registry
 from bridge.task.message import Message, RawPart, Role, UrlPart
@@ -586,24 +585,19 @@ async def test_services_of_the_machine_are_not_reached_by_their_sockets(
     ],
 )
 def test_sockets_are_for_the_kernel_where_it_knows_them(
-    monkeypatch: pytest.MonkeyPatch,
     workspace: Path,
     abi: int,
     profile: str,
     sockets: bool,
     rule: bool | None,
 ) -> None:
-    monkeypatch.setattr(landlock, "abi", lambda: abi)  # there is only one kernel here
-    sandbox = Sandbox(profile, {"HOME": "/"}, str(workspace), sockets=sockets)
+    sandbox = Sandbox(profile, {"HOME": "/"}, str(workspace), sockets=sockets, abi=abi)
     assert sandbox.rules(str(workspace))["unix"] is rule
     assert any("UNIX" in one for one in sandbox.left_open) is sockets
 
 
-def test_what_an_old_kernel_leaves_open_is_named(
-    monkeypatch: pytest.MonkeyPatch, workspace: Path
-) -> None:
-    monkeypatch.setattr(landlock, "abi", lambda: 5)
-    left = Sandbox("landlock", {}, str(workspace), ports=(443,)).left_open
+def test_what_an_old_kernel_leaves_open_is_named(workspace: Path) -> None:
+    left = Sandbox("landlock", {}, str(workspace), ports=(443,), abi=5).left_open
     assert [one.partition(" ")[0].rstrip(",") for one in left] == ["UDP", "signals", "/dev/shm"]
 
 

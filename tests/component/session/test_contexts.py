@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from bridge.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from bridge.server import registry
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import ContextKey
+from bridge.task.events import AgentEvent, Text, ToolResult
 from bridge.task.message import TextPart
 from bridge.task.render import task_metadata
 from bridge.task.state import StatusUpdate, TaskState
@@ -158,15 +160,19 @@ async def test_an_agent_that_cannot_be_started_fails_the_task_with_the_reason(ma
 
 
 async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_else(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make,
 ) -> None:
-    def broken(*_: Any) -> None:
-        raise ZeroDivisionError
+    """Here an adapter makes an event that the state machine cannot read."""
+    jsonl: Any = registry.load("jsonl")
 
-    bridge = make()
-    with monkeypatch.context() as patch:
-        patch.setattr("bridge.task.text.capped", broken)
-        record = await bridge.run(f"text a\nline {TOOL}\ntext c", "c")
+    class Broken(jsonl):  # type: ignore[misc]
+        def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
+            for event in super().receive_line(line):
+                wrong: Any = 5
+                yield ToolResult("1", "", changes=wrong) if event == Text("b") else event
+
+    bridge = make(adapter=Broken)
+    record = await bridge.run("text a\ntext b\ntext c", "c")
     assert record.task.state is TaskState.FAILED
     assert "log" in message(record) and endings(record) == [TaskState.FAILED]
     assert (await bridge.run("text d", "c")).task.state is TaskState.COMPLETED

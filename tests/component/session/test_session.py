@@ -14,7 +14,6 @@ from bridge.adapter import AgentConfig, Prompt, SessionStart
 from bridge.errors import LaunchError
 from bridge.process.process_tree import reap_orphans
 from bridge.process.procfs import MARKER
-from bridge.session import session as session_module
 from bridge.session.redaction import Secrets
 from bridge.session.session import Session
 from bridge.session.turn import TurnLimits
@@ -283,10 +282,10 @@ async def test_the_time_that_a_client_took_to_answer_is_not_the_silence_of_the_a
 
 
 async def test_a_cli_that_closes_its_output_but_lives_on_fails_its_turn(
-    start: Sessions, monkeypatch: pytest.MonkeyPatch
+    start: Sessions,
 ) -> None:
-    monkeypatch.setattr(session_module, "EXIT_GRACE", 0.2)
-    session = await start("/bin/sh", "-c", "read a; echo text b; exec >&-; sleep 1000")
+    program = "read a; echo text b; exec >&-; sleep 1000"
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(exit_grace=0.2))
     events = await run(session, "go").ended()
     failed = events[-1]
     assert isinstance(failed, Failed) and failed.reason == "output-closed"
@@ -296,10 +295,10 @@ async def test_a_cli_that_closes_its_output_but_lives_on_fails_its_turn(
 
 
 async def test_a_cli_that_closed_its_output_before_it_was_asked_anything_fails_its_turn(
-    start: Sessions, monkeypatch: pytest.MonkeyPatch
+    start: Sessions,
 ) -> None:
-    monkeypatch.setattr(session_module, "EXIT_GRACE", 0.2)
-    session = await start("/bin/sh", "-c", "exec >&-; sleep 1000")
+    program = "exec >&-; sleep 1000"
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(exit_grace=0.2))
     async with asyncio.timeout(WITHIN):
         while session.healthy:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0)
@@ -381,10 +380,10 @@ async def test_an_interrupt_lets_the_cli_end_its_turn_itself(start: Sessions) ->
 
 
 async def test_a_cli_that_does_not_obey_the_interrupt_is_terminated_after_its_grace(
-    start: Sessions, monkeypatch: pytest.MonkeyPatch
+    start: Sessions,
 ) -> None:
-    monkeypatch.setattr(session_module, "INTERRUPT_GRACE", 0.2)
-    session = await start("/bin/sh", "-c", "echo text a; exec sleep 1000")
+    program = "echo text a; exec sleep 1000"
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(interrupt_grace=0.2))
     adapter_of(session).interruptible = True
     turn = run(session, "go")
     await turn.until(Text)

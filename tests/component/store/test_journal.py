@@ -190,14 +190,16 @@ async def test_what_waits_is_counted_until_it_is_durable(journal: Journal) -> No
     assert journal.size >= 2 * 4096
 
 
-async def test_size_is_what_is_in_use(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.store.journal.MEASURE_EVERY", 0)
+async def test_size_is_what_is_in_use(path: Path) -> None:
+    journal = Journal(path, MIGRATIONS, measure_every=0)
+    await journal.open()
     journal.write((INSERT, (1, b"x" * 1_000_000)))
     await flushed(journal)
     assert journal.size > 1_000_000
     journal.write(("DELETE FROM note", ()))
     await flushed(journal)
     assert journal.size < 100_000
+    await journal.close()
 
 
 async def test_reading_sees_what_is_durable(journal: Journal) -> None:
@@ -344,11 +346,8 @@ async def test_a_database_that_another_has_taken_is_waited_for(path: Path) -> No
     assert durable(path) == [1]
 
 
-async def test_closing_does_not_wait_for_ever(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("bridge.store.journal.CLOSE_WITHIN", 0.2)
-    journal, stamps = Journal(path, MIGRATIONS), Stamps()
+async def test_closing_does_not_wait_for_ever(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal, stamps = Journal(path, MIGRATIONS, close_within=0.2), Stamps()
     await journal.open()
     with full_disk(50_000):
         journal.write((INSERT, (1, b"x" * 200_000)), then=stamps.stamp(1))
@@ -402,10 +401,9 @@ async def test_a_row_that_is_a_bug_does_not_stop_the_rest(
     ],
 )
 async def test_no_row_whatever_stops_the_rest(
-    path: Path, bug: tuple[str, tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+    path: Path, bug: tuple[str, tuple[object, ...]]
 ) -> None:
-    monkeypatch.setattr("bridge.store.journal.CLOSE_WITHIN", 0.2)
-    journal, stamps = Journal(path, MIGRATIONS), Stamps()
+    journal, stamps = Journal(path, MIGRATIONS, close_within=0.2), Stamps()
     await journal.open()
     journal.write(bug)
     journal.write((INSERT, (4, b"x")), then=stamps.stamp(4))

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from joserfc import jws
 from joserfc.jwk import ECKey, RSAKey
 
-from bridge.auth import oidc
 from bridge.auth.authentication import FAILURES
 from bridge.auth.oidc import LEEWAY, MAX_BYTES, Issuer, OidcConfig, principal_id
 from bridge.auth.principal import Principal
@@ -116,12 +115,6 @@ async def provider() -> AsyncIterator[Provider]:
         yield provider
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys may be fetched again at once."""
-    monkeypatch.setattr(oidc, "RETRY", 0.0)
-
-
 def trusting(provider: Provider, **more: Any) -> dict[str, Any]:
     """Settings of a server that trusts it."""
     return {
@@ -129,6 +122,13 @@ def trusting(provider: Provider, **more: Any) -> dict[str, Any]:
         "bridge_oidc_audience": (AUDIENCE, "another"),
         **more,
     }
+
+
+def quick(provider: Provider, **times: float) -> dict[str, Any]:
+    """The same, and keys may be fetched again at once."""
+    scopes: Any = tuple(EVERYTHING.split())
+    issuer = OidcConfig(provider.url, (AUDIENCE, "another"), scopes, **{"retry": 0.0, **times})  # type: ignore[arg-type]
+    return trusting(provider, issuer=issuer)
 
 
 async def ask(server: Server, token: str, method: str = "ListTasks", **params: Any) -> int:
@@ -474,27 +474,27 @@ async def test_it_goes_together_with_other_tokens(provider: Provider, tmp_path: 
 
 
 async def test_a_key_that_is_new_is_fetched_once_and_one_that_is_gone_counts_no_more(
-    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    provider: Provider, tmp_path: Path
 ) -> None:
-    async with serving(tmp_path, **trusting(provider)) as server:
-        old, new = provider.token(), provider.token(key="next")
+    known = provider.keys
+    old, new = provider.token(), provider.token(key="next")
+    async with serving(tmp_path, **quick(provider)) as server:
         assert await ask(server, old) == 200
         provider.keys = {"keys": [jwk("next")]}
-        assert await ask(server, new) == 401  # it is too soon to ask again
-        monkeypatch.setattr(oidc, "RETRY", 0.0)
         assert [await ask(server, new), await ask(server, old)] == [200, 401]
-        monkeypatch.setattr(oidc, "RETRY", 30.0)
+    provider.keys = known
+    async with serving(tmp_path, **trusting(provider)) as server:
+        assert await ask(server, old) == 200
+        provider.keys = {"keys": [jwk("next")]}
         asked = len(provider.asked)
+        assert await ask(server, new) == 401  # it is too soon to ask again
         for number in range(5):
             assert await ask(server, provider.token(header={"kid": f"{number}"})) == 401
         assert len(provider.asked) == asked
 
 
-async def test_keys_are_fetched_anew_while_tokens_come(
-    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
-) -> None:
-    monkeypatch.setattr(oidc, "REFRESH", 0.0)
-    async with serving(tmp_path, **trusting(provider)) as server:
+async def test_keys_are_fetched_anew_while_tokens_come(provider: Provider, tmp_path: Path) -> None:
+    async with serving(tmp_path, **quick(provider, refresh=0.0)) as server:
         token = provider.token()
         assert await ask(server, token) == 200
         provider.keys = {"keys": [jwk("next")]}
@@ -503,16 +503,13 @@ async def test_keys_are_fetched_anew_while_tokens_come(
                 pass
 
 
-async def test_without_a_key_id_the_only_key_counts(
-    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
-) -> None:
+async def test_without_a_key_id_the_only_key_counts(provider: Provider, tmp_path: Path) -> None:
     keys = {"keys": [{**jwk("rsa"), "kid": None}, jwk("ec")]}
     provider.keys = {"keys": [{k: v for k, v in one.items() if v} for one in keys["keys"]]}
-    async with serving(tmp_path, **trusting(provider)) as server:
+    async with serving(tmp_path, **quick(provider, refresh=0.0)) as server:
         assert await ask(server, provider.token(header={"kid": None})) == 200
         assert await ask(server, provider.token(key="stranger", header={"kid": None})) == 401
         provider.keys["keys"].append(jwk("stranger"))
-        monkeypatch.setattr(oidc, "REFRESH", 0.0)
         async with asyncio.timeout(WITHIN):
             while await ask(server, provider.token(header={"kid": None})) == 200:
                 pass
@@ -607,11 +604,10 @@ async def test_a_provider_that_is_broken_is_told_of_and_taken_when_it_works(
     provider: Provider,
     tmp_path: Path,
     name: str,
-    quick: None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     provider.answers = BROKEN[name]
-    async with serving(tmp_path, **trusting(provider)) as server:
+    async with serving(tmp_path, **quick(provider)) as server:
         assert await ask(server, provider.token()) == 503
         assert await ask(server, "no-token") == 401
         told = [one for one in caplog.records if "cannot fetch the keys" in one.msg]
@@ -624,10 +620,7 @@ async def test_a_provider_that_is_broken_is_told_of_and_taken_when_it_works(
     assert "/moved" not in provider.asked
 
 
-async def test_a_provider_that_is_slow_holds_nobody_up(
-    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(oidc, "WAIT", 0.3)
+async def test_a_provider_that_is_slow_holds_nobody_up(provider: Provider, tmp_path: Path) -> None:
     released = asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -636,7 +629,8 @@ async def test_a_provider_that_is_slow_holds_nobody_up(
 
     own = "a-token-of-the-operator"
     provider.answers = slow
-    async with serving(tmp_path, **trusting(provider, bridge_token=own)) as server:
+    settings = quick(provider, wait=0.3, retry=30.0)
+    async with serving(tmp_path, bridge_token=own, **settings) as server:
         begun = time.monotonic()
         waiting = asyncio.create_task(ask(server, provider.token()))
         assert await ask(server, own) == 200
@@ -648,7 +642,7 @@ async def test_a_provider_that_is_slow_holds_nobody_up(
 
 
 async def test_a_provider_that_speaks_for_another_is_not_believed(
-    provider: Provider, tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+    provider: Provider, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for metadata in (
         {"issuer": "https://id.example"},
@@ -659,18 +653,18 @@ async def test_a_provider_that_speaks_for_another_is_not_believed(
         {"jwks_uri": None},
     ):
         provider.metadata = metadata
-        async with serving(tmp_path, **trusting(provider)) as server:
+        async with serving(tmp_path, **quick(provider)) as server:
             assert await ask(server, provider.token()) == 503
     assert "/keys" not in provider.asked
 
 
 async def test_keys_that_cannot_be_fetched_anew_do_not_count_for_ever(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch
+    provider: Provider,
 ) -> None:
-    issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",)))
+    issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",), keep=0.5))
     finding = issuer.find(provider.token())
     assert not isinstance(finding, Principal) and finding and await finding
-    monkeypatch.setattr(oidc, "KEEP", 0.0)
+    await asyncio.sleep(0.5)  # their time, by the clock of the keys
     with pytest.raises(Unavailable):
         issuer.find(provider.token(jti="1"))
 

@@ -226,14 +226,10 @@ async def test_the_monitor_shows_why_a_task_waits(
 
 
 async def test_positions_are_told_when_they_change_and_not_more_often(
-    make: Make,
-    live: Liveness,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Make, live: Liveness
 ) -> None:
     """However many events there are, a task has one update at once and the next after a pause."""
-    monkeypatch.setattr(pool_module, "ANNOUNCE_EVERY", 0.0)
-    monkeypatch.setattr(pool_module, "FIRST_PAUSE", 3600.0)
-    bridge = make(sessions=1)
+    bridge = make(sessions=1, announce_every=0.0, first_pause=3600.0)
     slow = await bridge.send(f"wait {live.path} slow")
     await live.pid("slow")
     tasks = [await bridge.send(f"text {number}", f"c{number}") for number in range(10)]
@@ -255,10 +251,10 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
         assert sum(isinstance(event, Queued) for event in causes) == 1
 
 
-async def test_the_pauses_between_updates_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_pauses_between_updates_grow() -> None:
     """An hour of changes in every second, by a clock of its own."""
     heard: list[tuple[int, int]] = []
-    waiter = pool_module._Waiter(0, lambda ahead, answers: heard.append((ahead, answers)))
+    waiter = pool_module._Waiter(0, lambda ahead, answers: heard.append((ahead, answers)), 1.0)
     waiter.parked = True
     for second in range(3600):
         waiter.tell(second, 0, float(second))

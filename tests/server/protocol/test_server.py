@@ -535,7 +535,7 @@ async def test_the_card_is_served_in_the_shape_that_is_set(
 
 
 async def test_the_card_has_the_address_that_the_operator_gave(workspace: Path) -> None:
-    settings = {"public_url": "https://agent.example.org/base/"}
+    settings: Json = {"public_url": "https://agent.example.org/base/"}
     async with (
         serving(workspace, **settings) as server,
         server.http.get(f"{server.url}/.well-known/agent-card.json") as response,

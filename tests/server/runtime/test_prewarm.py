@@ -30,6 +30,8 @@ from tests.support.prewarmed import WITHIN, warm_in
 from tests.support.restart import Place, heard, kill
 from tests.support.served import Server, serving
 
+JsonLines: Any = registry.load("jsonl")
+
 # Tells of its start in the file START, and of what it does with it otherwise in its first argument.
 BEGINS = """
 import os, sys
@@ -183,9 +185,8 @@ async def test_its_output_before_the_first_task_is_read_with_that_task(workspace
 # --- what is not kept ----------------------------------------------------------------------------
 
 
-async def test_one_that_died_is_replaced(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prewarm, "LONGEST_PAUSE", 0.05)
-    async with serving(workspace, bridge_warm_sessions=1) as server:
+async def test_one_that_died_is_replaced(workspace: Path) -> None:
+    async with serving(workspace, prewarm=prewarm.PrewarmPlan(1, longest_pause=0.05)) as server:
         await kept(server, 1)
         (first,) = clis()
         os.kill(first, signal.SIGKILL)
@@ -194,15 +195,18 @@ async def test_one_that_died_is_replaced(workspace: Path, monkeypatch: pytest.Mo
         assert await pid(server.client()) != first
 
 
-async def test_one_that_is_old_is_replaced(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prewarm, "MAX_AGE", 0.5)
-    async with serving(workspace, bridge_warm_sessions=1) as server:
+async def test_one_that_is_old_is_replaced(workspace: Path) -> None:
+    async with serving(workspace, prewarm=prewarm.PrewarmPlan(1, max_age=0.5)) as server:
         await kept(server, 1)
         (first,) = clis()
         await until(lambda: clis() not in ({first}, set()))
         assert first not in clis()
+
+
+class WithHooks(JsonLines):  # type: ignore[misc]
+    """The program reads its hooks in the workspace."""
+
+    project_files = (".tool/*.json",)
 
 
 def make_other(workspace: Path, change: str) -> None:
@@ -219,10 +223,10 @@ def make_other(workspace: Path, change: str) -> None:
 
 @pytest.mark.parametrize("change", ["instructions", "hooks", "directory"])
 async def test_one_that_knows_another_workspace_is_not_handed_over(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    workspace: Path, change: str
 ) -> None:
-    monkeypatch.setattr(registry.load("jsonl"), "project_files", (".tool/*.json",))
-    async with serving(workspace, bridge_warm_sessions=1) as server:
+    adapter = f"{__name__}:WithHooks"
+    async with serving(workspace, agent_adapter=adapter, bridge_warm_sessions=1) as server:
         await kept(server, 1)
         (first,) = clis()
         make_other(workspace, change)
@@ -232,16 +236,13 @@ async def test_one_that_knows_another_workspace_is_not_handed_over(
 
 
 async def test_one_that_does_not_stay_is_tried_again_less_and_less(
-    workspace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    workspace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prewarm, "LONGEST_PAUSE", 1.0)
+    plan = prewarm.PrewarmPlan(1, longest_pause=1.0)
     hasty = program(workspace, "if os.path.exists('hasty'):\n    sys.exit(3)")
     (workspace / "hasty").touch()
-    async with serving(workspace, program=hasty, bridge_warm_sessions=1) as server:
-        kept_ready = server.managers[0]._warm
-        await until(lambda: kept_ready._failures == 3)  # the last of them has ended
+    async with serving(workspace, program=hasty, prewarm=plan) as server:
+        await until(lambda: starts(workspace) == 3 and not clis(hasty))
         (workspace / "hasty").unlink()
         assert starts(workspace) == 3
         assert state(await server.client().send("text fine")) == "completed"
@@ -250,17 +251,10 @@ async def test_one_that_does_not_stay_is_tried_again_less_and_less(
 
 
 def test_the_pauses_grow() -> None:
-    async def pauses() -> list[float]:
-        make: Any = None
-        kept = prewarm.Prewarm(make, SessionPool(1), "/", prewarm.PrewarmPlan(1))
-        found: list[float] = []
-        for _ in range(12):
-            kept._fail("")
-            found.append(round(kept._earliest - asyncio.get_running_loop().time()))
-        return found
-
-    assert asyncio.run(pauses())[:4] == [2, 4, 8, 16]
-    assert asyncio.run(pauses())[-1] == prewarm.LONGEST_PAUSE
+    plan = prewarm.PrewarmPlan(1)
+    pauses = [plan.pause(failures) for failures in range(1, 13)]
+    assert pauses[:4] == [2, 4, 8, 16]
+    assert pauses[-1] == plan.longest_pause == 600
 
 
 @pytest.mark.parametrize("policy", ["ask", "deny"])

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +125,14 @@ def test_an_answer_to_a_question_that_was_never_asked_breaks_nothing(name: str) 
 
 @each("name", BUILT_IN)
 def test_an_interrupt_says_whether_the_cli_will_end_the_turn(name: str) -> None:
+    """It will if it has been asked to. Codex and ACP agents have no turn yet that could be named,
+    and a program behind `jsonl` need not know the request."""
     adapter = make(name)
     begin(adapter)
-    assert adapter.interrupt() in (True, False)
+    adapter.data_to_send()
+    ends = adapter.interrupt()
+    assert ends is (name not in ("acp", "codex", "jsonl", "replay"))
+    assert adapter.data_to_send() or not ends
 
 
 @each("line", GARBAGE.values(), ids=GARBAGE)
@@ -324,16 +328,16 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         assert name in str(caught.value)
 
 
-def entries(*, group: str, name: str | None = None) -> list[EntryPoint]:
-    known = [
-        EntryPoint("foreign", f"{__name__}:Foreign", registry.GROUP),
-        EntryPoint("wrong", f"{__name__}:not_an_adapter", registry.GROUP),
-    ]
-    return [one for one in known if one.group == group and name in (None, one.name)]
-
-
-def test_an_installed_distribution_may_bring_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", entries)
+def test_an_installed_distribution_may_bring_an_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "foreign-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(
+        f"[{registry.GROUP}]\nforeign = {__name__}:Foreign\nwrong = {__name__}:not_an_adapter\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     assert registry.load("foreign") is Foreign
     assert registry.names()[-2:] == ["foreign", "wrong"]
     with pytest.raises(ConfigurationError, match="'wrong' is not a subclass"):
