@@ -24,7 +24,7 @@ from bridge.errors import (
 from bridge.server import registry
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import ContextKey
-from bridge.task.events import AgentEvent, Text, ToolResult
+from bridge.task.events import AgentEvent, Status, Text
 from bridge.task.message import TextPart
 from bridge.task.render import task_metadata
 from bridge.task.state import StatusUpdate, TaskState
@@ -169,7 +169,7 @@ async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_e
         def receive_line(self, line: bytes) -> Iterator[AgentEvent]:
             for event in super().receive_line(line):
                 wrong: Any = 5
-                yield ToolResult("1", "", changes=wrong) if event == Text("b") else event
+                yield Status(wrong) if event == Text("b") else event
 
     bridge = make(adapter=Broken)
     record = await bridge.run("text a\ntext b\ntext c", "c")
