@@ -355,8 +355,8 @@ class Session:
         """Begin to stop the CLI now; stop() waits for the end of the CLI and its descendants.
 
         `interrupt`: first send an interrupt in the protocol of the CLI, so that its running shell
-        commands do not become orphans. The CLI has `interrupt_grace` to end the turn. Many CLIs save
-        the conversation after they report the end, and could not resume it otherwise.
+        commands do not become orphans. The CLI has `interrupt_grace` to end the turn. Many CLIs
+        save the conversation after they report the end, and could not resume it otherwise.
         """
         if self._stopping is None:
             asked = False

@@ -20,8 +20,8 @@ Sink = Callable[[list[AgentEvent | TimedOut]], None]
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
     """Times in seconds, 0 = unlimited; the line limit in bytes; `group` as in process.Start.
-    `start` limits the handshake, `turn` the whole turn. `interrupt_grace`: from the interrupt in the
-    protocol of the CLI to SIGTERM. `exit_grace`: for the CLI to exit after the end of its stdout."""
+    `start` limits the handshake, `turn` the whole turn. `interrupt_grace`: from the interrupt in
+    the protocol of the CLI to SIGTERM. `exit_grace`: from the end of its stdout to its exit."""
 
     turn: float = 3600.0
     silence: float = 0.0

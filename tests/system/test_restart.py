@@ -22,7 +22,6 @@ import psutil
 import pytest
 
 from bridge.process.procfs import MARKER
-from tests.component.push.test_notifier import Receiver, receiving
 from tests.support.bridge_process import BridgeProcess
 from tests.support.client import (
     Client,
@@ -35,6 +34,7 @@ from tests.support.client import (
     streamed_text,
 )
 from tests.support.liveness import Liveness
+from tests.support.receivers import Receiver, receiving
 from tests.support.restart import Place, asking, finished, heard, kill
 
 WITHIN = 45.0  # seconds

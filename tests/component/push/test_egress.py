@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.test_utils import BaseTestServer, TestServer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -35,6 +34,7 @@ from bridge.push.egress import (
     post,
 )
 from tests.support.cases import each
+from tests.support.names import Names, host
 
 WITHIN = 10.0
 PUBLIC = "93.184.216.34"
@@ -152,28 +152,6 @@ ODD_SPELLINGS = [
 ]
 
 
-class Names(AbstractResolver):
-    """Answers with one list of addresses after the other; the last is for ever."""
-
-    def __init__(self, *answers: list[str]) -> None:
-        self.answers = list(answers)
-        self.asked: list[str] = []
-        self.closed = False
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        self.asked.append(host)
-        addresses = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return [
-            ResolveResult(hostname=host, host=address, port=port, family=0, proto=0, flags=0)
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        self.closed = True
-
-
 class Internet:
     """Makes sockets whose connections all end at one port of loopback, and notes where they
     should have gone."""
@@ -211,10 +189,6 @@ async def send(session: ClientSession, url: str) -> int | str:
             return await post(session, url, b"{}", {})
         except RequestFailed as failure:
             return str(failure)
-
-
-def host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 # --- addresses ---------------------------------------------------------------------------------

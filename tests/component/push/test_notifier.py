@@ -20,7 +20,6 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from bridge.errors import InvalidParams, Unavailable
 from bridge.push.configs import CONFIGS_PER_TASK
@@ -35,20 +34,15 @@ from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Done, Event, Status, Text
 from bridge.task.state import Task, Update
 from tests import CHECKOUT
+from tests.support.receivers import WITHIN, Behaviour, Receiver, accept, receiving
 from tests.support.stored_tasks import begin, happen
 
-WITHIN = 10.0
 AGENT = "a"
 QUICK = RetryPolicy(attempts=4, first_pause=0.001, longest_pause=0.002)
 REPOSITORY = CHECKOUT
-Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 # --- receivers and tasks -----------------------------------------------------------------------
-
-
-async def accept(request: web.Request) -> web.StreamResponse:
-    return web.Response(status=202)
 
 
 def status(number: int) -> Behaviour:
@@ -73,68 +67,6 @@ BOMB = gzip.compress(b"\0" * 2**24)
 
 async def gzip_bomb(request: web.Request) -> web.StreamResponse:
     return web.Response(body=BOMB, headers={"Content-Encoding": "gzip"})
-
-
-class Receiver:
-    """Keeps what it gets. Each request is answered by the next behaviour, then by the last."""
-
-    url: str
-
-    def __init__(self, *behaviours: Behaviour) -> None:
-        self.behaviours = list(behaviours) or [accept]
-        self.requests: list[tuple[dict[str, str], bytes]] = []
-        self.open = self.most_open = 0
-        self.over = asyncio.Event()
-        self._arrived = asyncio.Condition()
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
-        try:
-            body = await request.read()
-            async with self._arrived:
-                self.requests.append((dict(request.headers), body))
-                self._arrived.notify_all()
-            one_left = len(self.behaviours) == 1
-            return await (self.behaviours[0] if one_left else self.behaviours.pop(0))(request)
-        finally:
-            self.open -= 1
-
-    async def stall(self, request: web.Request) -> web.StreamResponse:
-        if not request.path.endswith("/witness"):
-            await self.over.wait()
-        return web.Response()
-
-    async def got(self, count: int) -> list[bytes]:
-        """The bodies, as soon as there are so many."""
-        async with asyncio.timeout(WITHIN), self._arrived:
-            await self._arrived.wait_for(lambda: len(self.requests) >= count)
-        return self.bodies
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [body for _, body in self.requests]
-
-    @property
-    def ids(self) -> list[str]:
-        return [headers["A2A-Notification-Id"] for headers, _ in self.requests]
-
-
-@asynccontextmanager
-async def receiving(*receivers: Receiver) -> AsyncIterator[None]:
-    servers = []
-    for receiver in receivers:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", receiver.handle)
-        servers.append(TestServer(app))
-        await servers[-1].start_server()
-        receiver.url = f"http://127.0.0.1:{servers[-1].port}/hook"
-    try:
-        yield
-    finally:
-        for receiver, server in zip(receivers, servers, strict=True):
-            receiver.over.set()
-            await server.close()
 
 
 class Bench(Push):
@@ -460,7 +392,7 @@ async def test_long_answers_are_accepted_and_not_read(answer: Behaviour) -> None
 
 
 async def test_a_name_that_leads_into_the_private_network_is_a_dead_letter_at_once() -> None:
-    from tests.component.push.test_egress import Names
+    from tests.support.names import Names
 
     receiver = Receiver()
     async with receiving(receiver):

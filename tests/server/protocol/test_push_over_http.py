@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from bridge.push.configs import CONFIGS_PER_TASK
-from tests.component.push.test_notifier import Receiver, receiving
 from tests.support.children import children
 from tests.support.client import Client, Json, RpcError, artifact_text, state, states, task_id
+from tests.support.receivers import Receiver, receiving
 from tests.support.rest import Rest, message
 from tests.support.served import Server, serving
 
