@@ -26,7 +26,7 @@ from bridge.task.message import Part, RawPart, UrlPart, media_type
 from ._acp_agent import AcpAgent
 from ._acp_handshake import AUTH_REQUIRED, Handshake, reason_of
 from ._acp_questions import AcpQuestions
-from ._acp_turn import UPDATES, Turn
+from ._acp_turn import UPDATES, AcpTurn
 from ._plain import plain
 from ._tools import options
 
@@ -46,7 +46,7 @@ class Acp(AcpAgent):
         self._handshake = Handshake(self, self._peer, ready=self._ready, failed=self._end)
         self._greeting = False  # the handshake runs before the first prompt
         self._cost: float | None = None if start.resume else 0.0  # USD, of the session so far
-        self._turn: Turn | None = None
+        self._turn: AcpTurn | None = None
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class Acp(AcpAgent):
 
     def prompt(self, prompt: Prompt) -> None:
         """Sent at once, or after the handshake, which the first prompt begins."""
-        self._turn = Turn(prompt)
+        self._turn = AcpTurn(prompt)
         self._greeting = False
         if self._handshake.done:
             self._send_prompt(self._turn)
@@ -110,7 +110,7 @@ class Acp(AcpAgent):
             self._send_prompt(self._turn)
         return [self._handshake.started()] if self._greeting else ()
 
-    def _send_prompt(self, turn: Turn) -> None:
+    def _send_prompt(self, turn: AcpTurn) -> None:
         turn.sent = True
         blocks = [self._block(part) for part in turn.prompt.parts]
         if self.reads_along and b"@" in orjson.dumps(blocks[-1]):
@@ -140,13 +140,13 @@ class Acp(AcpAgent):
             return {**link, "mimeType": part.media_type} if part.media_type else link
         return {"type": "text", "text": plain(as_text(part))}
 
-    def _prompted(self, turn: Turn, response: Response) -> Said:
+    def _prompted(self, turn: AcpTurn, response: Response) -> Said:
         if response.error:
             return self._end(self._failure(turn, response.error))
         turn.count_tokens(response.members)
         return self._end(turn.outcome(self, response.members.get("stopReason")))
 
-    def _failure(self, turn: Turn, error: RpcError) -> Failed:
+    def _failure(self, turn: AcpTurn, error: RpcError) -> Failed:
         if turn.interrupted:
             return INTERRUPTED
         if error.code in (AUTH_REQUIRED, 401, 403):  # gemini's codes are those of HTTP

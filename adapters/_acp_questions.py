@@ -11,7 +11,7 @@ from bridge.task.events import AgentEvent, Answer, Option, OptionKind, Question
 
 from ._acp_agent import AcpAgent
 from ._acp_tools import announce, merged, subject, wish
-from ._acp_turn import Turn
+from ._acp_turn import AcpTurn
 from ._asking import Asking
 from ._tools import choice, plan
 
@@ -23,7 +23,7 @@ class AcpQuestions(Asking):
     """With the agent's config.force, permissions are granted without a question."""
 
     def __init__(
-        self, peer: Peer[AgentEvent], agent: AcpAgent, *, turn: Callable[[], Turn | None]
+        self, peer: Peer[AgentEvent], agent: AcpAgent, *, turn: Callable[[], AcpTurn | None]
     ) -> None:
         super().__init__(peer.answer)
         self._peer = peer

@@ -17,7 +17,7 @@ from ._tools import counts, is_count, plan, tokens
 
 
 @dataclass(slots=True)
-class Turn:
+class AcpTurn:
     prompt: Prompt
     sent: bool = False
     heard: bool = False  # the agent has sent an update or a request since then
@@ -144,13 +144,13 @@ class Turn:
         return Done(summary="".join(self.block), details=details)
 
 
-UPDATES: Mapping[str, Callable[[Turn, Json], Said]] = {
-    "agent_message_chunk": Turn.message_chunk,
-    "agent_thought_chunk": Turn.thought_chunk,
-    "tool_call": Turn.tool_update,
-    "tool_call_update": Turn.tool_update,
+UPDATES: Mapping[str, Callable[[AcpTurn, Json], Said]] = {
+    "agent_message_chunk": AcpTurn.message_chunk,
+    "agent_thought_chunk": AcpTurn.thought_chunk,
+    "tool_call": AcpTurn.tool_update,
+    "tool_call_update": AcpTurn.tool_update,
     "plan": lambda turn, update: [plan(update["entries"])],
-    "usage_update": Turn.usage_update,
+    "usage_update": AcpTurn.usage_update,
 }
 """Kinds that are missing here are for editors."""
 

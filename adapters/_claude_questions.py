@@ -13,7 +13,7 @@ from bridge.adapter.jsonrpc import Id, Request
 from bridge.task.events import Answer, Option, Question
 
 from ._asking import Asking, own_words
-from ._claude_turn import Turn
+from ._claude_turn import ClaudeTurn
 from ._tools import choice
 
 ALLOW = Option("allow", "Allow", "allow_once")
@@ -27,7 +27,7 @@ DENIED: Json = {"behavior": "deny", "message": "The user said no."}
 class ClaudeQuestions(Asking):
     """`respond` sends a control_response; `turn` returns the present turn."""
 
-    def __init__(self, respond: Callable[[Json], None], *, turn: Callable[[], Turn]) -> None:
+    def __init__(self, respond: Callable[[Json], None], *, turn: Callable[[], ClaudeTurn]) -> None:
         super().__init__(self._succeed)
         self._respond = respond
         self._turn = turn

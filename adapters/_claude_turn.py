@@ -29,7 +29,7 @@ LOGIN = (
 LOST = "No conversation found"
 
 
-class Turn:
+class ClaudeTurn:
     def __init__(self) -> None:
         self.results: list[Json] = []  # `result` lines of the turn: more than one if steered
         self._prompts: set[str] = set()  # ids of the turn's prompts

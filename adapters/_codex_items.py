@@ -30,7 +30,7 @@ _COMMON = {"id", "type", "status", "startedAtMs", "completedAtMs", "durationMs"}
 
 
 @dataclass(slots=True)
-class Answer:
+class AnswerText:
     """The text of the answer. Its items may be streamed alternately (a plan inside a message)."""
 
     whole: str = ""  # the text of the last completed item

@@ -14,7 +14,7 @@ from bridge.task.events import AgentEvent, Answer, Option, Question, Status
 
 from ._asking import Asking, own_words
 from ._codex_items import changes_of
-from ._codex_turn import Turn
+from ._codex_turn import CodexTurn
 from ._tools import choice
 
 ALLOW = Option("accept", "Allow", "allow_once")
@@ -26,7 +26,7 @@ class CodexQuestions(Asking):
     """`cwd` is not named in questions. With `force`, permissions are granted without a question."""
 
     def __init__(
-        self, peer: Peer[AgentEvent], *, turn: Callable[[], Turn | None], force: bool, cwd: str
+        self, peer: Peer[AgentEvent], *, turn: Callable[[], CodexTurn | None], force: bool, cwd: str
     ) -> None:
         super().__init__(peer.answer)
         self._peer = peer

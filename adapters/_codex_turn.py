@@ -24,7 +24,7 @@ from bridge.task.message import TextPart
 
 from ._codex_items import (
     NO_TOOLS,
-    Answer,
+    AnswerText,
     changes_of,
     failure,
     has_failed,
@@ -53,7 +53,7 @@ class Thread:
         version = as_word(as_dict(self.members.get("thread")).get("cliVersion"))
         return Started(self.id, as_word(self.members.get("model")), version, mode)
 
-    def token_usage(self, turn: Turn | None, params: Json) -> Said:
+    def token_usage(self, turn: CodexTurn | None, params: Json) -> Said:
         if params.get("threadId") != self.id:
             return ()  # of a sub-agent
         usage = params["tokenUsage"]
@@ -72,7 +72,7 @@ class Thread:
 
 
 @dataclass(slots=True)
-class Turn:
+class CodexTurn:
     """A task of the bridge. Usually it is one turn of Codex; a message that came too late begins
     another one."""
 
@@ -85,7 +85,7 @@ class Turn:
     running: bool = False  # turn/started has come
     began: bool = False  # a Started event was returned
     interrupted: bool = False
-    answer: Answer = field(default_factory=Answer)
+    answer: AnswerText = field(default_factory=AnswerText)
     thought: tuple[str, Any] | None = None  # the streamed reasoning: item and section
     thoughts: set[str] = field(default_factory=set)  # items whose reasoning was streamed
     tools: dict[str, Json] = field(default_factory=dict)  # items with a ToolCall event, by id
@@ -210,14 +210,14 @@ class Turn:
             yield ArtifactChunk("diff", (part,), "Changes")
 
 
-NOTIFICATIONS: Mapping[str, Callable[[Turn, Json], Said]] = {
-    "turn/plan/updated": Turn.plan_updated,
-    "turn/diff/updated": Turn.diff_updated,
-    "item/started": Turn.item_started,
-    "item/completed": Turn.item_completed,
-    "item/agentMessage/delta": Turn.delta,
-    "item/plan/delta": Turn.delta,
-    "item/reasoning/summaryTextDelta": Turn.thought_delta,
-    "item/reasoning/textDelta": Turn.thought_delta,
-    "error": Turn.error,
+NOTIFICATIONS: Mapping[str, Callable[[CodexTurn, Json], Said]] = {
+    "turn/plan/updated": CodexTurn.plan_updated,
+    "turn/diff/updated": CodexTurn.diff_updated,
+    "item/started": CodexTurn.item_started,
+    "item/completed": CodexTurn.item_completed,
+    "item/agentMessage/delta": CodexTurn.delta,
+    "item/plan/delta": CodexTurn.delta,
+    "item/reasoning/summaryTextDelta": CodexTurn.thought_delta,
+    "item/reasoning/textDelta": CodexTurn.thought_delta,
+    "error": CodexTurn.error,
 }

@@ -38,7 +38,7 @@ from bridge.task.text import json_object
 from . import _homes as homes
 from . import _project_files as files
 from ._claude_questions import ClaudeQuestions
-from ._claude_turn import LOGIN, LOST, Turn, number, total_cost
+from ._claude_turn import LOGIN, LOST, ClaudeTurn, number, total_cost
 from ._tools import IMAGES, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
@@ -75,7 +75,7 @@ class ClaudeCode(Adapter):
         self._task_id = ""
         self._ids = 0
         self._greeting = False  # the answer to `initialize` is awaited before the first prompt
-        self._turn = Turn()
+        self._turn = ClaudeTurn()
         self._questions = ClaudeQuestions(self._respond, turn=lambda: self._turn)
 
     @classmethod
@@ -127,7 +127,7 @@ class ClaudeCode(Adapter):
 
     def prompt(self, prompt: Prompt) -> None:
         self._greeting = False
-        self._turn = Turn()
+        self._turn = ClaudeTurn()
         self._task_id = prompt.task_id
         self.steer(prompt)
 

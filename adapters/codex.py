@@ -45,7 +45,7 @@ from . import _homes as homes
 from . import _project_files as files
 from ._codex_questions import CodexQuestions
 from ._codex_trust import closed
-from ._codex_turn import NOTIFICATIONS, Thread, Turn
+from ._codex_turn import NOTIFICATIONS, CodexTurn, Thread
 from ._tools import IMAGES
 
 # Approval policy and sandbox. `untrusted` asks before each change of files and each command that is
@@ -93,7 +93,7 @@ class Codex(Adapter):
         self._initialized = False
         self._opening = False
         self._thread = Thread(over=None if start.resume else {})
-        self._turn: Turn | None = None
+        self._turn: CodexTurn | None = None
         self._questions = CodexQuestions(
             self._peer, turn=lambda: self._turn, force=config.force, cwd=start.cwd
         )
@@ -125,7 +125,7 @@ class Codex(Adapter):
 
     def prompt(self, prompt: Prompt) -> None:
         """Sent at once, or after the handshake, which the first prompt begins."""
-        self._turn = Turn(self._thread, [_input(prompt)])
+        self._turn = CodexTurn(self._thread, [_input(prompt)])
         self.greet()
         self._send_pending(self._turn)
 
@@ -212,7 +212,7 @@ class Codex(Adapter):
 
     # --- the turn ------------------------------------------------------------------------------
 
-    def _send_pending(self, turn: Turn) -> None:
+    def _send_pending(self, turn: CodexTurn) -> None:
         """Send the pending inputs, if Codex takes them now."""
         if self.handshaking or turn.starting:
             return
@@ -236,7 +236,7 @@ class Codex(Adapter):
     def _request(self, method: str, params: Json, then: Callable[[Response], Said]) -> None:
         self._peer.request(method, {"threadId": self._thread.id, **params}, then)
 
-    def _turn_taken(self, turn: Turn, response: Response) -> Said:
+    def _turn_taken(self, turn: CodexTurn, response: Response) -> Said:
         turn.starting = False
         error = response.error
         if turn is not self._turn:
@@ -250,7 +250,7 @@ class Codex(Adapter):
         began, turn.began = turn.began, True
         return () if began else [self._thread.started(self.start.options.mode)]
 
-    def _steered(self, turn: Turn, given: list[Json], response: Response) -> Said:
+    def _steered(self, turn: CodexTurn, given: list[Json], response: Response) -> Said:
         turn.steering -= 1
         if turn is not self._turn or turn.interrupted:
             return ()
@@ -268,7 +268,7 @@ class Codex(Adapter):
                 self._send_interrupt(turn)
         return ()
 
-    def _send_interrupt(self, turn: Turn) -> None:
+    def _send_interrupt(self, turn: CodexTurn) -> None:
         if turn.running:
             self._request("turn/interrupt", {"turnId": turn.id}, lambda response: ())
 
@@ -281,14 +281,14 @@ class Codex(Adapter):
             return self._leave(turn, turn.outcome(done))
         return self._continue(turn)
 
-    def _continue(self, turn: Turn) -> Said:
+    def _continue(self, turn: CodexTurn) -> Said:
         """Send the pending inputs. After the last one, the task is done."""
         self._send_pending(turn)
         if turn.id or turn.starting or turn.steering:
             return ()
         return self._leave(turn, turn.outcome({"status": "completed"}))
 
-    def _leave(self, turn: Turn, event: Done | Failed) -> Said:
+    def _leave(self, turn: CodexTurn, event: Done | Failed) -> Said:
         """End the background commands of the task before the task."""
         if not (turn.interrupted or turn.commands):
             return self._end(event)
@@ -308,7 +308,7 @@ class Codex(Adapter):
         yield from turn.changes()
         yield event
 
-    def _in_turn(self, handler: Callable[[Turn, Json], Said], params: Json) -> Said:
+    def _in_turn(self, handler: Callable[[CodexTurn, Json], Said], params: Json) -> Said:
         return handler(self._turn, params) if self._turn else ()
 
 

@@ -299,3 +299,270 @@ def test_what_is_imported_is_declared_as_a_dependency() -> None:
     tops = {name.partition(".")[0] for path in ALL_FILES for name in others(path)}
     needed = {BROUGHT_BY.get(name, name) for name in tops - sys.stdlib_module_names}
     assert needed <= declared
+
+
+# --- the tests themselves ------------------------------------------------------------------------
+
+TESTS = [
+    path
+    for path in sorted((CHECKOUT / "tests").rglob("*.py"))
+    if "node_modules" not in path.parts and path != Path(__file__)
+]
+MOST_IMPORTED_TESTS = 15  # of other test files, all in tests/real
+MOST_PRIVATE = 10  # attributes of the product in all tests
+MOST_PATCHED = 6  # names of the product in all tests
+
+
+def assigned(node: ast.AST) -> Iterator[str]:
+    """The names that a statement defines, and those of attributes that it assigns."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.attr
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+
+
+@cache
+def private_names() -> frozenset[str]:
+    nodes = (node for path in ALL_FILES for node in ast.walk(tree(path)))
+    names = (name for node in nodes for name in assigned(node))
+    return frozenset(name for name in names if re.match("_[a-z]", name, re.IGNORECASE))
+
+
+def private_uses(path: Path) -> Iterator[str]:
+    """Where a test reads or writes what is private in the product. A file may use names of its
+    own."""
+    own = {name for node in ast.walk(tree(path)) for name in assigned(node)}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and node.attr in private_names():
+            itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "os")
+            if not itself and node.attr not in own:
+                yield f"{label(path)}:{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bridge"):
+            hidden = [alias.name for alias in node.names if alias.name in private_names()]
+            yield from (f"{label(path)}:{node.lineno}: {name}" for name in hidden)
+
+
+def test_tests_use_few_private_attributes_of_the_product() -> None:
+    found = [use for path in TESTS for use in private_uses(path)]
+    print("private attributes in tests:", len(found))
+    assert len(found) <= MOST_PRIVATE, "\n".join(found)
+
+
+def patches(path: Path) -> Iterator[str]:
+    """Where a test replaces a name of a module or of a class. `os` may lack what it lacks on other
+    systems."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            is_patch = node.func.attr in ("setattr", "delattr", "setitem", "delitem")
+            if is_patch and ast.unparse(node.args[0]) != "os":
+                yield f"{label(path)}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_tests_patch_no_names_of_the_product() -> None:
+    found = [patch for path in TESTS for patch in patches(path)]
+    print("patched names in tests:", len(found))
+    assert len(found) <= MOST_PATCHED, "\n".join(found)
+    assert not any("unittest.mock" in others(path) for path in TESTS)
+
+
+def test_test_files_import_no_test_files() -> None:
+    """Helpers that several files need are in tests/support."""
+    found = [
+        f"{label(path)}: {name}"
+        for path in TESTS
+        for name in imported(path)
+        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+    ]
+    print("imports of test files:", len(found))
+    assert len(found) <= MOST_IMPORTED_TESTS, "\n".join(found)
+
+
+def test_no_two_files_define_a_public_class_of_the_same_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in ALL_FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(label(path))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
+TESTED_ELSEWHERE = {
+    # test file: (why not a unit test of its own, the modules by room)
+    "tests/component/process/test_agent_process.py": (
+        "needs children",
+        "process: agent_process cgroup line_splitter pipes process_tree procfs",
+    ),
+    "tests/component/process/test_fork_server.py": ("needs children", "process: fork_server spawn"),
+    "tests/component/process/test_pty_runner.py": (
+        "needs a terminal and children",
+        "process: pty_runner",
+    ),
+    "tests/component/process/test_replayer.py": (
+        "needs children",
+        "process: replayer; server: recording",
+    ),
+    "tests/component/process/test_spool.py": ("needs children", "process: spool"),
+    "tests/component/process/test_stdout.py": ("needs children and pipes", "process: pump"),
+    "tests/component/sandbox/test_confine.py": (
+        "needs the kernel's boundaries",
+        "sandbox: bwrap confine kernel landlock seccomp",
+    ),
+    "tests/component/sandbox/test_credentials.py": (
+        "needs files and a server",
+        "sandbox: credentials",
+    ),
+    "tests/component/sandbox/test_denied.py": ("needs the kernel's messages", "sandbox: denied"),
+    "tests/component/sandbox/test_homes.py": ("needs files", "sandbox: homes; files: folders home"),
+    "tests/component/sandbox/test_own_files.py": (
+        "needs files and a server",
+        "sandbox: own_files; server: token_file",
+    ),
+    "tests/component/sandbox/test_profile.py": (
+        "needs the kernel's boundaries",
+        "sandbox: profile trusted_programs; server/agents: sandboxes",
+    ),
+    "tests/component/session/test_session.py": ("needs children", "session: session factory"),
+    "tests/component/session/test_redaction.py": ("also with real children", "session: redaction"),
+    "tests/component/session/test_attachments.py": (
+        "needs files and links",
+        "workspace: attachments paths",
+    ),
+    "tests/component/session/test_contexts.py": (
+        "needs sessions with children",
+        "runtime: agent audience context tasks turn",
+    ),
+    "tests/component/store/test_contract.py": (
+        "is one suite over all stores",
+        "store: handle index memory protocol push retention sqlite",
+    ),
+    "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
+    "tests/component/store/test_journal.py": ("needs a database on disk", "store: journal"),
+    "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
+    "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
+    "tests/component/push/test_notifier.py": ("needs sockets", "push: configs notifier"),
+    "tests/server/auth/test_identity.py": (
+        "needs requests",
+        "auth: authentication config principal",
+    ),
+    "tests/server/auth/test_oidc.py": ("needs a provider over HTTP", "auth: oidc"),
+    "tests/server/auth/test_operator.py": (
+        "needs local sockets",
+        "auth: peercred; server: local_peer",
+    ),
+    "tests/server/auth/test_gate.py": ("needs requests", "transports: origin"),
+    "tests/server/limits/test_quotas.py": ("needs requests", "auth: quotas"),
+    "tests/server/limits/test_rate.py": (
+        "needs a clock and requests",
+        "auth: token_bucket; transports: rate_limit",
+    ),
+    "tests/server/limits/test_timers.py": (
+        "needs slow connections",
+        "transports: connection_limits",
+    ),
+    "tests/server/limits/test_costs.py": ("needs a whole server", "telemetry: gc_tuning"),
+    "tests/server/protocol/test_blocking.py": ("needs a connection", "transports: blocking"),
+    "tests/server/protocol/test_cards.py": (
+        "needs requests",
+        "a2a: card; server/agents: cards cli_info",
+    ),
+    "tests/server/protocol/test_agents.py": ("needs requests", "server/agents: configured"),
+    "tests/server/protocol/test_server.py": (
+        "needs requests",
+        "server: app assemble; transports: negotiation operation",
+    ),
+    "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
+    "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest; root: errors"),
+    "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse"),
+    "tests/server/protocol/test_options.py": ("needs requests", "runtime: extension"),
+    "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),
+    "tests/server/protocol/test_routing.py": ("needs requests", "runtime: router"),
+    "tests/server/protocol/test_monitor.py": ("needs a feed", "server: monitor"),
+    "tests/server/protocol/test_openapi.py": (
+        "compares the answers of a server",
+        "server: openapi",
+    ),
+    "tests/server/protocol/test_list.py": ("needs requests", "a2a: pagination"),
+    "tests/server/protocol/test_signature.py": (
+        "signs the cards of a server",
+        "a2a: canonical_card card_shapes signing; server: extras; cli: card",
+    ),
+    "tests/server/runtime/test_prewarm.py": ("needs children", "session: prewarm"),
+    "tests/server/runtime/test_project_config.py": (
+        "needs a conversation",
+        "workspace: project_config",
+    ),
+    "tests/system/test_command_line.py": (
+        "needs the program",
+        "cli: main; server: banner lifecycle; telemetry: logging",
+    ),
+    "tests/system/test_doctor.py": (
+        "needs the program",
+        "cli/doctor: adapters agent command machine report talk",
+    ),
+    "tests/system/test_state_folder.py": ("needs the program", "server: state_dir"),
+    "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
+    "tests/unit/server/test_settings.py": (
+        "the sections are one object",
+        "server/settings: load root sections values",
+    ),
+    "tests/unit/a2a/test_codec.py": (
+        "the versions share one table of cases",
+        "a2a: requests v0_3 v1_0",
+    ),
+    "tests/unit/adapters/test_adapters.py": (
+        "each adapter uses it",
+        "adapter: contract diff fields testing; server: registry; adapters: _homes "
+        "_plain _project_files _tools replay",
+    ),
+    "tests/unit/adapters/test_print_adapters.py": (
+        "the adapters of print modes share their cases",
+        "adapter: print_mode; adapters: aider codex_exec copilot_print gemini_print opencode_run",
+    ),
+    "tests/unit/store/test_serialization.py": ("it is stored as JSON", "adapter: input"),
+    "tests/unit/task/test_state.py": (
+        "the state machine is made of it",
+        "task: artifact events message render",
+    ),
+    "tests/unit/task/test_approval_policy.py": (
+        "rules read commands with it",
+        "task: shell_command",
+    ),
+    "tests/unit/adapters/test_acp.py": (
+        "a part of this adapter",
+        "adapters: _acp_agent _acp_handshake _acp_questions _acp_tools _acp_turn _asking _forms",
+    ),
+    "tests/unit/adapters/test_claude_code.py": (
+        "a part of this adapter",
+        "adapters: _claude_questions _claude_turn",
+    ),
+    "tests/unit/adapters/test_codex.py": (
+        "a part of this adapter",
+        "adapters: _codex_items _codex_questions _codex_trust _codex_turn",
+    ),
+    "tests/server/runtime/test_cursor.py": ("needs its processes", "adapters: cursor"),
+    "tests/server/runtime/test_generic.py": ("needs processes", "adapters: generic"),
+}
+"""The modules without a unit test file of their name; those of a subfolder belong to its room."""
+
+
+def unit_test(path: Path) -> Path:
+    """tests/unit/ROOM/test_MODULE.py, without the subfolder of a room and the first underscore."""
+    room = "adapters" if path in ADAPTERS else path.relative_to(CHECKOUT).parts[1]
+    return CHECKOUT / "tests/unit" / room / f"test_{path.stem.lstrip('_')}.py"
+
+
+def listed_modules() -> Iterator[str]:
+    for _, listed in TESTED_ELSEWHERE.values():
+        for group in listed.split("; "):
+            room, _, names = group.partition(": ")
+            folder = {"adapters": "adapters/", "root": "bridge/"}.get(room, f"bridge/{room}/")
+            yield from (f"{folder}{name}.py" for name in names.split())
+
+
+def test_each_module_has_a_unit_test_file_or_a_reason() -> None:
+    modules = [path for path in ALL_FILES if path.stem not in ("__init__", "__main__")]
+    without = sorted(label(path) for path in modules if not unit_test(path).exists())
+    assert sorted(listed_modules()) == without
+    assert all((CHECKOUT / path).exists() for path in TESTED_ELSEWHERE)

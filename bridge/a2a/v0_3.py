@@ -101,12 +101,12 @@ class _PushConfig(Params):
     authentication: _Authentication | None = None
 
 
-class _TaskPushConfig(Params):
+class TaskPushNotificationConfig(Params):
     task_id: str = Field(min_length=1)
     push_notification_config: _PushConfig
 
 
-class _PushName(Params):
+class PushConfigParams(Params):
     id: str = Field(min_length=1)
     push_notification_config_id: str | None = None
 
@@ -118,7 +118,7 @@ class _Configuration(Params):
     blocking: StrictBool | None = None
 
 
-class _SendParams(Params):
+class MessageSendParams(Params):
     message: _Message
     configuration: _Configuration | None = None
     metadata: dict[str, Any] | None = None
@@ -151,7 +151,7 @@ class V0_3(Codec):
         return {"kind": name}
 
     def decode_send(self, params: Mapping[str, Any]) -> SendParams:
-        decoded = parse(_SendParams, params)
+        decoded = parse(MessageSendParams, params)
         configuration = decoded.configuration or _Configuration()
         push = configuration.push_notification_config
         return SendParams(
@@ -167,9 +167,9 @@ class V0_3(Codec):
 
     def decode_push(self, operation: Operation, params: Mapping[str, Any]) -> PushParams:
         if operation is Operation.PUSH_CREATE:
-            created = parse(_TaskPushConfig, params)
+            created = parse(TaskPushNotificationConfig, params)
             return decode_push_config(created.push_notification_config, created.task_id)
-        named = parse(_PushName, params)
+        named = parse(PushConfigParams, params)
         if operation is Operation.PUSH_DELETE and not named.push_notification_config_id:
             problem = "Field required"
             field = "pushNotificationConfigId"

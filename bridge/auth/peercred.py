@@ -30,7 +30,7 @@ _ATTRIBUTES_AT = _UID_AT + 8  # uid, inode
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class SocketPeer:
     """A socket of this machine. `inode` identifies it in /proc/PID/fd. `group`: the id of the
     control group (version 2) of its creator, which is the inode of the folder of the group; None
     if the kernel does not report it."""
@@ -40,7 +40,7 @@ class Peer:
     group: int | None
 
 
-def peer_of(sockname: Any, peername: Any) -> Peer | None:
+def peer_of(sockname: Any, peername: Any) -> SocketPeer | None:
     """The other end of the connection between two addresses in the form of the socket module. None
     if this machine has no such established socket: the other end is on another machine or in
     another network namespace, or one side has closed. Raises OSError if resources are exhausted."""
@@ -62,7 +62,7 @@ def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-def _ask(family: int, source: tuple[bytes, int], target: tuple[bytes, int]) -> Peer | None:
+def _ask(family: int, source: tuple[bytes, int], target: tuple[bytes, int]) -> SocketPeer | None:
     ports = [struct.pack("!H", port) for _, port in (source, target)]
     addresses = [packed.ljust(16, b"\0") for packed, _ in (source, target)]
     body = _REQUEST.pack(
@@ -78,7 +78,7 @@ def _ask(family: int, source: tuple[bytes, int], target: tuple[bytes, int]) -> P
     if kind != _SOCK_DIAG_BY_FAMILY or answer[_HEADER.size + 1] != _ESTABLISHED:
         return None
     uid, inode = struct.unpack_from("=II", answer, _UID_AT)
-    return Peer(uid, inode, _group(answer[_ATTRIBUTES_AT:size]))
+    return SocketPeer(uid, inode, _group(answer[_ATTRIBUTES_AT:size]))
 
 
 def _group(attributes: bytes) -> int | None:

@@ -37,7 +37,6 @@ CONFINE = (sys.executable, "-I", "-S", confine.__file__)
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_server.py")))
 BY_COMMAND = ("bwrap", "external")  # profiles that are a command, run by CONFINE
 LIBRARIES = "LD_LIBRARY_PATH"  # without which some interpreters do not start
-STARTS_WITHIN = 30.0  # seconds; what takes longer hangs, as on a file system that is out of reach
 KILLED_WITHIN = 1.0  # seconds
 
 
@@ -51,7 +50,8 @@ class Start:
     """A program to start. `cwd` is a real path, without symbolic links. `marker` identifies its
     processes (MARKER); `stdin`: it has one, which stays open; otherwise it reads the end of file at
     once. `group`: limits of its control group (Cgroup.limit). `rules`: see sandbox/confine.py;
-    None: it has all rights of this process."""
+    None: it has all rights of this process. `by_launcher`: process/fork_server.py starts it.
+    `within`: seconds; a start that takes longer hangs, as on a file system that is out of reach."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -60,6 +60,8 @@ class Start:
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
     group: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Any] | None = None
+    by_launcher: bool = LAUNCHES
+    within: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,13 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     """A child in a session of its own, with its streams on pipes; or, with its streams in the
     folder `spool`, which must not exist, a child that outlives this process. Blocks until it runs,
     for milliseconds. Raises OSError, with the directory as its filename if that is the problem,
-    TimeoutError after STARTS_WITHIN seconds, and ValueError."""
+    TimeoutError after `start.within` seconds, and ValueError."""
     argv, rules, checked = start.argv, start.rules, False
     if spool and rules and rules["profile"] == "landlock" and rules.get("uid") is None:
         # As on a pipe without a name, a program may open its own stdout again: /dev/stdout. Another
         # user may not, and could not even reach the file to have a rule for it.
         rules = {**rules, "write": [*rules.get("write", ()), os.path.realpath(spool / PIPE)]}
-    if rules is not None and (rules["profile"] in BY_COMMAND or not LAUNCHES):
+    if rules is not None and (rules["profile"] in BY_COMMAND or not start.by_launcher):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
     if rules is not None:
         with contextlib.suppress(ConfineError):  # the child will say it
@@ -97,11 +99,14 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "argv": [*argv],
                 "env": {**start.env, MARKER: start.marker},
                 "cwd": start.cwd,
-                "group": group.make() if LAUNCHES else "",
+                "group": group.make() if start.by_launcher else "",
                 "rules": rules,
                 "checked": checked,
             }
-            pid = _launch(order, theirs, spool) if LAUNCHES else _start_here(order, theirs)
+            if start.by_launcher:
+                pid = _launch(order, theirs, spool, start.within)
+            else:
+                pid = _start_here(order, theirs)
         except BaseException:
             group.remove()
             raise
@@ -142,7 +147,7 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _launch(order: Mapping[str, Any], fds: Sequence[int], spool: Path | None) -> int:
+def _launch(order: Mapping[str, Any], fds: Sequence[int], spool: Path | None, within: float) -> int:
     letter, more = b".", list(fds)
     with ExitStack() as opened:
         if order["group"]:
@@ -150,7 +155,7 @@ def _launch(order: Mapping[str, Any], fds: Sequence[int], spool: Path | None) ->
             opened.callback(os.close, folder)
             letter, more = b"g", [*fds, folder]
         file = os.path.abspath(os.fsencode(spool / "exit")) if spool else b""
-        return _launcher.start(order, letter + file, more)
+        return _launcher.start(order, letter + file, more, within)
 
 
 def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
@@ -181,13 +186,15 @@ class _Launcher:
         self._control = -1  # the descriptor of the socket
         self.pid = 0
 
-    def start(self, order: Mapping[str, Any], packet: bytes, fds: Sequence[int]) -> int:
+    def start(
+        self, order: Mapping[str, Any], packet: bytes, fds: Sequence[int], within: float
+    ) -> int:
         written = marshal.dumps(dict(order))
         written = len(written).to_bytes(4, "little") + written
         for _ in range(2):
             known, control = self._connect()
             with control, contextlib.suppress(ConnectionError):  # then nothing was started
-                return _ordered(control, written, packet, fds)
+                return _ordered(control, written, packet, fds, within)
             with self._lock:
                 if self._control == known:
                     os.close(known)
@@ -223,11 +230,13 @@ def launcher() -> int:
     return _launcher.pid
 
 
-def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[int]) -> int:
+def _ordered(
+    control: socket.socket, order: bytes, packet: bytes, fds: Sequence[int], within: float
+) -> int:
     """The pid of the started program. Raises ConnectionError if it was not and will not be started:
     the child becomes the program only while this side is open."""
     ours, theirs = socket.socketpair()
-    ours.settimeout(STARTS_WITHIN)
+    ours.settimeout(within)
     with ours:
         with theirs:
             socket.send_fds(control, [packet], [*fds, theirs.fileno()])
@@ -236,7 +245,7 @@ def _ordered(control: socket.socket, order: bytes, packet: bytes, fds: Sequence[
         raise ConnectionResetError
     if problem is None:
         _kill(int(pid))
-        raise TimeoutError(errno.ETIMEDOUT, f"not started within {STARTS_WITHIN:.0f} s")
+        raise TimeoutError(errno.ETIMEDOUT, f"not started within {within:.0f} s")
     if not problem:
         return int(pid)
     with contextlib.suppress(ChildProcessError):

@@ -30,7 +30,7 @@ STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end
 RESERVE = 256 * 1024  # bytes that can still be moved when the disk is full
 STATUS = 64  # bytes that `exit` may have
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
-LOOK, POLL = 2.0, 0.1  # seconds between looks at what no event tells; at a file without a pipe
+POLL = 0.1  # seconds between looks at a file without a pipe
 _F_SETPIPE_SZ = 1031
 _SENT = struct.Struct("QQ")
 
@@ -40,10 +40,15 @@ class Uncertain(Exception):
 
 
 class Spool(Channel):
-    """The streams in `folder`. `start`: how much of `out` need not be told any more."""
+    """The streams in `folder`. `start`: how much of `out` need not be told any more. `piece`: the
+    bytes of one read. `look`: seconds between two looks at what no event tells."""
 
-    def __init__(self, folder: Path, start: int = 0) -> None:
+    def __init__(
+        self, folder: Path, start: int = 0, *, piece: int = READ_BYTES, look: float = 2.0
+    ) -> None:
         super().__init__()
+        self._piece = piece
+        self._look_every = look
         self._err = str(folder / "err")
         self.folder = folder
         self._loop = asyncio.get_running_loop()
@@ -139,7 +144,7 @@ class Spool(Channel):
             return
         if not (self._ended or self._finishing):
             self._move()
-        size = min(READ_BYTES, self._size - self._at)
+        size = min(self._piece, self._size - self._at)
         data = os.pread(self._out, size, self._at) if size > 0 else b""
         self._at += len(data)
         if len(data) < size:
@@ -163,7 +168,7 @@ class Spool(Channel):
             self._at = min(self._at, self._size)
             return
         try:
-            moved = pump.move(self._pipe, self._out, self._size, READ_BYTES)
+            moved = pump.move(self._pipe, self._out, self._size, self._piece)
         except BlockingIOError:
             return
         except OSError:
@@ -205,7 +210,7 @@ class Spool(Channel):
 
     @property
     def _patience(self) -> float:
-        return POLL if self._pipe is None else LOOK
+        return POLL if self._pipe is None else self._look_every
 
     def _look(self) -> None:
         """Now and then: a flood on stderr, a disk that was full, a file that grows by itself."""

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from bridge.auth.peercred import Peer, address, peer_of
+from bridge.auth.peercred import SocketPeer, address, peer_of
 from bridge.errors import Unavailable
 from bridge.process import cgroup, procfs
 
@@ -37,7 +37,7 @@ _UNKNOWN_FOR_NOW = "The server cannot check this connection now; try again in a 
 _Ends = tuple[Any, Any]  # the local and the remote address of a connection
 
 
-class Origin:
+class LocalOrigin:
     """`markers`: the prefix of the markers of this server's processes. `walled`: control groups, if
     available, decide, because walls keep every agent in its group."""
 
@@ -80,7 +80,7 @@ class Origin:
     def _group_decides(self) -> bool:
         return self._walled and cgroup.complete()
 
-    def _search(self, peer: Peer, ends: _Ends) -> bool:
+    def _search(self, peer: SocketPeer, ends: _Ends) -> bool:
         """Runs in a thread: it reads the folders of all groups and maybe of all processes."""
         agents = _belongs_to_agent(peer.group)
         if agents or (agents is False and self._group_decides):
@@ -102,11 +102,11 @@ class Origin:
         )
 
 
-def watch(markers: str, walled: bool) -> Origin | None:
+def watch(markers: str, walled: bool) -> LocalOrigin | None:
     """None if the kernel does not name the process of a connection: on other systems than Linux,
     and on Linux without sock_diag. Then only the token decides."""
     if sys.platform == "linux" and _kernel_names_peers():
-        return Origin(markers, walled)
+        return LocalOrigin(markers, walled)
     log.warning("the process of a client is unknown on this system; only its token decides")
     return None
 

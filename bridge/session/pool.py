@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from itertools import chain, count
@@ -47,7 +47,7 @@ Announce = Callable[[int, int], None]
 """Called with the number of tasks ahead, and the number of sessions that wait for answers."""
 
 
-class _Waiter:
+class Waiter:
     """A holder that waits for a slot. `number` is the order of arrival. `announce` is called when
     the position has changed, in growing intervals."""
 
@@ -111,7 +111,7 @@ class SessionPool:
         # For each holder that waits for a person: since when, and the callback that gives up.
         self._waiting: dict[Holder, tuple[datetime, Callable[[], None]]] = {}
         self._spares: dict[Holder, None] = {}  # each holds a slot that no other holder needs
-        self._queues: dict[str, OrderedDict[Holder, _Waiter]] = {}  # by owner; in order of arrival
+        self._queues: dict[str, OrderedDict[Holder, Waiter]] = {}  # by owner; in order of arrival
         self._numbers = count()
         self._changed: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None  # closes idle sessions above the limit
@@ -130,6 +130,11 @@ class SessionPool:
             "saturated": working >= self._limit,
         }
 
+    @property
+    def holders(self) -> Sequence[Holder]:
+        """The holders of slots."""
+        return tuple(self._holders)
+
     async def enter(
         self,
         holder: Holder,
@@ -147,7 +152,7 @@ class SessionPool:
             # this holder for its turn. A slot is not released while a task wants it.
             self._hold(holder, Use.WORKING)
             return
-        waiter = _Waiter(next(self._numbers), announce, self._first_pause)
+        waiter = Waiter(next(self._numbers), announce, self._first_pause)
         queue = self._queues.setdefault(holder.owner, OrderedDict())
         queue[holder] = waiter
         try:
@@ -173,7 +178,7 @@ class SessionPool:
         if queue and holder in queue:
             queue[holder].call()
 
-    def _next(self) -> _Waiter | None:
+    def _next(self) -> Waiter | None:
         """The waiter that is next; None if all waiting principals have reached their quotas. A
         holder with a session is first: it needs no free slot, and others may wait for its slot."""
         waiting = [
@@ -184,7 +189,7 @@ class SessionPool:
         ]
         return min(waiting)[3] if waiting else None
 
-    def _first(self, queue: OrderedDict[Holder, _Waiter]) -> tuple[Holder, _Waiter]:
+    def _first(self, queue: OrderedDict[Holder, Waiter]) -> tuple[Holder, Waiter]:
         """The first waiter of one principal. A holder with a session is first."""
         first = next(iter(queue.items()))
         return next((one for one in queue.items() if one[0] in self._holders), first)
@@ -344,7 +349,7 @@ class SessionPool:
         if min(due, default=math.inf) < math.inf:
             self._announce_soon(min(due))
 
-    def _in_order(self) -> list[_Waiter]:
+    def _in_order(self) -> list[Waiter]:
         """The waiters, in the order of their turns if no working session ends."""
         ranked = [
             (rank >= self._most(owner), holder not in self._holders, rank, waiter.number, waiter)

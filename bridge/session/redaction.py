@@ -49,14 +49,14 @@ class Secrets:
 
     def __init__(self, values: Iterable[str] = (), patterns: bool = False) -> None:
         long = {value for value in values if len(value) >= SHORTEST}
-        self._values = sorted({form for one in long for form in _forms(one)}, key=len, reverse=True)
-        found = [*map(re.escape, self._values), *([_LOOKS_LIKE_ONE] if patterns else [])]
+        self.values = sorted({form for one in long for form in _forms(one)}, key=len, reverse=True)
+        found = [*map(re.escape, self.values), *([_LOOKS_LIKE_ONE] if patterns else [])]
         self._pattern = re.compile("|".join(found) or r"(?!)")
-        self._beginnings = [(value, value[:2], len(value) - 1) for value in self._values]
+        self._beginnings = [(value, value[:2], len(value) - 1) for value in self.values]
         self._patterns = patterns
 
     def __bool__(self) -> bool:
-        return bool(self._values) or self._patterns
+        return bool(self.values) or self._patterns
 
     def found(self, text: str) -> Sequence[re.Match[str]]:
         return list(self._pattern.finditer(text)) if self._suspects(text) else ()
@@ -86,7 +86,7 @@ class Secrets:
         return first
 
     def _suspects(self, text: str) -> bool:
-        for value in self._values:  # a plain loop: this runs for all output of an agent
+        for value in self.values:  # a plain loop: this runs for all output of an agent
             if value in text:
                 return True
         return self._patterns

@@ -93,7 +93,7 @@ class _Lease:
     until: float
 
 
-class Index:
+class TaskIndex:
     """`_accept` checks an append in the order of the calls; `_commit` shows its changes to readers.
     `stored`: the bytes of the medium."""
 

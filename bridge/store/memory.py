@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bridge.store.index import Index
+from bridge.store.index import TaskIndex
 from bridge.store.protocol import (
     Change,
     ContextSaved,
@@ -26,7 +26,7 @@ PACKED = 16 * 1024  # least bytes of a finished task that is worth compressing
 MOST_FAILURES = 1000  # dead letters of a task
 
 
-class MemoryStore(Index):
+class MemoryStore(TaskIndex):
     """A commit is immediate: append() calls `then` before it returns. This store does not keep
     contexts and sessions, since only a later server needs them."""
 

@@ -8,7 +8,7 @@ from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
-from bridge.store.index import Index, IndexedTask
+from bridge.store.index import IndexedTask, TaskIndex
 from bridge.store.journal import Journal, Row
 from bridge.store.protocol import (
     LOCAL,
@@ -135,7 +135,7 @@ MIGRATIONS = (
 )
 
 
-class SqliteStore(Index):
+class SqliteStore(TaskIndex):
     """The state of a task after its last batch is derived at the start: from the kind of the last
     event if the task has ended, else by a replay. So the schema needs no column for it."""
 

@@ -26,16 +26,21 @@ async def respond(
     headers: Mapping[str, str],
     encode: Encode,
     encode_error: EncodeError,
+    *,
+    patience: float = PATIENCE,
+    blank_every: float = BLANK_EVERY,
 ) -> web.StreamResponse:
     """Answer `request` with the result of `pending`. `encode_error`: the body for an error after
-    the status was sent; None aborts the connection, so that the client retries. Raises
-    RequestError before the status was sent."""
+    the status was sent; None aborts the connection, so that the client retries. `patience`: seconds
+    in which an error still has its own status. Raises RequestError before the status was sent."""
     answer = asyncio.ensure_future(pending.answer())
     try:
-        await asyncio.wait([answer], timeout=PATIENCE)
+        await asyncio.wait([answer], timeout=patience)
         if answer.done():
             return web.Response(body=encode(answer.result()), headers=headers)
-        return await _respond_slowly(request, answer, headers, encode, encode_error)
+        return await _respond_slowly(
+            request, answer, headers, encode, encode_error, blank_every=blank_every
+        )
     finally:
         answer.cancel()  # if the client has disconnected
 
@@ -46,13 +51,15 @@ async def _respond_slowly(
     headers: Mapping[str, str],
     encode: Encode,
     encode_error: EncodeError,
+    *,
+    blank_every: float,
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=headers)
     try:
         await response.prepare(request)
         while not answer.done():
             await response.write(b" ")
-            await asyncio.wait([answer], timeout=BLANK_EVERY)
+            await asyncio.wait([answer], timeout=blank_every)
         error = answer.exception()
         body = encode_error(error) if isinstance(error, Exception) else encode(answer.result())
         if body is not None:

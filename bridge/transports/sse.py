@@ -82,7 +82,7 @@ async def _respond(
     try:
         async with aclosing(items(write)) as batches:
             async for batch in batches:
-                for piece in _pieces(batch, before, after) if batch else (_PING,):
+                for piece in pieces(batch, before, after) if batch else (_PING,):
                     await response.write(piece)
         await response.write_eof()
     except ConnectionError:
@@ -106,7 +106,7 @@ def _done(writing: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
-def _pieces(batch: Batch, before: bytes, after: bytes) -> Iterator[bytes | memoryview]:
+def pieces(batch: Batch, before: bytes, after: bytes) -> Iterator[bytes | memoryview]:
     """The frames of a batch: many short frames in one piece, and a long frame in many pieces
     without a copy. The buffer of a slow reader stays small."""
     joined: list[bytes] = []

@@ -135,11 +135,11 @@ def _several(sizes: Mapping[str, Any]) -> Iterator[Row]:
 
 def table(result: Result) -> list[tuple[str, ...]]:
     """The lines of the table, the head first. Rows without any figure are left out."""
-    cells = (_line(row, result["runs"]) for row in rows(result["sizes"]["bridge"]))
+    cells = (format_row(row, result["runs"]) for row in rows(result["sizes"]["bridge"]))
     return [HEAD, *(line for line in cells if line)]
 
 
-def _line(row: Row, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+def format_row(row: Row, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
     figures = {target: _figures(runs, target, row.figure) for target in TARGETS}
     if not any(figures.values()):
         return None

@@ -236,7 +236,7 @@ def events(data: bytes) -> None:
     texts = [piece.decode("utf-8", "replace") * times for piece in source.pieces(2000)]
     batch = [(number, orjson.dumps({"text": text})) for number, text in enumerate(texts, 1)]
     before, after = b'{"result":', b"}"
-    stream = b"".join(map(bytes, sse._pieces(batch, before, after)))
+    stream = b"".join(map(bytes, sse.pieces(batch, before, after)))
     read = list(_decode(stream.decode()))
     assert read == [
         (str(number), {"result": {"text": text}}) for number, text in enumerate(texts, 1)
@@ -271,7 +271,7 @@ def redactor(data: bytes) -> None:
     events += told.clean([Done()])
     text = "".join(one.text for one in events if isinstance(one, Text))
     assert SECRET not in text
-    if not any(form in said for form in Secrets([SECRET])._values):
+    if not any(form in said for form in Secrets([SECRET]).values):
         assert text == said
     elif said.count(SECRET) and MARK not in said:
         assert text.count(MARK) >= said.count(SECRET)

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bridge.process.agent_process import AgentProcess, Hooks
 from bridge.process.line_splitter import LongLine
@@ -83,8 +84,11 @@ class Children:
         self._markers[folder] = uuid.uuid4().hex
         return folder
 
-    def attach(self, folder: Path, position: int = 0) -> tuple[AgentProcess, Reader]:
-        reader, channel = Reader(), Spool(folder, position)
+    def attach(
+        self, folder: Path, position: int = 0, **options: Any
+    ) -> tuple[AgentProcess, Reader]:
+        """`options`: those of Spool."""
+        reader, channel = Reader(), Spool(folder, position, **options)
         marker = self._markers[folder]
         process = AgentProcess.attach(
             channel, marker, reader.hooks, line_limit=LIMIT, position=position

@@ -19,7 +19,7 @@ from bridge.runtime.agent import Agent, Policy
 from bridge.runtime.tasks import TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
-from bridge.session.pool import SessionPool, Use
+from bridge.session.pool import SessionPool
 from bridge.session.turn import TurnLimits
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
@@ -84,7 +84,7 @@ class Bridge:
     async def rested(self) -> None:
         """Until no context works, or waits for a place."""
         async with asyncio.timeout(WITHIN):
-            while Use.WORKING in self.pool._holders.values() or self.pool._queues:
+            while self.pool.figures()["working"] or self.pool.figures()["queued"]:
                 await self.pool.changed()
 
 

@@ -233,11 +233,11 @@ def test_a_row_compares_with_the_target_and_with_the_sdk_of_the_same_run() -> No
         for ours, theirs in ((1.0, 10.0), (2.0, 40.0), (3.0, 30.0))
     ]
     row = report.Row("x", "label", "ms", memory=2.0, durable=3.0)
-    assert report._line(row, runs) == (
+    assert report.format_row(row, runs) == (
         *("label", "ms", "2 / 3"),
         *("1 / **2** / 3", "yes", "4", "no", "10 / **30** / 40", "10 / 7.5", "0.5"),
     )
-    assert report._line(report.Row("y", "", ""), runs) is None
+    assert report.format_row(report.Row("y", "", ""), runs) is None
 
 
 def check_shape(result: dict[str, Any]) -> None:

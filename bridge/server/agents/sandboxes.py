@@ -38,7 +38,7 @@ def make_sandbox(agent: ConfiguredAgent, state: State = NO_STATE) -> Sandbox | N
         environment=env,
         scratch=make_scratch(folder, agent.id, user),
         writes=(*adapter.writable_paths, *wanted.write),
-        hidden=(*_hidden(adapter, env, wanted.read), *_own(agent, state)),
+        hidden=(*hidden_paths(adapter, env, wanted.read), *_own(agent, state)),
         shown=wanted.read,
         homes=make_homes(homes, env, folder, agent.id, user),
         ports=allowed,
@@ -152,7 +152,7 @@ def _check_wanted(
         raise ConfigurationError(f"BRIDGE_SESSION_…: {why}. Otherwise unset these limits.")
 
 
-def _hidden(
+def hidden_paths(
     adapter: type[Adapter], environment: Mapping[str, str], reads: Sequence[str]
 ) -> tuple[str, ...]:
     """Paths of credentials that do not belong to the CLI. `reads`: paths that the operator allows

@@ -53,6 +53,7 @@ class Child:
     """One that was started, and what it says."""
 
     process: AgentProcess
+    folder: Path | None
 
     def __init__(self) -> None:
         self.lines: list[bytes | LongLine] = []
@@ -79,13 +80,14 @@ class Starter:
         self._folder = folder
         self.spools = folder is not None
         self.all: list[Child] = []
+        self.options: dict[str, Any] = {}  # of Start
 
     async def __call__(
         self, *argv: str, rules: Mapping[str, Any] | None = None, **env: str
     ) -> Child:
         child = Child()
-        start = Start(argv, env, "/", rules=rules)
-        spool = self._folder / uuid.uuid4().hex if self._folder else None
+        start = Start(argv, env, "/", rules=rules, **self.options)
+        spool = child.folder = self._folder / uuid.uuid4().hex if self._folder else None
         async with asyncio.timeout(WITHIN):
             child.process = await AgentProcess.spawn(
                 start, Hooks(child.hear), line_limit=2**20, spool=spool
@@ -139,12 +141,12 @@ async def test_a_child_is_our_own_and_nobody_else_is_there(start: Starter, rules
 # --- their control group -------------------------------------------------------------------------
 
 
-def launched(group: str, spool: Path | None = None) -> int:
+def launched(group: str, spool: Path | None = None, within: float = WITHIN) -> int:
     """The exit status of a program that begins in the group of this file."""
     order: dict[str, Any] = {"argv": ["/bin/true"], "env": {}, "cwd": "/", "rules": None}
     streams = spawn._files(spool, False) if spool else spawn._pipes(False)
     with streams as (ours, theirs):
-        pid = spawn._launch({**order, "group": group}, theirs, spool)
+        pid = spawn._launch({**order, "group": group}, theirs, spool, within)
         for fd in ours[1:] if ours else ():
             os.close(fd)
         return process_tree.wait_for_exit(pid, process_tree.reaper(pid, spool))
@@ -169,14 +171,11 @@ def test_a_group_that_nobody_can_be_born_in_is_entered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spools", [False, True])
-def test_a_start_that_hangs_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spools: bool
-) -> None:
+def test_a_start_that_hangs_is_given_up(tmp_path: Path, spools: bool) -> None:
     """Here at a file that nobody reads from, for which it waits as for a disk out of reach."""
-    monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
     os.mkfifo(tmp_path / "cgroup.procs")
     with pytest.raises(TimeoutError, match="not started within"):
-        launched(str(tmp_path / "cgroup.procs"), tmp_path / "session" if spools else None)
+        launched(str(tmp_path / "cgroup.procs"), tmp_path / "session" if spools else None, HANGS)
     psutil.wait_procs(children(), WITHIN)
     assert children() == [] and len(launchers()) == 1  # as which it is still known
 
@@ -184,7 +183,8 @@ def test_a_start_that_hangs_is_given_up(
 @pytest.mark.parametrize("start", ["spool"], indirect=True)
 async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> None:
     child = await start("/bin/sh", "-c", "read x; exit 5")
-    folder = child.process._channel.folder  # type: ignore[attr-defined]
+    folder = child.folder
+    assert folder
     until(lambda: who(folder) is not None)
     assert leader(folder) == child.process.pid and exit_code(folder) is None
     child.process.write(b"\n")
@@ -230,8 +230,9 @@ async def test_a_launcher_stays_until_its_last_child_has_ended(start: Starter) -
     """Here it is with us as with a server that has ended, whose side of the socket is closed."""
     child = await start("/bin/sh", "-c", "read x; exit 5")
     (one,) = launchers()
-    os.close(spawn._launcher._control)
-    spawn._launcher._control = -1
+    ours = spawn._launcher
+    os.close(ours._control)
+    ours._control = -1
     if start.spools:
         with pytest.raises(psutil.TimeoutExpired):
             one.wait(HANGS)
@@ -332,11 +333,11 @@ async def test_a_launcher_that_has_ended_is_replaced(start: Starter, meanwhile: 
 
 @pytest.mark.parametrize("variables", [0, 20], ids=["small", "more than the socket takes"])
 async def test_a_launcher_that_hangs_is_replaced_and_what_it_does_late_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, start: Starter, tmp_path: Path, variables: int
+    start: Starter, tmp_path: Path, variables: int
 ) -> None:
     large = {f"V{number}": "x" * 60_000 for number in range(variables)}
     assert await (await start("/bin/true")).ended() == 0
-    monkeypatch.setattr(spawn, "STARTS_WITHIN", HANGS)
+    start.options["within"] = HANGS
     with standing_still() as one:
         program = ("/bin/sh", "-c", f"echo here; echo x >>{tmp_path}/witness")
         child = await start(*program, rules=None, **large)
@@ -440,10 +441,10 @@ def waits_for_an_answer(pid: int) -> None:
 
 @pytest.mark.parametrize("rules", [None, {"profile": "none", "limits": {"nofile": 77}}])
 async def test_without_a_launcher_a_child_is_started_by_its_own_means(
-    monkeypatch: pytest.MonkeyPatch, rules: Any
+    rules: Any,
 ) -> None:
-    monkeypatch.setattr(spawn, "LAUNCHES", False)
     start = Starter(None)
+    start.options["by_launcher"] = False
     child = await start("/bin/sh", "-c", "ulimit -n; umask; read x; exit $x", rules=rules)
     child.process.write(b"4\n")
     assert await child.ended() == 4

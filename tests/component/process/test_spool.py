@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.process import spool as spooling
 from bridge.process.line_splitter import LongLine
 from bridge.process.spool import Spool, Uncertain, exit_code
 from tests import CHECKOUT
@@ -43,13 +42,10 @@ def split(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("piece", [1, 3, 2**18])
-async def test_a_dead_childs_output_goes_on_at_every_byte(
-    children: Children, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
-    monkeypatch.setattr(spooling, "READ_BYTES", piece)
+async def test_a_dead_childs_output_goes_on_at_every_byte(children: Children, piece: int) -> None:
     folder = children.left(SAID, "3\n")
     for position in range(len(SAID) + 1):
-        process, reader = children.attach(folder, position)
+        process, reader = children.attach(folder, position, piece=piece)
         assert await ended(process) == 3
         assert reader.lines == split(SAID[position:])
         assert (reader.exits, process.position, process.running) == ([3], len(SAID), False)
@@ -91,11 +87,10 @@ async def test_who_attaches_while_a_child_talks_misses_nothing_and_hears_nothing
 
 
 async def test_a_long_backlog_is_told_in_pieces_with_room_for_others_between(
-    children: Children, monkeypatch: pytest.MonkeyPatch
+    children: Children,
 ) -> None:
-    monkeypatch.setattr(spooling, "READ_BYTES", 100)
     folder = children.left(b"123456789\n" * 1000, "0")
-    _, reader = children.attach(folder)
+    _, reader = children.attach(folder, piece=100)
     turns = 0
     async with asyncio.timeout(WITHIN):
         while not reader.exits:

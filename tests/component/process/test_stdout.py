@@ -139,10 +139,11 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 async def test_what_a_full_disk_does_not_take_waits_in_the_pipe(
-    children: Children, monkeypatch: pytest.MonkeyPatch
+    children: Children,
 ) -> None:
-    monkeypatch.setattr(spooling, "LOOK", 0.02)
-    folder, process, reader = await children.shell(f"read x; {numbers(1, 100_000)}")
+    folder, first, _ = await children.shell(f"read x; {numbers(1, 100_000)}")
+    first.detach()
+    process, reader = children.attach(folder, look=0.02)
     with full_disk(100_000):
         process.write(b"\n")
         await until(lambda: (folder / "out").stat().st_size == 100_000)

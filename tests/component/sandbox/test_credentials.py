@@ -11,7 +11,7 @@ from bridge.sandbox.credentials import HIDDEN
 from bridge.sandbox.homes import resolve
 from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
-from bridge.server.agents.sandboxes import _hidden
+from bridge.server.agents.sandboxes import hidden_paths
 from tests import CHECKOUT
 from tests.support import programs
 from tests.support.cases import each
@@ -112,7 +112,7 @@ def test_a_cli_reads_its_own_login_and_no_others(name: str) -> None:
 
 
 def hidden_from(name: str, *reads: str, **env: str) -> tuple[str, ...]:
-    return _hidden(registry.load(name), {"HOME": "/home/me", **env}, reads)
+    return hidden_paths(registry.load(name), {"HOME": "/home/me", **env}, reads)
 
 
 @each(

@@ -35,6 +35,13 @@ from tests.support.echo import WITHIN, Echo, Sessions
 Events = list[AgentEvent | TimedOut]
 
 
+async def unfit(session: Session) -> None:
+    """Until its process has ended, which no event reports without a turn."""
+    async with asyncio.timeout(WITHIN):
+        while session.healthy:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 @pytest.fixture
 async def start() -> AsyncIterator[Sessions]:
     """Opens sessions; afterwards none of their processes is left."""
@@ -155,17 +162,13 @@ async def test_an_exit_before_the_end_of_the_turn_is_its_failure(start: Sessions
 async def test_a_process_that_ends_after_its_turn_makes_the_session_unfit(start: Sessions) -> None:
     session = await start("/bin/sh", "-c", "read a; echo done")
     assert await run(session, "go").ended() == [Done(None)]
-    async with asyncio.timeout(WITHIN):
-        assert session._process
-        await session._process.wait()
-    assert not session.healthy
+    await unfit(session)
     assert "exited 0" in repr(session)
 
 
 async def test_a_prompt_to_a_process_that_has_ended_fails_at_once(start: Sessions) -> None:
     session = await start("/bin/true")
-    assert session._process
-    await session._process.wait()
+    await unfit(session)
     events = await run(session, "go").ended()
     assert [type(event) for event in events] == [Failed]
 
@@ -299,9 +302,7 @@ async def test_a_cli_that_closed_its_output_before_it_was_asked_anything_fails_i
 ) -> None:
     program = "exec >&-; sleep 1000"
     session = await start("/bin/sh", "-c", program, limits=TurnLimits(exit_grace=0.2))
-    async with asyncio.timeout(WITHIN):
-        while session.healthy:  # noqa: ASYNC110 - nobody tells of it
-            await asyncio.sleep(0)
+    await unfit(session)
     (failed,) = await run(session, "go").ended()
     assert isinstance(failed, Failed) and failed.reason == "output-closed"
 
@@ -342,9 +343,7 @@ async def test_events_before_the_line_that_broke_the_adapter_are_kept(start: Ses
     turn = run(session, "text a\ntext b")
     await turn.until(Text)
     adapter_of(session).bug = "receive_line"
-    process = session._process
-    assert process
-    process.write(b"text c\n")
+    session.answer(Question("q-1", "text", "?"), Answer("q-1", "text c"))
     events = await turn.ended()
     assert "".join(e.text for e in events if isinstance(e, Text)) == "ab"
     assert isinstance(events[-1], Failed)

@@ -246,7 +246,7 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
             while not one.log.closed:
                 await one.log.changed()
     for one in tasks:
-        updates = [entry.update for entry in one.log._entries]
+        updates = [entry.update for entry in one.log.kept(0) or ()]
         causes = [update.event for update in updates if isinstance(update, StatusUpdate)]
         assert sum(isinstance(event, Queued) for event in causes) == 1
 
@@ -254,7 +254,7 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
 async def test_the_pauses_between_updates_grow() -> None:
     """An hour of changes in every second, by a clock of its own."""
     heard: list[tuple[int, int]] = []
-    waiter = pool_module._Waiter(0, lambda ahead, answers: heard.append((ahead, answers)), 1.0)
+    waiter = pool_module.Waiter(0, lambda ahead, answers: heard.append((ahead, answers)), 1.0)
     waiter.parked = True
     for second in range(3600):
         waiter.tell(second, 0, float(second))

@@ -177,9 +177,9 @@ MODELS: Mapping[str, Mapping[Operation, Sequence[P]]] = {
     },
     "0.3": {
         **_TASKS,
-        **dict.fromkeys((O.SEND, O.STREAM), (v0_3._SendParams,)),
-        O.PUSH_CREATE: (v0_3._TaskPushConfig,),
-        **dict.fromkeys((O.PUSH_GET, O.PUSH_LIST, O.PUSH_DELETE), (v0_3._PushName,)),
+        **dict.fromkeys((O.SEND, O.STREAM), (v0_3.MessageSendParams,)),
+        O.PUSH_CREATE: (v0_3.TaskPushNotificationConfig,),
+        **dict.fromkeys((O.PUSH_GET, O.PUSH_LIST, O.PUSH_DELETE), (v0_3.PushConfigParams,)),
     },
 }
 

@@ -17,12 +17,6 @@ from bridge.transports import blocking
 from bridge.transports.operation import Pending
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "PATIENCE", 0.02)
-    monkeypatch.setattr(blocking, "BLANK_EVERY", 0.02)
-
-
 async def answered(
     answer: Callable[[], Any], encode_error: Callable[[Exception], bytes | None]
 ) -> tuple[int, bytes]:
@@ -32,7 +26,15 @@ async def answered(
         headers = {"Content-Type": "application/json"}
         try:
             pending = Pending(answer)
-            return await blocking.respond(request, pending, headers, orjson.dumps, encode_error)
+            return await blocking.respond(
+                request,
+                pending,
+                headers,
+                orjson.dumps,
+                encode_error,
+                patience=0.02,
+                blank_every=0.02,
+            )
         except Unavailable:
             return web.Response(status=503)
 

@@ -290,5 +290,5 @@ async def closed(server: Server) -> None:
     """Until no session is kept warm."""
     pool = server.managers[0].contexts.pool
     async with asyncio.timeout(10):
-        while pool._holders:
+        while pool.holders:
             await pool.changed()

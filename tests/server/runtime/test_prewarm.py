@@ -353,7 +353,7 @@ async def test_half_of_the_places_without_work_are_left_to_contexts() -> None:
         assert await pool.vacate()
         pool.lend(Idle(pool))
     assert not await pool.vacate()
-    assert list(pool._holders) == contexts[2:]
+    assert list(pool.holders) == contexts[2:]
 
 
 async def test_another_directory_than_the_default_one_has_none(workspace: Path) -> None:

@@ -125,7 +125,7 @@ async def test_idle_sessions_make_room_for_those_that_go_on() -> None:
         pool.resume(asking)
         while closed != [spare, idle]:
             await pool.changed()
-    assert set(pool._holders) == {asking, second}
+    assert set(pool.holders) == {asking, second}
 
 
 class House:
@@ -262,9 +262,6 @@ async def test_whoever_waits_for_a_place_gets_one(first: int) -> None:
         assert house.processes <= house.limit and not house.waiting and not house.broken
         for context in contexts:
             await context.close()
-        assert (
-            not house.pool._waiting
-            and not house.pool._holders
-            and not house.pool._queues
-            and not house.pool._working
-        )
+        figures = house.pool.figures()
+        assert not house.pool.holders
+        assert (figures["waiting"], figures["queued"], figures["working"]) == (0, 0, 0)
