@@ -27,15 +27,16 @@ async def respond(
     encode: Encode,
     encode_error: EncodeError,
     *,
-    patience: float = PATIENCE,
-    blank_every: float = BLANK_EVERY,
+    patience: float | None = None,
+    blank_every: float | None = None,
 ) -> web.StreamResponse:
     """Answer `request` with the result of `pending`. `encode_error`: the body for an error after
-    the status was sent; None aborts the connection, so that the client retries. `patience`: seconds
-    in which an error still has its own status. Raises RequestError before the status was sent."""
+    the status was sent; None aborts the connection, so that the client retries. `patience` and
+    `blank_every`: None for PATIENCE and BLANK_EVERY. Raises RequestError before the status was
+    sent."""
     answer = asyncio.ensure_future(pending.answer())
     try:
-        await asyncio.wait([answer], timeout=patience)
+        await asyncio.wait([answer], timeout=PATIENCE if patience is None else patience)
         if answer.done():
             return web.Response(body=encode(answer.result()), headers=headers)
         return await _respond_slowly(
@@ -52,14 +53,16 @@ async def _respond_slowly(
     encode: Encode,
     encode_error: EncodeError,
     *,
-    blank_every: float,
+    blank_every: float | None,
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=headers)
     try:
         await response.prepare(request)
         while not answer.done():
             await response.write(b" ")
-            await asyncio.wait([answer], timeout=blank_every)
+            await asyncio.wait(
+                [answer], timeout=BLANK_EVERY if blank_every is None else blank_every
+            )
         error = answer.exception()
         body = encode_error(error) if isinstance(error, Exception) else encode(answer.result())
         if body is not None:
