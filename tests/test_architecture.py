@@ -308,7 +308,7 @@ TESTS = [
     for path in sorted((CHECKOUT / "tests").rglob("*.py"))
     if "node_modules" not in path.parts and path != Path(__file__)
 ]
-MOST_IMPORTED_TESTS = 15  # of other test files, all in tests/real
+MOST_IMPORTED_TESTS = 0  # of other test files
 MOST_PRIVATE = 10  # attributes of the product in all tests
 MOST_PATCHED = 6  # names of the product in all tests
 
@@ -423,7 +423,8 @@ TESTED_ELSEWHERE = {
         "needs the kernel's boundaries",
         "sandbox: profile trusted_programs; server/agents: sandboxes",
     ),
-    "tests/component/session/test_session.py": ("needs children", "session: session factory"),
+    "tests/component/session/test_session.py": ("needs children", "session: session factory turn"),
+    "tests/component/session/test_first_start.py": ("needs children", "session: first_start"),
     "tests/component/session/test_redaction.py": ("also with real children", "session: redaction"),
     "tests/component/session/test_attachments.py": (
         "needs files and links",
@@ -431,7 +432,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/session/test_contexts.py": (
         "needs sessions with children",
-        "runtime: agent audience context tasks turn",
+        "runtime: agent audience context contexts send tasks turn",
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
@@ -474,7 +475,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest; root: errors"),
-    "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse"),
+    "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse stream"),
     "tests/server/protocol/test_options.py": ("needs requests", "runtime: extension"),
     "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),
     "tests/server/protocol/test_routing.py": ("needs requests", "runtime: router"),
