@@ -8,12 +8,17 @@ import psutil
 
 from bridge.process.fork_server import NAME
 from bridge.process.spawn import LAUNCHER
+from tests.support.forked_command import PROGRAM
 
 
 def children(pid: int | None = None) -> list[psutil.Process]:
-    """All processes below this one (or that one), zombies included; not what starts them, which
-    stays as long as the server does."""
-    return [one for one in psutil.Process(pid).children(recursive=True) if not _launches(one)]
+    """All processes below this one (or that one), zombies included; not the process that starts
+    them, which stays as long as the server, and not the one that runs commands of the tests."""
+    return [
+        one
+        for one in psutil.Process(pid).children(recursive=True)
+        if not (_launches(one) or _runs_commands(one))
+    ]
 
 
 def launchers(pid: int | None = None) -> list[psutil.Process]:
@@ -26,4 +31,10 @@ def _launches(process: psutil.Process) -> bool:
     zombie, and has no arguments."""
     with contextlib.suppress(psutil.Error):
         return process.name() == NAME.decode() or process.cmdline() == list(LAUNCHER)
+    return False
+
+
+def _runs_commands(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()[-1:] == [PROGRAM]
     return False

@@ -1,24 +1,26 @@
 """`python -m bridge COMMAND` without the start of an interpreter, which takes most of the time of a
-short command: a process that has imported the commands forks for each one."""
+short command: a process that has imported the commands forks for each one. Each worker of the
+tests has one such process, from the first command until the worker ends."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests import CHECKOUT
 
-WITHIN = 60.0  # seconds for a command
+WITHIN = 60  # seconds until a command that does not end is killed
 PROGRAM = """
-import asyncio, json, os, sys
+import asyncio, json, os, signal, sys
 from bridge.cli.doctor.command import doctor
 from bridge.cli.doctor.talk import Within
 from bridge.cli.main import main
@@ -29,6 +31,7 @@ def hurried(agent, live, within):
     return asyncio.run(work)
 
 def run(order):
+    signal.alarm(order["within"])
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
@@ -52,39 +55,8 @@ for line in sys.stdin:
 """
 
 
-class ForkedCommands:
-    """Commands that run one after the other, each in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
-        self._out, self._err = folder / "stdout", folder / "stderr"
-
-    def run(
-        self,
-        *arguments: str,
-        cwd: Path,
-        env: Mapping[str, str],
-        hurried: Mapping[str, Any] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end. `hurried`: call `doctor` with these arguments instead."""
-        self._out.write_text("")
-        self._err.write_text("")
-        order = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "hurried": hurried}
-        line = json.dumps({**order, "out": str(self._out), "err": str(self._err)})
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], WITHIN)
-        assert ready, f"{arguments} did not end: {self._out.read_text()}{self._err.read_text()}"
-        code = int(self._process.stdout.readline())
-        return subprocess.CompletedProcess(
-            arguments, code, self._out.read_text(), self._err.read_text()
-        )
-
-
-@contextmanager
-def forked_commands(folder: Path) -> Iterator[ForkedCommands]:
-    """`folder`: for the output of the commands."""
+@cache
+def _process() -> subprocess.Popen[str]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT)}
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM],
@@ -94,8 +66,29 @@ def forked_commands(folder: Path) -> Iterator[ForkedCommands]:
         text=True,
         start_new_session=True,
     )
-    try:
-        yield ForkedCommands(process, folder)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    atexit.register(process.communicate)  # which ends its input
+    return process
+
+
+def run_forked(
+    arguments: Sequence[str] = (),
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    hurried: Mapping[str, Any] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. `hurried`: call `doctor` with these arguments instead."""
+    process = _process()
+    assert process.stdin and process.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "stdout"), Path(folder, "stderr")
+        out.touch()
+        err.touch()
+        order = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "hurried": hurried}
+        line = json.dumps({**order, "out": str(out), "err": str(err), "within": WITHIN})
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], WITHIN + 10)
+        assert ready, f"{arguments} did not end: {out.read_text()}{err.read_text()}"
+        code = int(process.stdout.readline())
+        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())

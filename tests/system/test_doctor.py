@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -34,7 +33,7 @@ from tests import CHECKOUT, NODE
 from tests.support import acp_agent
 from tests.support.bridge_process import bridge
 from tests.support.echo import Echo
-from tests.support.forked_command import ForkedCommands, forked_commands
+from tests.support.forked_command import run_forked
 from tests.support.liveness import listening
 from tests.support.model_server import ModelServer
 from tests.support.real_clis import OVER_ACP as CLIS
@@ -53,7 +52,6 @@ class Machine:
     """A home, a workspace and a folder of programs, which is all of PATH but for the system's."""
 
     folder: Path
-    commands: ForkedCommands
     env: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -134,7 +132,7 @@ class Machine:
     def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; see `run` for the real start of one."""
         self.env |= env
-        return self.commands.run(*arguments, cwd=self.folder, env=self.environment())
+        return run_forked(arguments, cwd=self.folder, env=self.environment())
 
     def doctor(self, *arguments: str, **env: str) -> tuple[int, str]:
         done = self.command("doctor", *arguments, **env)
@@ -149,7 +147,7 @@ class Machine:
     def hurried(self, agent: str, live: bool = False, **env: str) -> tuple[int, Json]:
         """The same for one agent, with the time limits of SHORT."""
         self.env |= env
-        done = self.commands.run(
+        done = run_forked(
             cwd=self.folder,
             env=self.environment(),
             hurried={"agent": agent, "live": live, "within": SHORT},
@@ -158,17 +156,11 @@ class Machine:
         return done.returncode, json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
-    with forked_commands(tmp_path_factory.mktemp("commands")) as commands:
-        yield commands
-
-
 @pytest.fixture
-def machine(tmp_path: Path, commands: ForkedCommands) -> Machine:
+def machine(tmp_path: Path) -> Machine:
     for name in ("bin", "home", "workspace"):
         (tmp_path / name).mkdir()
-    return Machine(tmp_path, commands)
+    return Machine(tmp_path)
 
 
 def the(report: Json, name: str, agent: str | None = None) -> Json:
