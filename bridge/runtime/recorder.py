@@ -113,18 +113,17 @@ class Recorder:
         ended = task.state.terminal
         if ended:
             handle.log.close()
-        states = [update for update in updates if isinstance(update, StatusUpdate)]
-
         handle.batches += 1
         handle.size += size
         time = micros(now)
-        state, changed = (task.state, time) if states else (None, None)
-        batch = EventBatch(
-            task.id, handle.batches, time, written, number, state=state, changed=changed
-        )
+        states: Sequence[StatusUpdate] = ()
+        batch = EventBatch(task.id, handle.batches, time, written, number)
+        if task.status_time is now:  # one of the events has set the status
+            states = [update for update in updates if isinstance(update, StatusUpdate)]
+            batch = batch._replace(state=task.state, changed=time)
         changes = (batch, read) if read else (batch,)
         # A closure takes twice as many objects, which wait for the commit and cost collections.
-        then = partial(self._committed, handle, number, states or ())
+        then = partial(self._committed, handle, number, states)
         self._store.append(changes, fence=handle.fence, then=then)
 
     def _committed(
