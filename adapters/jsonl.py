@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 import orjson
 
 from bridge.a2a.v1_0 import V1_0
-from bridge.adapter import Ability, Adapter, AgentConfig, Handlers, Launch, Prompt, SessionStart
+from bridge.adapter import (
+    Ability,
+    Adapter,
+    AgentConfig,
+    Handlers,
+    Launch,
+    Prompt,
+    SessionStart,
+    output_status,
+)
 from bridge.adapter.fields import Json, Said
 from bridge.errors import InvalidParams
 from bridge.task.events import (
@@ -87,20 +96,20 @@ class Jsonl(Adapter):
 
     def receive_line(self, line: bytes) -> Said:
         if not line.strip():
-            return
+            return ()
         said = json_object(line)
         if said is None:
-            text = line.decode(errors="replace")
-            yield Status(text, {"type": "output", "text": text[:2000]})
-            return
+            return (output_status(line),)
         handler = self._handlers.get(str(said.get("type")))
-        if handler:
-            yield from handler(self, said)
-            self._first = False
+        if handler is None:
+            return ()
+        events = list(handler(self, said))
+        self._first = False
+        return events
 
     def _said(self, line: Json) -> Said:
         new_block, self._broke_off = self._broke_off, False
-        yield Text(_text(line), new_block=new_block)
+        return (Text(_text(line), new_block=new_block),)
 
     def _tool_call(self, line: Json) -> Said:
         call_id, name = _text(line, "id"), _text(line, "name")
