@@ -219,7 +219,7 @@ class Turn:
         """End the task. The CLI gets an interrupt after the commit: a crash between the two would
         otherwise record a failure."""
         session = self._lease.session if self.active else None
-        unsaid = session.unsaid() if session and not self.ended else ()
+        unsaid = session.streams.unsaid() if session and not self.ended else ()
         self.apply(*unsaid, event)
         if session:
             self._recorder.after_commit(partial(session.begin_stop, interrupt=True))

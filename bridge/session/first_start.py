@@ -23,7 +23,7 @@ class FirstStart:
         """Give the session its place. `new`: see Sandbox.new."""
         if new and self._over is None:
             self._over = asyncio.Event()
-            session.on_ready = self._over.set
+            session.streams.on_ready = self._over.set
         elif self._over and not self._over.is_set():
             session.before_start = self._wait
 

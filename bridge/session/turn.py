@@ -1,15 +1,35 @@
-"""One turn of a session: its events, and its time limits. Events that end within a word wait a
-moment for its rest: a client that puts text between two events would split the word."""
+"""One turn of a session: its events, its time limits, and the streams that carry them. Events that
+end within a word wait a moment for its rest: a client that puts text between two events would split
+the word."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
-from bridge.process.agent_process import TERM_GRACE
-from bridge.task.events import ENDINGS, AgentEvent, Text, TimedOut
+from bridge.adapter import Adapter, ExitStatus
+from bridge.process.agent_process import TERM_GRACE, AgentProcess, Hooks
+from bridge.process.line_splitter import LongLine
+from bridge.sandbox import denied
+from bridge.sandbox.profile import launch_refusal
+from bridge.session.redaction import Redactor, Secrets
+from bridge.task.events import (
+    ENDINGS,
+    SESSION_LOST,
+    AgentEvent,
+    Failed,
+    Status,
+    Text,
+    TimedOut,
+    merge_text,
+)
+
+log = logging.getLogger(__name__)
 
 WORD_WITHIN = 0.05  # seconds to wait for the rest of a word, so that a text ends between words
 LONGEST_WORD = 32  # characters; a longer run is not a word
@@ -205,3 +225,160 @@ class WordBuffer:
             self._timer = loop.call_later(left, self._check, release)
         else:
             release()
+
+
+class SessionStreams:
+    """Carries the output of a CLI to its adapter, the events of the adapter to the turn, and the
+    data of the adapter to the CLI. `rules`: see Session.
+
+    `process` is None before the start, `turn` between turns. `broken`: the output is no longer
+    reliable. `position`: bytes of the output with all events delivered. `on_ready`: see Session.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        limits: TurnLimits,
+        secrets: Secrets,
+        rules: Mapping[str, Any] | None,
+    ) -> None:
+        self.process: AgentProcess | None = None
+        self.turn: SessionTurn | None = None
+        self.broken = False
+        self.position = 0
+        self.on_ready: Callable[[], None] | None = None
+        self.redactor = Redactor(secrets)
+        self._redacts = bool(secrets)
+        self._adapter = adapter
+        self._limits = limits
+        # The rules that explain a refusal; the other rules are only needed at the start.
+        known = ("profile", "write", "hide", "uid")
+        self._walls = {name: rules[name] for name in known if name in rules} if rules else None
+        self._muted: asyncio.TimerHandle | None = None  # stdout has ended; the CLI may still exit
+        self._words = WordBuffer()
+        self._heard = 0  # bytes of the output that the adapter has received
+
+    def hooks(self) -> Hooks:
+        """The functions for the output of the process."""
+        return Hooks(self._receive_lines, self.receive_exit, self._receive_end)
+
+    def begin_at(self, position: int) -> None:
+        """The adapter has processed the output up to `position` already."""
+        self._heard = self.position = position
+
+    def tell(self, tell: Callable[[], object]) -> None:
+        """Call the adapter, and write its data to the CLI. An exception fails the turn."""
+        try:
+            tell()
+        except Exception as error:
+            self.deliver([self._adapter_failed(error)])
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the data of the adapter to the CLI."""
+        try:
+            data = self._adapter.data_to_send()
+        except Exception as error:
+            self.deliver([self._adapter_failed(error)])
+            return
+        if data and self.process:
+            self.process.write(data)
+
+    def unsaid(self) -> Sequence[AgentEvent]:
+        """The output that waits because it may begin a secret. Call it at the end of the turn."""
+        self.deliver(())
+        return self.redactor.rest()
+
+    def deliver(self, events: Iterable[AgentEvent]) -> None:
+        """Pass the waiting events and `events` to the turn, without secrets."""
+        events = [*self._words.take(), *events]
+        self.position = self._heard
+        if len(events) > 1:
+            events = merge_text(events)
+        if self._redacts:
+            events = self.redactor.clean(events)
+        for event in events:
+            if isinstance(event, Failed) and event.reason == SESSION_LOST:
+                self.broken = True  # the conversation to resume does not exist any more
+        if self._walls and events and isinstance(failed := events[-1], Failed):
+            if found := denied.explain(failed.text, self._walls, failed.reason == "exit"):
+                text, path = found
+                log.warning("the sandbox refused something to an agent", extra={"path": path})
+                events[-1] = replace(failed, text=f"{text} {failed.text}")
+        if self.turn:
+            self.turn.receive(events)
+            self.broken = self.broken or self.turn.error is not None
+        elif events:
+            log.debug("output between turns", extra={"events": len(events)})
+
+    def _receive_lines(self, lines: Sequence[bytes | LongLine]) -> None:
+        events: list[AgentEvent] = []
+        try:
+            for line in lines:
+                if isinstance(line, LongLine):
+                    limit = self._limits.line
+                    text = (
+                        f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
+                    )
+                    head = line.head[:2000].decode(errors="replace")
+                    facts = {"type": "truncated_line", "bytes": line.length, "head": head}
+                    events.append(Status(text, facts))
+                else:
+                    events.extend(self._adapter.receive_line(line))
+        except Exception as error:
+            events.append(self._adapter_failed(error))
+        self._receive(events)
+        self.flush()
+        if self.turn and self.turn.starting and not self._adapter.handshaking:
+            self.turn.started()
+        if self.on_ready and not self._adapter.handshaking:
+            self.on_ready()
+
+    def _receive(self, events: list[AgentEvent]) -> None:
+        """Deliver the events of some lines, without those that end within a word. A crash does not
+        lose these: their lines do not count as processed yet."""
+        if self._words.ends_before(events):
+            self.deliver(())
+        if self.process:
+            self._heard = self.process.position
+        if self.turn and self._words.ends_within(events):
+            self._words.hold(events, partial(self.deliver, ()))
+        else:
+            self.deliver(events)
+
+    def _receive_end(self) -> None:
+        """stdout is closed: no more output can arrive, so the CLI must exit soon."""
+        self.broken = True
+        self._muted = asyncio.get_running_loop().call_later(self._limits.exit_grace, self._mute)
+
+    def _mute(self) -> None:
+        if self.process and self.process.exit_code is None:
+            text = f"{self._adapter.title} closed its output before it had answered, and lives on."
+            self.deliver([Failed(text, "output-closed")])
+
+    def receive_exit(self, code: int) -> None:
+        """The process has ended: deliver the last events of the adapter."""
+        if self._muted:
+            self._muted.cancel()
+        if self.on_ready:
+            self.on_ready()
+        stderr = self.process.stderr.decode(errors="replace") if self.process else ""
+        limit = self.process.exceeded if self.process else None
+        problem = launch_refusal(code, stderr) if self._walls else None
+        if problem:
+            log.warning("the agent could not be started: %s", problem)
+            text = "The agent could not be started. The server's log says why."
+            self.deliver([Failed(text, "launch")])
+            return
+        try:
+            events = list(self._adapter.receive_exit(ExitStatus(code, stderr, limit)))
+        except Exception as error:
+            events = [self._adapter_failed(error)]
+        self.deliver(events)
+
+    def _adapter_failed(self, error: Exception) -> AgentEvent:
+        """Convert an exception of an adapter to the failure of its turn; only this code does it."""
+        log.exception("adapter failed", extra={"adapter": self._adapter.name})
+        self.broken = True
+        text = f"The adapter could not process the agent's output ({type(error).__name__})."
+        return Failed(text + " The server's log has the details.", "adapter-error")
