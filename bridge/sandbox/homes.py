@@ -31,9 +31,10 @@ Owner = tuple[int, int] | None  # the user and group that CLIs run as, if not th
 
 def resolve(written: str, environment: Mapping[str, str]) -> str:
     """A path in which `~` and `${NAME:-default}` are those of `environment`."""
-    path = _VARIABLE.sub(lambda found: environment.get(found[1]) or found[2], written)
-    home = environment.get("HOME", "")
-    return f"{home}{path[1:]}" if path.startswith("~") else path
+    path = written
+    if "$" in path:  # each session resolves many paths
+        path = _VARIABLE.sub(lambda found: environment.get(found[1]) or found[2], path)
+    return environment.get("HOME", "") + path[1:] if path.startswith("~") else path
 
 
 @dataclass(frozen=True, slots=True)

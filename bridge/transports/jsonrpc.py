@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -70,7 +70,7 @@ class JsonRpc:
             if isinstance(result, Pending):
                 return await _respond_pending(request, codec, request_id, result)
             body = {"jsonrpc": "2.0", "id": request_id, "result": result}
-            return _respond(body, headers=activated_extensions(request))
+            return _respond(body, headers=activated_extensions(request) if codec.extended else None)
         except errors.InvalidRequest as error:
             if error.body is not None:
                 request_id = _id(error.body)
@@ -99,15 +99,15 @@ class JsonRpc:
             log.info("a notification failed", extra={"error": str(error)})
         return web.Response(status=204)
 
-    async def _result(
+    def _result(
         self, request: web.Request, codec: Codec, operation: Operation, params: Mapping[str, Any]
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """A Stream, or JSON."""
         caller = self._caller(request)
         if operation in STREAMING:
             seen = sse.last_event_id(request)
-            return await self._operations.stream(codec, operation, params, caller, seen)
-        return await self._operations.call(codec, operation, params, caller)
+            return self._operations.stream(codec, operation, params, caller, seen)
+        return self._operations.call(codec, operation, params, caller)
 
 
 def _id(envelope: Any) -> RequestId:

@@ -43,7 +43,7 @@ WRITE_WITHIN = 10.0  # seconds: limit for the commit of an update
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The sender of a request. `address`: the URL of this agent as the client knows it, without
-    /a2a. `retries`: the headers show that the client retries (see negotiation.shows_retry).
+    /a2a. `retries`: a header shows that the client retries (see negotiation.shows_retry).
     `stays`: the client waits for the result."""
 
     address: str
@@ -96,10 +96,12 @@ class Operations:
             Operation.EXTENDED_CARD: self._card,
         }
 
-    async def call(self, codec: Codec, operation: Operation, params: Json, caller: Caller) -> Any:
+    def call(
+        self, codec: Codec, operation: Operation, params: Json, caller: Caller
+    ) -> Awaitable[Any]:
         """The JSON result of an operation without a stream, or a Pending for a blocking send.
         Raises RequestError."""
-        return await self._calls[operation](codec, params, caller)
+        return self._calls[operation](codec, params, caller)
 
     async def stream(
         self,
@@ -285,7 +287,7 @@ async def _durable(answer: T, *handles: TaskHandle) -> T:
 def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:
     asked = codec.decode_send(params)
     resumes = _seen(None, asked.metadata, asked.message.metadata) is not None
-    return replace(asked, retries=caller.retries or resumes)
+    return replace(asked, retries=caller.retries or codec.extended or resumes)
 
 
 def _seen(header: int | None, *metadata: Json | None) -> int | None:
