@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -50,7 +51,7 @@ async def test_a_new_conversation_finds_its_cli_started(tmp_path: Path, cli: Cli
         await gone(everything)
 
 
-@each([CLAUDE_CODE, OPENCODE], "opencode")
+@each([CLAUDE_CODE, OPENCODE], "claude-code")
 async def test_two_conversations_at_once_have_one_each(tmp_path: Path, cli: Cli) -> None:
     async with serving(cli, tmp_path, BRIDGE_WARM_SESSIONS="2") as real:
         client = real.client()
@@ -88,8 +89,14 @@ async def idle(real: Real) -> None:
     async with asyncio.timeout(30.0):
         while quiet < 10:
             await asyncio.sleep(0.05)
-            spent = sum(sum(one.cpu_times()[:2]) for one in real.processes())
+            spent = sum(cpu_seconds(one) for one in real.processes())
             quiet, before = (quiet + 1 if spent == before else 0), spent
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return float(sum(process.cpu_times()[:2]))
+    return 0.0
 
 
 def git(folder: Path, *words: str) -> None:

@@ -37,7 +37,7 @@ from tests.support.real_clis import PRINTING, Cli, Real, each, gone, serving
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 FORCE = {"AGENT_FORCE": "true"}
-each_cli = each(PRINTING, "codex-exec", "gemini-print")  # the quickest ones
+each_cli = each(PRINTING, "codex-exec")  # the quickest one
 
 
 def facts_of(task: Json, kind: str) -> list[Json]:

@@ -34,6 +34,7 @@ VERSIONS: dict[str, str] = {
     **PINNED["optionalDependencies"],
     **PINNED["pythonDependencies"],
 }
+CODEX_WAITS = 30_000  # ms: until a command that runs longer continues in the background
 KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
 
 
@@ -147,7 +148,7 @@ def of_droid(url: str, home: Path) -> None:
 def out_of_its_sandbox(command: str) -> Step:
     """For Codex, whose model has to ask for that."""
     escalated = {"sandbox_permissions": "require_escalated", "justification": "So."}
-    return tool("exec_command", cmd=command, **escalated)
+    return tool("exec_command", cmd=command, yield_time_ms=CODEX_WAITS, **escalated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ CODEX = Cli(
     "codex",
     "@openai/codex",
     ".bin/codex",
-    lambda command: tool("exec_command", cmd=command),
+    lambda command: tool("exec_command", cmd=command, yield_time_ms=CODEX_WAITS),
     lambda url: {"OPENAI_API_KEY": KEY},
     of_codex,
     ResponsesServer,
