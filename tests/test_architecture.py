@@ -435,6 +435,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/session/test_session.py": ("needs children", "session: session factory turn"),
     "tests/component/session/test_first_start.py": ("needs children", "session: first_start"),
+    "tests/unit/session/test_pool.py": ("the pool is its only user", "session: slot_queue"),
     "tests/component/session/test_redaction.py": ("also with real children", "session: redaction"),
     "tests/component/session/test_attachments.py": (
         "needs files and links",
@@ -449,7 +450,10 @@ TESTED_ELSEWHERE = {
         "store: handle index memory protocol push retention sqlite",
     ),
     "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
-    "tests/component/store/test_journal.py": ("needs a database on disk", "store: journal"),
+    "tests/component/store/test_journal.py": (
+        "needs a database on disk",
+        "store: journal journal_file",
+    ),
     "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
     "tests/component/push/test_notifier.py": ("needs sockets", "push: configs notifier"),

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.errors import LaunchError
-from bridge.session.pool import Announce
 from bridge.session.prewarm import Prewarm
 from bridge.session.session import Session
+from bridge.session.slot_queue import Announce
 from bridge.store.handle import readable
 from bridge.store.protocol import (
     ContextSaved,
@@ -141,7 +141,7 @@ class Lease:
         """Continue a session of an earlier server. Raises InputUnknown or OSError; `session` is
         set even then, and the caller must close it."""
         self.session = self._make(stored.start, stored.id)
-        self.pool.claim(self)
+        self.pool.adopt(self)
         self.session.attach(stored.given, stored.position)
 
     async def prepare(self, folder: str | None) -> None:
@@ -155,7 +155,7 @@ class Lease:
     async def acquire(self, wanted: Callable[[], bool], announce: Announce) -> Session | None:
         """The session, with a slot; None if it is no longer `wanted` (see recheck). Raises
         LaunchError."""
-        await self.pool.enter(self, wanted, lambda: self._prewarm.has(self.start), announce)
+        await self.pool.acquire(self, wanted, lambda: self._prewarm.has(self.start), announce)
         if self.session is None and wanted():
             if not self._take_prewarmed():
                 await self._open()
@@ -190,7 +190,7 @@ class Lease:
 
     def recheck(self) -> None:
         """Check again whether a task still wants the session."""
-        self.pool.recheck(self)
+        self.pool.queue.wake(self)
 
     def wait(self, since: datetime, give_up: Callable[[], None]) -> None:
         """Release the slot while the session waits for a person; see SessionPool.ask."""
@@ -203,7 +203,7 @@ class Lease:
     def rest(self) -> None:
         """Mark the session as idle, so that another context may get its slot."""
         self.idle = True
-        self.pool.rest(self)
+        self.pool.idle(self)
         session = self.session
         if session and session.spool and session.position > MOST_OUTPUT:
             self._begin_close()
@@ -228,7 +228,7 @@ class Lease:
         processes."""
         self._begin_close()
         if self._closing is None:
-            self.pool.leave(self)
+            self.pool.release(self)
         while self._closing:  # another caller may have begun a new session
             await asyncio.shield(self._closing)
 
@@ -247,7 +247,7 @@ class Lease:
             if not self.start.resume:  # a used id may be taken
                 self.remember(str(uuid.uuid4()), resume=False)
             self._closing = None
-            self.pool.leave(self)
+            self.pool.release(self)
 
     def _forget(self, session: Session) -> None:
         """Remove the stored session. It has ended, and all of its output is processed."""

@@ -8,31 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from itertools import chain, count
-from typing import Protocol
+from itertools import chain
 
 from bridge.auth.quotas import Quotas
+from bridge.session.slot_queue import Announce, SlotHolder, SlotQueue
 
 WAITING_PER_SESSION = 4  # default limit of sessions that wait for a person, per slot
-LONGEST_PAUSE = 60.0  # seconds between two updates of one task; the pause doubles each time
-
-
-class Holder(Protocol):
-    """A user of a slot: a context, or a prewarmed session (see session/prewarm.py). `idle`: its
-    session is live, and has no task."""
-
-    @property
-    def owner(self) -> str: ...
-
-    @property
-    def idle(self) -> bool: ...
-
-    async def close(self) -> None:
-        """End the session, and release the slot."""
 
 
 class Use(Enum):
@@ -41,47 +26,6 @@ class Use(Enum):
     WORKING = "working"
     IDLE = "idle"
     WAITING = "waiting"  # for a person
-
-
-Announce = Callable[[int, int], None]
-"""Called with the number of tasks ahead, and the number of sessions that wait for answers."""
-
-
-class Waiter:
-    """A holder that waits for a slot. `number` is the order of arrival. `announce` is called when
-    the position has changed, in growing intervals."""
-
-    __slots__ = ("_announce", "_called", "_due", "_known", "_pause", "number", "parked")
-
-    def __init__(self, number: int, announce: Announce, pause: float) -> None:
-        self.number = number
-        self.parked = False  # no slot was free for it
-        self._called = asyncio.Event()
-        self._announce = announce
-        self._known: tuple[int, int] | None = None
-        self._due = 0.0
-        self._pause = pause
-
-    def call(self) -> None:
-        """Wake the waiter, so that it checks for a slot again."""
-        self._called.set()
-
-    async def wait(self) -> None:
-        """Wait for a call. Returns immediately after a call since the last wait."""
-        await self._called.wait()
-        self._called.clear()
-
-    def tell(self, ahead: int, answers: int, now: float) -> float:
-        """Announce the position if it has changed and an update is due. Returns the time of the
-        next update; infinity if none is necessary."""
-        if not self.parked or self._known == (ahead, answers):
-            return math.inf
-        if now >= self._due:
-            self._known = (ahead, answers)
-            self._due, self._pause = now + self._pause, min(2 * self._pause, LONGEST_PAUSE)
-            self._announce(ahead, answers)
-            return math.inf
-        return self._due
 
 
 class SessionPool:
@@ -103,20 +47,22 @@ class SessionPool:
     ) -> None:
         self.quotas = quotas or Quotas()
         self._limit = limit
-        self._announce_every = announce_every
-        self._first_pause = first_pause
         self._waiting_limit = waiting_limit or WAITING_PER_SESSION * limit
-        self._holders: dict[Holder, Use] = {}
+        self._holders: dict[SlotHolder, Use] = {}
         self._working: Counter[str] = Counter()  # number of working holders, by owner
         # For each holder that waits for a person: since when, and the callback that gives up.
-        self._waiting: dict[Holder, tuple[datetime, Callable[[], None]]] = {}
-        self._spares: dict[Holder, None] = {}  # each holds a slot that no other holder needs
-        self._queues: dict[str, OrderedDict[Holder, Waiter]] = {}  # by owner; in order of arrival
-        self._numbers = count()
+        self._waiting: dict[SlotHolder, tuple[datetime, Callable[[], None]]] = {}
+        self._spares: dict[SlotHolder, None] = {}  # each holds a slot that no other holder needs
+        self.queue = SlotQueue(
+            holders=self._holders,
+            working=self._working,
+            most=self._most,
+            waiting=self._waiting,
+            announce_every=announce_every,
+            first_pause=first_pause,
+        )
         self._changed: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None  # closes idle sessions above the limit
-        self._announcing: asyncio.TimerHandle | None = None
-        self._announced = -math.inf  # time of the last round
 
     def figures(self) -> Mapping[str, int | bool]:
         """The used slots, for GET /health. `queued`: tasks that wait for a slot."""
@@ -126,25 +72,26 @@ class SessionPool:
             "limit": self._limit,
             "waiting": len(self._waiting),
             "waitingLimit": self._waiting_limit,
-            "queued": sum(map(len, self._queues.values())),
+            "queued": len(self.queue),
             "saturated": working >= self._limit,
         }
 
     @property
-    def holders(self) -> Sequence[Holder]:
+    def holders(self) -> Sequence[SlotHolder]:
         """The holders of slots."""
         return tuple(self._holders)
 
-    async def enter(
+    async def acquire(
         self,
-        holder: Holder,
+        holder: SlotHolder,
         wanted: Callable[[], bool],
         spare: Callable[[], bool] = lambda: False,
         announce: Announce = lambda ahead, answers: None,
     ) -> None:
-        """Wait for a slot. Returns without a slot when it is no longer `wanted` (see recheck). If
-        there is a `spare` session for the holder, the slot of that session is enough; the caller
-        must take the session immediately. `announce` gets the position in the queue."""
+        """Wait for a slot. Returns without a slot when it is no longer `wanted`, which
+        `SlotQueue.wake` makes it check again. If there is a `spare` session for the holder, the
+        slot of that session is enough; the caller must take the session immediately. `announce`
+        gets the position in the queue."""
         if self._holders.get(holder) is Use.WORKING:
             return
         if holder in self._holders and self._may_work(holder.owner) and wanted():
@@ -152,47 +99,21 @@ class SessionPool:
             # this holder for its turn. A slot is not released while a task wants it.
             self._hold(holder, Use.WORKING)
             return
-        waiter = Waiter(next(self._numbers), announce, self._first_pause)
-        queue = self._queues.setdefault(holder.owner, OrderedDict())
-        queue[holder] = waiter
+        waiter = self.queue.join(holder, announce)
         try:
             while wanted():
-                if self._next() is waiter and await self._make_room(holder, spare):
+                if self.queue.first() is waiter and await self._make_room(holder, spare):
                     if self._may_work(holder.owner):
                         break
                     self._notify()  # the free slot is for another holder
                 waiter.parked = True
-                self._announce_soon()
+                self.queue.announce_soon()
                 await waiter.wait()
             if wanted():
                 self._hold(holder, Use.WORKING)
         finally:
-            del queue[holder]
-            if not queue:
-                del self._queues[holder.owner]
+            self.queue.leave(holder)
             self._notify()
-
-    def recheck(self, holder: Holder) -> None:
-        """Wake a waiting holder, which may no longer want a slot."""
-        queue = self._queues.get(holder.owner)
-        if queue and holder in queue:
-            queue[holder].call()
-
-    def _next(self) -> Waiter | None:
-        """The waiter that is next; None if all waiting principals have reached their quotas. A
-        holder with a session is first: it needs no free slot, and others may wait for its slot."""
-        waiting = [
-            (holder not in self._holders, self._working[owner], waiter.number, waiter)
-            for owner, queue in self._queues.items()
-            if self._may_work(owner)
-            for holder, waiter in [self._first(queue)]
-        ]
-        return min(waiting)[3] if waiting else None
-
-    def _first(self, queue: OrderedDict[Holder, Waiter]) -> tuple[Holder, Waiter]:
-        """The first waiter of one principal. A holder with a session is first."""
-        first = next(iter(queue.items()))
-        return next((one for one in queue.items() if one[0] in self._holders), first)
 
     def _may_work(self, owner: str) -> bool:
         return self._working[owner] < self._most(owner)
@@ -200,13 +121,13 @@ class SessionPool:
     def _most(self, owner: str) -> float:
         return self.quotas.of(owner).running or math.inf
 
-    def claim(self, holder: Holder) -> None:
+    def adopt(self, holder: SlotHolder) -> None:
         """Give a slot to a holder with a session that is live and works."""
         self._hold(holder, Use.WORKING)
 
     # --- sessions that wait for a person -------------------------------------------------------
 
-    def ask(self, holder: Holder, since: datetime, give_up: Callable[[], None]) -> None:
+    def ask(self, holder: SlotHolder, since: datetime, give_up: Callable[[], None]) -> None:
         """The session waits for a person. If too many sessions do, the pool calls `give_up` of the
         session with the longest wait, which answers for the person. A question before the start
         of the session needs no slot."""
@@ -224,7 +145,7 @@ class SessionPool:
             oldest = min(self._waiting, key=lambda one: self._waiting[one][0])
             self._waiting[oldest][1]()
 
-    def resume(self, holder: Holder) -> None:
+    def resume(self, holder: SlotHolder) -> None:
         """The session no longer waits for a person. It works immediately, even above the limit: its
         process exists, and the person has already waited."""
         if holder in self._waiting:
@@ -244,11 +165,11 @@ class SessionPool:
             await asyncio.gather(*map(self._close_idle, idle))
 
     @staticmethod
-    async def _close_idle(one: Holder) -> None:
+    async def _close_idle(one: SlotHolder) -> None:
         if one.idle:  # may have changed since the selection
             await one.close()
 
-    def _idle(self) -> Iterator[Holder]:
+    def _idle(self) -> Iterator[SlotHolder]:
         """The sessions to evict: spare sessions first, then the longest idle sessions."""
         return (one for one in chain(self._spares, self._holders) if one.idle)
 
@@ -257,35 +178,36 @@ class SessionPool:
     async def vacate(self) -> bool:
         """Whether a slot is free and no holder waits for it. If necessary, evict the longest idle
         session, provided that afterwards idle sessions are not fewer than spare sessions."""
-        if self._full and self._next() is None:
+        if self._full and self.queue.first() is None:
             idle = [one for one in self._holders if one.idle]
             if len(idle) > len(self._spares) + 1:
                 await idle[0].close()
-        return not self._full and self._next() is None
+        return not self._full and self.queue.first() is None
 
-    def lend(self, spare: Holder) -> None:
+    def lend(self, spare: SlotHolder) -> None:
         """Give a spare session a vacated slot, until another holder needs it."""
         self._spares[spare] = None
 
-    def leave(self, holder: Holder) -> None:
+    def release(self, holder: SlotHolder) -> None:
+        """The session has ended."""
         self._let_go(holder)
         self._spares.pop(holder, None)
         self._notify()
 
-    def rest(self, holder: Holder) -> None:
+    def idle(self, holder: SlotHolder) -> None:
         """Mark the holder's session as idle. It is now the last to be evicted."""
         if holder in self._holders:
             self._hold(holder, Use.IDLE)
             self._shrink()
         self._notify()
 
-    def _hold(self, holder: Holder, use: Use) -> None:
+    def _hold(self, holder: SlotHolder, use: Use) -> None:
         self._let_go(holder)
         self._holders[holder] = use
         if use is Use.WORKING:
             self._working[holder.owner] += 1
 
-    def _let_go(self, holder: Holder) -> None:
+    def _let_go(self, holder: SlotHolder) -> None:
         self._waiting.pop(holder, None)
         if self._holders.pop(holder, None) is Use.WORKING:
             self._working[holder.owner] -= 1
@@ -294,13 +216,13 @@ class SessionPool:
 
     def _notify(self) -> None:
         """Wake the next waiter: a slot may be free, or the order may have changed."""
-        following = self._next()
+        following = self.queue.first()
         if following:
             following.call()
         if self._changed and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
-        self._announce_soon()
+        self.queue.announce_soon()
 
     @property
     def _excess(self) -> int:
@@ -311,7 +233,7 @@ class SessionPool:
     def _full(self) -> bool:
         return self._excess >= 0
 
-    async def _make_room(self, holder: Holder, spare: Callable[[], bool]) -> bool:
+    async def _make_room(self, holder: SlotHolder, spare: Callable[[], bool]) -> bool:
         if holder in self._holders:  # its session is live
             return True
         if self._full and not spare():
@@ -325,35 +247,3 @@ class SessionPool:
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
-
-    # --- position updates of waiting tasks -----------------------------------------------------
-
-    def _announce_soon(self, earliest: float = 0.0) -> None:
-        """Schedule a round, not before the time `earliest`. Rounds have a pause between them,
-        because the cost of a round grows with the number of waiting tasks."""
-        if not self._queues:
-            return
-        loop = asyncio.get_running_loop()
-        when = max(earliest, loop.time(), self._announced + self._announce_every)
-        if self._announcing and self._announcing.when() > when:
-            self._announcing.cancel()
-            self._announcing = None
-        if self._announcing is None:
-            self._announcing = loop.call_at(when, self._announce)
-
-    def _announce(self) -> None:
-        now = self._announced = asyncio.get_running_loop().time()
-        self._announcing = None
-        answers = len(self._waiting)
-        due = [waiter.tell(at, answers, now) for at, waiter in enumerate(self._in_order())]
-        if min(due, default=math.inf) < math.inf:
-            self._announce_soon(min(due))
-
-    def _in_order(self) -> list[Waiter]:
-        """The waiters, in the order of their turns if no working session ends."""
-        ranked = [
-            (rank >= self._most(owner), holder not in self._holders, rank, waiter.number, waiter)
-            for owner, queue in self._queues.items()
-            for rank, (holder, waiter) in enumerate(queue.items(), self._working[owner])
-        ]
-        return [waiter for *_, waiter in sorted(ranked, key=lambda one: one[:4])]

@@ -170,7 +170,7 @@ class Prewarm:
             self._failures = 0
             self._sessions.remove(found)
             found.take()
-            self.pool.leave(found)
+            self.pool.release(found)
         return found
 
     async def close(self) -> None:
@@ -219,7 +219,7 @@ class Prewarm:
         self._sessions.remove(one)
         if one.problem:
             self._fail(one.problem)
-        self.pool.leave(one)
+        self.pool.release(one)
 
     def _fail(self, problem: str) -> None:
         """Retry after a pause that grows. Log the first failure only."""

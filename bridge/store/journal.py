@@ -11,9 +11,7 @@ cache.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,29 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.errors import ConfigurationError
-from bridge.store.database import open_database, transaction
+from bridge.store.journal_file import JournalFile, Row
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Row = tuple[str, tuple[Any, ...]]
-"""A statement and its values."""
-ROW = 100  # least bytes of a row
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
 MOST_WAITING = 16 * 1024 * 1024  # bytes: the output of the fastest agents for some seconds
-BALLAST = 8 * 1024 * 1024  # bytes of disk that are reserved for a full disk
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _is_bug(error: Exception) -> bool:
-    """Whether the statement or its values are wrong, so that a retry cannot succeed."""
-    if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode == sqlite3.SQLITE_ERROR
-    wrong = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.InterfaceError)
-    return isinstance(error, wrong) or not isinstance(error, sqlite3.Error | ConfigurationError)
 
 
 def _size(row: Row) -> int:
@@ -65,9 +47,8 @@ class _Group:
 
 
 class Journal:
-    """`waiting`: the bytes that are not durable yet. `size`: the bytes of the database; up to
-    `measure_every` bytes that were written last may be missing in it. `close_within`: seconds to
-    write the waiting rows when the server stops."""
+    """`waiting`: the bytes that are not durable yet. `close_within`: seconds to write the waiting
+    rows when the server stops. `lock_wait` and `measure_every`: see JournalFile."""
 
     def __init__(
         self,
@@ -79,36 +60,26 @@ class Journal:
         close_within: float = 5.0,
     ) -> None:
         self._problem: str | None = None
-        self._file: os.stat_result | None = None  # of the database that is open
         self._gone = False
         self.waiting = 0
-        self.size = 0
         self.newest = 0
         self.relief: list[Callable[[], None]] = []  # calls for the end of a congestion
         self._path = path
-        self._ballast = path.with_name("ballast")
-        self._migrations = migrations
-        self._lock_wait = lock_wait
-        self._measure_every = measure_every
+        self._file = JournalFile(path, migrations, lock_wait=lock_wait, measure_every=measure_every)
         self._close_within = close_within
         self._rows: list[Row] = []
         self._thens: list[Callable[[], None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._database: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._busy = False  # a commit is running or scheduled
         self._recovery: asyncio.Task[None] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._closed = False
-        self._unmeasured = 0  # bytes that were written since the last measurement
 
     async def open(self) -> None:
         """Raises ConfigurationError if the database cannot be opened."""
         self._closed = self._busy = False  # an abandoned journal can be opened again
-        self._file = None
-        await self._run(self._connect)
-        await self._run(self._measure)
-        await self._run(self._take_ballast)
+        await self._run(self._file.open)
 
     async def close(self) -> None:
         """Write the waiting rows, for a limited time."""
@@ -126,26 +97,23 @@ class Journal:
         if self._recovery:
             self._recovery.cancel()
             await asyncio.wait([self._recovery])
-        await self._run(self._disconnect)
+        await self._run(self._file.close)
 
     @property
     def problem(self) -> str | None:
         """Why new changes cannot be made durable; None while they can. If the database was removed
         or replaced, running tasks continue, but their changes are lost at the end."""
-        gone = self._file is not None and not self._in_place()
+        gone = self._file.is_gone()
         if gone and not self._gone:
             log.error("the state folder was removed or replaced", extra={"file": self._path})
         self._gone = gone
         text = f"{self._path} was removed or replaced while the server runs; restart the server"
         return text if gone else self._problem
 
-    def _in_place(self) -> bool:
-        """Whether the path still leads to the database that is open."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return False
-        return self._file is not None and os.path.samestat(found, self._file)
+    @property
+    def size(self) -> int:
+        """The bytes of the database, nearly."""
+        return self._file.size
 
     @property
     def congested(self) -> bool:
@@ -174,11 +142,11 @@ class Journal:
         return self.newest
 
     async def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        return await self._run(lambda: self._connected().execute(query, values).fetchall())
+        return await self._run(lambda: self._file.connected().execute(query, values).fetchall())
 
     async def read_some(self, size: int, query: str, *values: object) -> list[tuple[Any, ...]]:
         """The first rows, until they have `size` bytes together; at least one if there is any."""
-        return await self._run(lambda: self._first(size, query, values))
+        return await self._run(lambda: self._file.first(size, query, values))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -195,7 +163,7 @@ class Journal:
         if self._problem:
             self._recover(group)
         elif group.rows:
-            attempt = self._thread.submit(self._commit_what_can_be, group)
+            attempt = self._thread.submit(self._file.write, group.rows, group.size)
             attempt.add_done_callback(
                 lambda done: self._loop.call_soon_threadsafe(self._committed, group, done)
             )
@@ -238,17 +206,17 @@ class Journal:
             try:
                 if error:
                     raise error
-                await self._run(lambda: self._commit_what_can_be(group))
+                await self._run(lambda: self._file.write(group.rows, group.size))
                 break
             except (sqlite3.Error, ConfigurationError) as failed:
                 error = None
                 if self._problem is None:
                     log.error("nothing new is taken on", extra={"error": failed})
                 self._problem = str(failed)
-                if not await self._run(self._throw_ballast):
+                if not await self._run(self._file.throw_ballast):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_LONGEST)
-        if await self._run(self._take_ballast):
+        if await self._run(self._file.take_ballast):
             log.warning("writes to the database succeed again")
             self._problem = None
         else:  # earlier rows are committed, but new work is still refused
@@ -260,94 +228,6 @@ class Journal:
     def _look(self) -> None:
         if not self._busy:
             self._soon()
-
-    # --- in the database's thread --------------------------------------------------------------
-
-    def _take_ballast(self) -> bool:
-        """Reserve space for running tasks on a full disk. False: the disk has too little."""
-        try:
-            with open(self._ballast, "ab", opener=_private) as file:
-                os.posix_fallocate(file.fileno(), 0, BALLAST)
-        except OSError:
-            self._ballast.unlink(missing_ok=True)
-            return False
-        return True
-
-    def _throw_ballast(self) -> bool:
-        """Free the reserved space; False if that was done before."""
-        try:
-            self._ballast.unlink()
-        except OSError:
-            return False
-        return True
-
-    def _commit_what_can_be(self, group: _Group) -> None:
-        """Commit the group. A row that cannot be written because of a bug must not block it."""
-        try:
-            self._commit(group.rows)
-        except Exception as error:
-            if not _is_bug(error):
-                raise
-            for row in group.rows:
-                self._commit_one(row)
-        self._unmeasured += group.size + ROW * len(group.rows)
-        if self._unmeasured > self._measure_every:
-            self._measure()
-
-    def _commit_one(self, row: Row) -> None:
-        try:
-            self._commit([row])
-        except Exception as error:
-            if not _is_bug(error):
-                raise
-            log.exception("a row cannot be written", extra={"statement": row[0]})
-
-    def _commit(self, rows: list[Row]) -> None:
-        database = self._connected()
-        try:
-            with transaction(database):
-                for statement, values in rows:
-                    database.execute(statement, values)
-        except sqlite3.Error as error:
-            if not _is_bug(error):
-                self._disconnect()
-            raise
-
-    def _first(self, size: int, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        with contextlib.closing(self._connected().execute(query, values)) as cursor:
-            for row in cursor:
-                rows.append(row)
-                size -= sum(len(value) for value in row if isinstance(value, bytes))
-                if size <= 0:
-                    break
-        return rows
-
-    def _measure(self) -> None:
-        self._unmeasured = 0
-        with contextlib.suppress(sqlite3.Error):
-            ((pages,), (free,), (size,)) = (
-                self._connected().execute(f"PRAGMA {name}").fetchone()
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-            self.size = (pages - free) * size
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._database is None:
-            self._connect()
-        assert self._database
-        return self._database
-
-    def _connect(self) -> None:
-        if self._file and not self._in_place():  # a new file must not pass for the old one
-            raise ConfigurationError(f"{self._path} is not the database any more that it was")
-        self._database = open_database(self._path, self._migrations, self._lock_wait)
-        self._file = os.stat(self._path)
-
-    def _disconnect(self) -> None:
-        database, self._database = self._database, None
-        if database:
-            database.close()
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from bridge.store.index import IndexedTask, TaskIndex
-from bridge.store.journal import Journal, Row
+from bridge.store.journal import Journal
+from bridge.store.journal_file import Row
 from bridge.store.protocol import (
     LOCAL,
     Change,

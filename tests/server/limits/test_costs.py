@@ -176,9 +176,9 @@ class Waiting:
     async def close(self) -> None: ...
 
     async def work(self, pool: SessionPool) -> None:
-        await pool.enter(self, self.wants)
+        await pool.acquire(self, self.wants)
         await asyncio.sleep(0)
-        pool.leave(self)
+        pool.release(self)
 
     def wants(self) -> bool:
         self.looks += 1

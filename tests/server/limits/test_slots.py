@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bridge.session import pool as pool_module
+from bridge.session.slot_queue import Waiter
 from bridge.task.events import Queued
 from bridge.task.state import StatusUpdate, TaskState
 from tests.support.client import Client, Json, RpcError, artifact_text, facts, said, state, task_id
@@ -254,7 +254,7 @@ async def test_positions_are_told_when_they_change_and_not_more_often(
 async def test_the_pauses_between_updates_grow() -> None:
     """An hour of changes in every second, by a clock of its own."""
     heard: list[tuple[int, int]] = []
-    waiter = pool_module.Waiter(0, lambda ahead, answers: heard.append((ahead, answers)), 1.0)
+    waiter = Waiter(0, lambda ahead, answers: heard.append((ahead, answers)), 1.0)
     waiter.parked = True
     for second in range(3600):
         waiter.tell(second, 0, float(second))

@@ -340,15 +340,15 @@ class Idle:
         self.pool = pool
 
     async def close(self) -> None:
-        self.pool.leave(self)
+        self.pool.release(self)
 
 
 async def test_half_of_the_places_without_work_are_left_to_contexts() -> None:
     pool = SessionPool(4)
     contexts = [Idle(pool) for _ in range(4)]
     for one in contexts:
-        await pool.enter(one, lambda: True)
-        pool.rest(one)
+        await pool.acquire(one, lambda: True)
+        pool.idle(one)
     for _ in range(2):
         assert await pool.vacate()
         pool.lend(Idle(pool))

@@ -30,18 +30,18 @@ class Holder:
 
 
 def entering(pool: SessionPool, holder: Holder) -> asyncio.Task[None]:
-    return asyncio.create_task(pool.enter(holder, lambda: True))
+    return asyncio.create_task(pool.acquire(holder, lambda: True))
 
 
 async def test_places_that_are_given_up_at_once_are_all_taken() -> None:
     pool, holders = SessionPool(2), [Holder() for _ in range(4)]
     async with asyncio.timeout(WITHIN):
         for holder in holders[:2]:
-            await pool.enter(holder, lambda: True)
+            await pool.acquire(holder, lambda: True)
         waiting = [entering(pool, holder) for holder in holders[2:]]
         await asyncio.sleep(0)
         for holder in holders[:2]:
-            pool.leave(holder)
+            pool.release(holder)
         await asyncio.gather(*waiting)
 
 
@@ -53,33 +53,33 @@ async def test_a_place_that_one_may_not_take_any_more_is_another_s() -> None:
     class Idle(Holder):
         async def close(self) -> None:
             await asyncio.sleep(0)  # in which the second one comes
-            pool.leave(self)
-            await pool.enter(warm, lambda: True)  # it has a session
+            pool.release(self)
+            await pool.acquire(warm, lambda: True)  # it has a session
 
     async with asyncio.timeout(WITHIN):
         for holder in (Idle("bob", idle=True), warm):
-            await pool.enter(holder, lambda: True)
-            pool.rest(holder)
+            await pool.acquire(holder, lambda: True)
+            pool.idle(holder)
         first, second = entering(pool, Holder("ann")), entering(pool, Holder("bob"))
         await second
         assert not first.done()
-        pool.leave(warm)
+        pool.release(warm)
         await first
 
 
 async def test_a_question_holds_no_place_and_an_answer_needs_none() -> None:
     pool, asking, other = SessionPool(1), Holder(), Holder()
     async with asyncio.timeout(WITHIN):
-        await pool.enter(asking, lambda: True)
+        await pool.acquire(asking, lambda: True)
         pool.ask(asking, NOW, lambda: None)
-        await pool.enter(other, lambda: True)
+        await pool.acquire(other, lambda: True)
         third = entering(pool, Holder())
         pool.resume(asking)
         assert pool.figures()["working"] == 2
-        pool.leave(other)
+        pool.release(other)
         await asyncio.sleep(0)
         assert not third.done()  # there is still as much at work as there may be
-        pool.leave(asking)
+        pool.release(asking)
         await third
 
 
@@ -87,7 +87,7 @@ async def test_the_question_that_has_waited_longest_is_given_up() -> None:
     pool, given_up = SessionPool(3, waiting_limit=2), []
     for number, minutes in enumerate((5, 1, 3)):
         holder = Holder()
-        await pool.enter(holder, lambda: True)
+        await pool.acquire(holder, lambda: True)
         since = NOW + timedelta(minutes=minutes)
 
         def give_up(holder: Holder = holder, number: int = number) -> None:
@@ -106,22 +106,22 @@ async def test_idle_sessions_make_room_for_those_that_go_on() -> None:
     class Idle(Holder):
         async def close(self) -> None:
             closed.append(self)
-            pool.leave(self)
+            pool.release(self)
 
     spare, idle, asking = Idle(idle=True), Idle(), Holder()
     async with asyncio.timeout(WITHIN):
-        await pool.enter(asking, lambda: True)
+        await pool.acquire(asking, lambda: True)
         pool.ask(asking, NOW, lambda: None)
-        await pool.enter(idle, lambda: True)
+        await pool.acquire(idle, lambda: True)
         assert await pool.vacate()
         pool.lend(spare)
         pool.resume(asking)
         while pool.figures()["working"] and closed != [spare]:
             await pool.changed()
         idle.idle = True
-        pool.rest(idle)
+        pool.idle(idle)
         pool.ask(asking, NOW, lambda: None)
-        await pool.enter(second := Holder(), lambda: True)
+        await pool.acquire(second := Holder(), lambda: True)
         pool.resume(asking)
         while closed != [spare, idle]:
             await pool.changed()
@@ -212,7 +212,7 @@ class Context:
             self._session = False
             self._closing = asyncio.create_task(self._close())
         if self._closing is None:
-            self._pool.leave(self)
+            self._pool.release(self)
         while self._closing:
             await asyncio.shield(self._closing)
 
@@ -220,7 +220,7 @@ class Context:
         await self._house.pause(3)
         self._closing = None
         self._house.processes -= 1
-        self._pool.leave(self)
+        self._pool.release(self)
 
     async def live(self) -> None:
         for _ in range(self._house.random.randint(1, 3)):
@@ -232,7 +232,7 @@ class Context:
         cancel = asyncio.create_task(self._cancel()) if self._house.random.random() < 0.3 else None
         if not self._session:
             await self.close()
-        await self._pool.enter(self, lambda: self._wanted)
+        await self._pool.acquire(self, lambda: self._wanted)
         if self._wanted:
             self._house.begin(self.owner, new=not self._session)
             self._session = True
@@ -240,14 +240,14 @@ class Context:
         if not self._session or self._house.random.random() < 0.3:
             await self.close()
         self.idle = True
-        self._pool.rest(self)
+        self._pool.idle(self)
         if cancel:
             cancel.cancel()
 
     async def _cancel(self) -> None:
         await self._house.pause(30)
         self._wanted = False
-        self._pool.recheck(self)
+        self._pool.queue.wake(self)
 
 
 @each("first", range(0, 300, 50))
