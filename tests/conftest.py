@@ -39,11 +39,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     other = [item for item in items if bool(item.get_closest_marker("soak")) != soak]
     config.hook.pytest_deselected(items=other)
     items[:] = [item for item in items if bool(item.get_closest_marker("soak")) == soak]
-    if not config.getoption("--quick"):
-        return
-    for item in items:
-        if item.get_closest_marker("real"):
-            item.add_marker(pytest.mark.skip(reason="--quick leaves out the real programs"))
+    if config.getoption("--quick"):
+        for item in items:
+            if item.get_closest_marker("real"):
+                item.add_marker(pytest.mark.skip(reason="--quick leaves out the real programs"))
+    items[:] = longest_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def longest_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The same items in an order in which each worker begins with some of the longest tests: a
+    worker gets one of the equal parts of the list. A long test that begins late prolongs the run,
+    because it has no other worker."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    cuts = [len(others) * number // workers for number in range(workers + 1)]
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        ordered += long[number::workers] + others[cuts[number] : cuts[number + 1]]
+    return ordered
 
 
 def pytest_collection_finish() -> None:

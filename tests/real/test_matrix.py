@@ -253,6 +253,7 @@ PLAYS: dict[str, Callable[[Conversation], Awaitable[None]]] = {
 """In this order; the conversation is the same. `no binary` has a server of its own."""
 
 
+@pytest.mark.long
 @each(GEMINI_FIRST, *(cli.name for cli in CLIS if cli.name != "kilo"))
 async def test_a_conversation_with_every_scenario(
     cli: Cli, tmp_path: Path, record_property: Callable[[str, object], None]
