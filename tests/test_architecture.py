@@ -270,7 +270,7 @@ def test_no_import_hides_in_a_function(path: Path) -> None:
 
 
 @each("path", [*ALL_FILES, *sorted((CHECKOUT / "tests").rglob("*.py"))], ids=label)
-def test_nobody_imports_the_name_that_belongs_to_somebody_else(path: Path) -> None:
+def test_no_module_imports_the_name_of_another_distribution(path: Path) -> None:
     if "node_modules" in path.parts:
         return
     tops = {

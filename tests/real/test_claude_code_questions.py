@@ -126,7 +126,9 @@ async def test_what_is_always_allowed_is_not_asked_again(real: RealClaudeCode, p
     assert not list(real.workspace.glob(".claude/*")), "nothing was written into the project"
 
 
-async def test_what_is_not_understood_is_asked_again(real: RealClaudeCode, path: Path) -> None:
+async def test_a_value_that_is_not_understood_is_asked_again(
+    real: RealClaudeCode, path: Path
+) -> None:
     client = real.shared("0.3")
     task = await ask(client, script("Write it.", write(path), "Done."))
     again = await answer(client, task, "perhaps tomorrow")

@@ -528,7 +528,7 @@ async def test_a_cli_that_died_without_a_server_fails_its_task(tmp_path: Path, a
 
 
 @pytest.mark.soak
-async def test_a_turn_that_was_gone_on_with_can_be_canceled(tmp_path: Path) -> None:
+async def test_a_turn_that_was_continued_can_be_canceled(tmp_path: Path) -> None:
     async with durable(tmp_path, **FORCE) as real, running_command() as command:
         reader = Reader(real)
         reader.send(script("Run it.", bash(command.line), "It ran."))
@@ -547,7 +547,7 @@ async def test_a_turn_that_was_gone_on_with_can_be_canceled(tmp_path: Path) -> N
         assert (state(task), artifact_text(task)) == ("completed", "More.")
 
 
-async def test_agents_that_are_kept_at_a_stop_are_gone_on_with(tmp_path: Path) -> None:
+async def test_agents_that_are_kept_at_a_stop_are_continued(tmp_path: Path) -> None:
     options = {**FORCE, "BRIDGE_ON_STOP": "keep", "BRIDGE_DRAIN_MS": "100"}
     async with durable(tmp_path, **options) as real, running_command() as command:
         reader = Reader(real)

@@ -532,7 +532,7 @@ async def test_an_error_of_the_model_fails_the_task_and_the_next_one_is_well(
     assert (state(task), artifact_text(task)) == ("completed", "well")
 
 
-async def test_a_stream_that_breaks_is_said_anew_once(real: Real) -> None:
+async def test_a_stream_that_breaks_is_said_again_once(real: Real) -> None:
     step = {"text": "All of it.", "chunks": 5, "drop": True, "times": 1}
     items = await real.shared().collect(script("break once", step))
     assert states(items)[-1] == "completed"

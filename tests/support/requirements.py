@@ -149,7 +149,7 @@ SENDING = (
             *_in("server/protocol/server", "test_a_medium_that_the_agent_cannot_read_is_refused"),
             *_in(
                 "server/protocol/rest",
-                "test_a_part_that_the_agent_cannot_read_is_no_matter_of_http",
+                "test_a_part_that_the_agent_cannot_read_is_not_a_matter_of_http",
             ),
         ),
     ),
@@ -598,7 +598,7 @@ LISTING = (
             *_in(
                 "server/protocol/list",
                 "test_what_cannot_be_listed_is_named",
-                "test_a_token_of_somebody_else_is_refused",
+                "test_a_token_of_another_principal_is_refused",
             ),
             *_in("server/protocol/rest", "test_a_query_that_makes_no_sense_names_its_parameter"),
         ),
@@ -775,7 +775,7 @@ STREAMS = (
             "server/protocol/streams",
             "test_all_subscribers_see_the_same_updates_in_the_same_order",
             "test_a_subscriber_that_goes_away_ends_nothing",
-            "test_a_client_that_never_reads_slows_nobody_and_is_cut_off",
+            "test_a_client_that_never_reads_slows_no_other_client_and_is_cut_off",
         ),
     ),
     Requirement(
@@ -983,7 +983,7 @@ PUSH = (
             ),
             *_in(
                 "server/protocol/push_over_http",
-                "test_a_receiver_that_does_not_answer_holds_up_nobody",
+                "test_a_receiver_that_does_not_answer_holds_up_no_other",
             ),
         ),
     ),
@@ -1001,7 +1001,7 @@ PUSH = (
             ),
             *_in(
                 "component/push/egress",
-                "test_what_is_not_on_the_internet_is_forbidden",
+                "test_a_value_that_is_not_on_the_internet_is_forbidden",
                 "test_a_name_that_is_rebound_is_refused_at_its_second_connection",
                 "test_redirects_are_not_followed",
             ),
@@ -1086,7 +1086,7 @@ VERSIONS = (
         _in(
             "server/protocol/options",
             "test_the_extension_is_confirmed_under_the_name_that_asked",
-            "test_an_extension_that_nobody_knows_is_not_confirmed",
+            "test_an_unknown_extension_is_not_confirmed",
         ),
     ),
     Requirement(
@@ -1435,7 +1435,7 @@ SHAPES = (
         "Unknown members are ignored.",
         (
             *_in("unit/a2a/codec", "test_unknown_members_are_ignored"),
-            *_in("server/protocol/equivalence", "test_members_that_nobody_knows_are_ignored"),
+            *_in("server/protocol/equivalence", "test_unknown_members_are_ignored"),
         ),
     ),
     Requirement(
@@ -1471,7 +1471,7 @@ JSON_RPC = (
             *_in(
                 "server/protocol/server",
                 "test_the_id_of_the_request_comes_back_as_it_was",
-                "test_what_is_no_request_is_refused",
+                "test_a_value_that_is_not_a_request_is_refused",
             ),
             *_in(
                 "server/protocol/json_rpc",
@@ -1505,14 +1505,14 @@ JSON_RPC = (
         (
             *_in(
                 "server/protocol/server",
-                "test_what_is_no_request_is_refused",
+                "test_a_value_that_is_not_a_request_is_refused",
                 "test_params_that_are_wrong_are_refused",
             ),
             *_in("server/protocol/bad_input", "test_a_body_that_makes_no_sense_is_answered"),
             *_in(
                 "server/protocol/json_rpc",
                 "test_json_beyond_our_limits_is_an_invalid_request",
-                "test_what_is_no_json_is_a_parse_error",
+                "test_a_value_that_is_not_json_is_a_parse_error",
                 "test_what_cannot_be_executed_is_an_invalid_request_and_no_notification",
             ),
         ),
@@ -1582,7 +1582,7 @@ HTTP = (
                 "server/protocol/rest",
                 "test_a_message_is_sent_and_its_task_got_and_found_in_the_list",
             ),
-            *_in("server/protocol/equivalence", "test_members_that_nobody_knows_are_ignored"),
+            *_in("server/protocol/equivalence", "test_unknown_members_are_ignored"),
         ),
     ),
     Requirement(
@@ -1624,7 +1624,7 @@ HTTP = (
             "server/protocol/rest",
             "test_the_table_of_errors_is_the_one_of_the_specification",
             "test_what_is_asked_of_an_unknown_task_is_not_found",
-            "test_a_body_that_is_no_json_is_a_parse_error",
+            "test_a_body_that_is_not_json_is_a_parse_error",
             "test_a_message_that_lacks_members_is_refused_by_their_names",
         ),
     ),

@@ -112,12 +112,12 @@ def test_aiohttp_alone_is_measured_by_what_it_can_do(tmp_path: Path) -> None:
     assert not any(name.startswith("late") for name in figures)
 
 
-def test_what_is_not_done_in_time_is_said(server: servers.Server) -> None:
+def test_a_value_that_is_not_done_in_time_is_said(server: servers.Server) -> None:
     with pytest.raises(TooSlow, match="2 texts"):
         measures.one_stream(server, 0.2, n=2, gap_us=10_000_000)
 
 
-def test_a_request_that_is_refused_is_no_stream(server: servers.Server) -> None:
+def test_a_request_that_is_refused_is_not_a_stream(server: servers.Server) -> None:
     with Loop(server.address) as loop:
         stream = loop.stream(server.subscribe_request("no-such-task"))
         loop.run_to_end(1, 10, "the answer")

@@ -235,9 +235,7 @@ class client_of:
         await self._session.close()
 
 
-async def test_an_adapter_of_somebody_elses_module_is_served(
-    workspace: Path, tmp_path: Path
-) -> None:
+async def test_an_adapter_of_another_module_is_served(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "theirs.py").write_text(
         "from bridge.adapter import Adapter, Done, Launch, Text\n"

@@ -339,7 +339,9 @@ def test_a_cli_that_is_not_there_is_a_failure_only_if_it_is_wanted(machine: Mach
     assert (code, [one["id"] for one in report["agents"]]) == (1, ["claude-code"])
 
 
-def test_a_cli_that_does_not_work_is_no_failure_if_another_one_is_served(machine: Machine) -> None:
+def test_a_cli_that_does_not_work_is_not_a_failure_if_another_one_is_served(
+    machine: Machine,
+) -> None:
     machine.gemini()
     machine.gemini("qwen", talk="exit 3")
     code, text = machine.doctor(AGENT_ADAPTER="gemini")
@@ -496,7 +498,7 @@ def test_a_prompt_that_is_never_answered_is_given_up(machine: Machine, script: s
 # --- which of them are looked at -----------------------------------------------------------------
 
 
-def test_a_program_that_may_be_somebody_elses_is_run_only_if_it_is_asked_for(
+def test_a_program_that_may_belong_to_another_user_is_run_only_if_it_is_asked_for(
     machine: Machine,
 ) -> None:
     ran = machine.folder / "ran"

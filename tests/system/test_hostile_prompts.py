@@ -440,7 +440,7 @@ async def test_a_wish_that_is_not_on_a_list_starts_nothing(case: Case, tmp_path:
 
 
 @pytest.mark.parametrize("case", SPOKEN, ids=str)
-async def test_what_is_no_wish_changes_nothing(case: Case, tmp_path: Path) -> None:
+async def test_a_value_that_is_not_a_wish_changes_nothing(case: Case, tmp_path: Path) -> None:
     async with recorded(case, tmp_path) as server:
         benign = await server.by(BENIGN)
         metadata: Json = {"bridge": dict.fromkeys(IGNORED, VALUES[0]), **dict.fromkeys(IGNORED, 1)}
@@ -457,7 +457,7 @@ PRESSED = "\x03\x04\x1a\x1c\x1b]52:c:eA==\x07\x15\x16\x7f\x9b31m\x11\x13"
 
 
 @pytest.mark.parametrize("pty", [False, True])
-async def test_control_characters_of_an_answer_are_no_keys(tmp_path: Path, pty: bool) -> None:
+async def test_control_characters_of_an_answer_are_not_keys(tmp_path: Path, pty: bool) -> None:
     settings: Json = {"agent_pty": pty, "agent_approval_pattern": r"\[y/n\]\s*$"}
     program = ("-I", "-S", LINE_CLI, "--line")
     async with serving(tmp_path, agent_adapter="generic", agent_args=program, **settings) as server:
@@ -470,7 +470,7 @@ async def test_control_characters_of_an_answer_are_no_keys(tmp_path: Path, pty: 
 
 
 @pytest.mark.parametrize("settings", [{}, {"agent_end_pattern": "^> $"}], ids=["once", "repl"])
-async def test_control_characters_of_a_prompt_are_no_keys(tmp_path: Path, settings: Json) -> None:
+async def test_control_characters_of_a_prompt_are_not_keys(tmp_path: Path, settings: Json) -> None:
     program = ("-I", "-S", LINE_CLI, *(["--repl"] if settings else []))
     terminal = {"agent_adapter": "generic", "agent_pty": True, **settings}
     async with serving(tmp_path, agent_args=program, **terminal) as server:

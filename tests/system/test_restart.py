@@ -389,7 +389,7 @@ async def test_a_prompt_that_was_taken_reaches_the_agent_once(place: Place) -> N
         assert artifact_text(tasks[1]) in ("b1", "b2")  # by another process, or by the same
 
 
-async def test_where_running_turns_are_not_gone_on_with_they_fail(
+async def test_where_running_turns_are_not_continued_they_fail(
     place: Place, live: Liveness
 ) -> None:
     async with place.server() as (server, client):
@@ -459,7 +459,7 @@ async def test_streams_that_are_gone_end_their_turn_and_their_agent(
 # --- stopping in order -------------------------------------------------------------------------
 
 
-async def test_agents_that_are_kept_are_gone_on_with(place: Place, live: Liveness) -> None:
+async def test_agents_that_are_kept_are_continued(place: Place, live: Liveness) -> None:
     async with place.server(BRIDGE_ON_STOP="keep") as (server, client):
         task = await client.send_now(f"text a\nwait {live.path} agent\ntext b\nturn")
         asked = await client.send("permit q May I?\nturn")

@@ -512,7 +512,7 @@ async def test_the_families_of_other_children_are_left_alone(
 
 
 @pytest.mark.skipif(cgroup.home() is None, reason="no control group can be made here")
-async def test_nobody_leaves_a_control_group(spawn: Spawner, live: Liveness) -> None:
+async def test_no_process_leaves_a_control_group(spawn: Spawner, live: Liveness) -> None:
     hidden = await spawn.misbehaving("hides", live)
     await hidden.ended()
     await live.pid("cleared-environment")
@@ -539,7 +539,7 @@ async def test_at_the_end_even_those_are_found_that_hide_where_they_come_from(
     reap_orphans()
 
 
-async def test_a_pid_that_somebody_else_has_by_now_is_not_taken_for_the_child(
+async def test_a_pid_that_another_process_has_by_now_is_not_taken_for_the_child(
     spawn: Spawner,
 ) -> None:
     ended = await spawn("/bin/true")
@@ -553,7 +553,9 @@ async def test_a_pid_that_somebody_else_has_by_now_is_not_taken_for_the_child(
     assert other.exits == []
 
 
-async def test_an_orphan_that_ends_by_itself_is_no_zombie(spawn: Spawner, live: Liveness) -> None:
+async def test_an_orphan_that_ends_by_itself_is_not_a_zombie(
+    spawn: Spawner, live: Liveness
+) -> None:
     child = await spawn.misbehaving("leaves_an_orphan_that_ends", live)
     await child.ended()
     pid = await live.pid("orphan")

@@ -157,7 +157,7 @@ def test_a_server_makes_room_for_limits_by_moving(delegated: Path) -> None:
     assert told["inside"].endswith(f"{delegated.name}/{PREFIX}one")
 
 
-def test_where_somebody_else_is_in_the_group_no_limits_can_be_had(delegated: Path) -> None:
+def test_a_group_with_other_processes_has_no_limits(delegated: Path) -> None:
     other = subprocess.Popen(["/bin/sleep", "60"])
     try:
         (delegated / "cgroup.procs").write_text(str(other.pid))

@@ -124,7 +124,7 @@ def standing_still() -> Iterator[psutil.Process]:
 
 
 @pytest.mark.parametrize("rules", RULES)
-async def test_a_child_is_our_own_and_nobody_else_is_there(start: Starter, rules: Any) -> None:
+async def test_only_our_own_child_exists(start: Starter, rules: Any) -> None:
     """No interpreter, no shell: the program. For a session that is to outlive us, the launcher
     waits, which has none of its streams but the read end of its stdout."""
     begun = [start("/bin/sleep", "1000", rules=rules) for _ in range(AT_ONCE)]
@@ -162,7 +162,7 @@ def test_a_child_is_born_in_its_control_group(tmp_path: Path, spools: bool) -> N
     group.remove()
 
 
-def test_a_group_that_nobody_can_be_born_in_is_entered(tmp_path: Path) -> None:
+def test_a_group_in_which_no_process_can_start_is_entered(tmp_path: Path) -> None:
     """As before Linux 5.7."""
     procs = tmp_path / "cgroup.procs"
     procs.touch()
@@ -194,7 +194,7 @@ async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> Non
 
 
 @pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "thread"])
-async def test_what_nobody_writes_down_is_not_waited_for(
+async def test_rows_that_are_never_written_are_not_waited_for(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
     """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""

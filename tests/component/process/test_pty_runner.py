@@ -97,7 +97,7 @@ def test_the_end_of_stderr(driven: Driven) -> None:
 
 
 @pytest.mark.parametrize("stays_open", [False, True])
-def test_what_is_written_to_a_terminal_is_no_key(driven: Driven, stays_open: bool) -> None:
+def test_what_is_written_to_a_terminal_is_not_a_key(driven: Driven, stays_open: bool) -> None:
     keys = "\x00\x03\x04\x1a\x1c\x1b\x15\x16\x7f\x9b\r"
     say = "IFS= read -r x; printf '%s\n' \"$x\""
     driven.shell(f"{say}; {say}", pty=True, open=stays_open, input=f"\ta{keys}é\n{keys}b\n")

@@ -153,7 +153,7 @@ async def test_a_replay_can_be_canceled(workspace: Path, tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tape"
     path.write_bytes(content.encode("latin-1"))
     env = {"AGENT_ADAPTER": "replay", "BRIDGE_REPLAY_FILE": str(path)}

@@ -192,7 +192,7 @@ async def test_a_child_that_opens_its_output_once_more_has_not_closed_it(
     assert reader.lines == [b"a", b"b", b"c", b"d"]
 
 
-async def test_an_output_that_was_closed_while_nobody_was_attached_is_told_of(
+async def test_an_output_that_was_closed_without_a_reader_is_reported(
     children: Children, live: Liveness
 ) -> None:
     """Else the turn waits for its time limit, an hour by default."""
@@ -305,7 +305,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("after", [1, 200_000, 1_500_000])
-async def test_a_writer_that_is_killed_is_gone_on_with_exactly_or_not_at_all(
+async def test_a_writer_that_is_killed_is_continued_exactly_or_not_at_all(
     children: Children, after: int
 ) -> None:
     data, folder = bytes(range(256)) * 20_000, children.left()

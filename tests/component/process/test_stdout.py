@@ -102,7 +102,7 @@ for attempt in (lambda: os.ftruncate(1, 0), lambda: os.ftruncate(1, 2**40),
     assert out.stat().st_blocks * 512 <= 2 * spooling.RESERVE
 
 
-async def test_a_child_waits_while_nobody_wants_to_hear_it(children: Children) -> None:
+async def test_a_child_waits_while_no_reader_is_attached(children: Children) -> None:
     folder, process, reader = await children.shell(f"echo go; read x; {numbers(1, 300_000)}")
     await reader.until(lambda: reader.lines)
     process.pause(True)

@@ -195,7 +195,7 @@ async def send(session: ClientSession, url: str) -> int | str:
 
 
 @each("address", NOT_PUBLIC)
-def test_what_is_not_on_the_internet_is_forbidden(address: str) -> None:
+def test_a_value_that_is_not_on_the_internet_is_forbidden(address: str) -> None:
     assert forbidden(address)
 
 
@@ -205,7 +205,7 @@ def test_neighbours_of_closed_networks_are_open(address: str) -> None:
 
 
 @each("address", ["", "localhost", "127.1", "x::1", "/run/socket"])
-def test_what_is_no_address_is_forbidden(address: str) -> None:
+def test_a_value_that_is_not_an_address_is_forbidden(address: str) -> None:
     assert forbidden(address)
 
 
@@ -495,7 +495,7 @@ async def test_failures_are_told_by_class_and_never_in_the_words_of_the_system()
             assert await send(session, f"http://{'x' * 70}.example/") == UNREACHABLE
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+async def test_a_certificate_without_a_trusted_issuer_is_refused(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate(tmp_path / "certificate.pem"))
     app = web.Application()

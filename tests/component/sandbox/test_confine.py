@@ -144,7 +144,7 @@ def test_bwrap_that_is_not_there_is_a_refusal(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may")
-def test_only_root_can_become_somebody_else() -> None:
+def test_only_root_can_become_another_user() -> None:
     assert "only root" in str(confine.problem({"profile": "none", "uid": 1, "gid": 1}))
 
 
@@ -488,7 +488,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("profile", CONFINED)
 @pytest.mark.parametrize("mode", ["4755", "2755", "6000", "1777", "644"])
-def test_nobody_leaves_a_file_with_a_set_id_bit(workspace: Path, profile: str, mode: str) -> None:
+def test_no_agent_leaves_a_file_with_a_set_id_bit(workspace: Path, profile: str, mode: str) -> None:
     """By each of the system calls that set a mode; what sets none of those bits works."""
     rules = {"profile": profile, "write": [str(workspace)]}
     found = json.loads(python(rules, SET_ID, mode, "made", cwd=workspace))

@@ -58,7 +58,7 @@ def test_a_hidden_path_names_the_other_one(words: str, rules: dict[str, Any]) ->
     assert text and "BRIDGE_SANDBOX_READ" in text
 
 
-def test_what_is_no_matter_of_the_sandbox_is_not_blamed_on_it(
+def test_a_value_that_is_not_a_matter_of_the_sandbox_is_not_blamed_on_it(
     rules: dict[str, Any], workspace: Path
 ) -> None:
     inside = f"open {workspace}/file: permission denied"

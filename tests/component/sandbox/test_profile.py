@@ -368,7 +368,7 @@ async def test_a_workspace_with_what_is_to_be_hidden_is_refused(workspace: Path)
 
 @needs_landlock
 @needs_root
-async def test_root_works_in_a_workspace_of_somebody_else(workspace: Path) -> None:
+async def test_root_works_in_a_workspace_of_another_principal(workspace: Path) -> None:
     os.chown(workspace, 65534, 65534)
     async with serving_shell(workspace) as (client, _):
         task = await client.send("echo x > file && (echo x > ../beside) 2> /dev/null; ls")
@@ -378,7 +378,7 @@ async def test_root_works_in_a_workspace_of_somebody_else(workspace: Path) -> No
 # --- limits --------------------------------------------------------------------------------------
 
 
-async def test_a_file_that_is_too_big_ends_whoever_writes_it(workspace: Path) -> None:
+async def test_a_file_that_is_too_big_ends_its_writer(workspace: Path) -> None:
     async with serving_shell(workspace, BRIDGE_SESSION_FILE_BYTES="1000000") as (client, server):
         assert "at most 1000000 bytes a file" in server.log
         task = await client.send("exec yes > big")
@@ -433,7 +433,7 @@ AS_NOBODY = {"BRIDGE_SANDBOX_USER": "nobody", "AGENT_ADAPTER": "jsonl"}
 @needs_root
 @pytest.mark.parametrize("profile", ["none", pytest.param("landlock", marks=needs_landlock)])
 @pytest.mark.parametrize("durable", [False, True])
-async def test_clis_run_as_somebody_else(nobody: Path, profile: str, durable: bool) -> None:
+async def test_clis_run_as_another_user(nobody: Path, profile: str, durable: bool) -> None:
     program = nobody.parent / "cli"
     program.write_text(AS_SOMEBODY)
     program.chmod(0o755)

@@ -220,7 +220,7 @@ def test_patterns_are_found_where_they_are_wanted(secret: str) -> None:
     assert SECRETS.clean(text) == text
 
 
-def test_short_values_and_names_that_are_no_secrets_are_left() -> None:
+def test_short_values_and_names_that_are_not_secrets_are_left() -> None:
     assert not Secrets(["short", ""])
     given = {"API_KEY": "k1", "GITHUB_TOKEN": "k2", "db_password": "k3", "HOME": "/x"}
     others = {"SSH_AUTH_SOCK": "/s", "KEY_FILE": "/f", "TOKEN_URL": "u", "BRIDGE_AUTH": "auto"}
@@ -231,7 +231,7 @@ def test_short_values_and_names_that_are_no_secrets_are_left() -> None:
 # --- through the server --------------------------------------------------------------------------
 
 
-async def test_a_server_that_goes_on_with_an_agent_knows_what_has_waited(
+async def test_a_server_that_continues_with_an_agent_knows_what_has_waited(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     """The first half of a secret is told to one server, the second one to the next."""

@@ -508,7 +508,7 @@ async def test_close_commits_what_waits(tmp_path: Path) -> None:
     await medium.close()
 
 
-async def test_a_medium_that_works_is_no_problem(store: Store) -> None:
+async def test_a_medium_that_works_is_not_a_problem(store: Store) -> None:
     assert (store.problem, store.congested) == (None, False)
 
 

@@ -481,7 +481,7 @@ async def test_a_database_that_is_open_elsewhere_is_refused(journal: Journal, pa
     assert durable(path) == [1]
 
 
-async def test_what_is_no_database_is_refused(path: Path) -> None:
+async def test_a_value_that_is_not_a_database_is_refused(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     shutil.copy(__file__, path)
     with pytest.raises(ConfigurationError, match="not a database"):

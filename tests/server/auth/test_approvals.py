@@ -119,7 +119,7 @@ async def test_several_questions_at_once_are_each_decided(workspace: Path) -> No
 # --- nobody there --------------------------------------------------------------------------------
 
 
-async def test_a_permission_that_nobody_gives_is_denied(workspace: Path) -> None:
+async def test_a_permission_that_is_not_given_is_denied(workspace: Path) -> None:
     async with serving(workspace, bridge_question_timeout_ms=100) as server:
         client = server.client()
         asked = await client.send("permit a May I?")
@@ -179,7 +179,7 @@ async def test_an_answer_in_time_is_the_only_one(workspace: Path) -> None:
     assert artifact_text(task) == '["a", "yes", "y"]["b", "", "n"]'
 
 
-async def test_a_second_yes_does_not_answer_a_question_that_nobody_has_read(
+async def test_a_second_yes_does_not_answer_a_question_that_no_client_has_read(
     workspace: Path,
 ) -> None:
     async with serving(workspace) as server:
@@ -199,7 +199,7 @@ async def test_a_second_yes_does_not_answer_a_question_that_nobody_has_read(
 
 
 @pytest.mark.parametrize("answer", ["because I say so", "y es", [{"data": {"optionId": "y"}}]])
-async def test_an_answer_that_is_no_bare_word_is_heard_at_once(
+async def test_an_answer_that_is_not_a_bare_word_is_heard_at_once(
     workspace: Path, answer: Any
 ) -> None:
     question = {"type": "question", "id": "q", "text": "Why?", "freeText": True}

@@ -120,7 +120,7 @@ async def test_a_name_of_the_server_is_answered(server: Server, host: str) -> No
 
 
 @each("host", OTHERS)
-async def test_a_name_of_somebody_else_is_refused(server: Server, host: str) -> None:
+async def test_a_name_of_another_principal_is_refused(server: Server, host: str) -> None:
     for method, target in (("GET", "/health"), ("POST", "/a2a/jsonrpc"), ("GET", "/no/such")):
         status, _, body = await ask(server, f"Host: {host}", method=method, target=target)
         assert status in (421, 400), body
@@ -137,7 +137,7 @@ async def test_the_refusal_names_the_setting_and_is_always_the_same(server: Serv
 
 
 @each("host", MALFORMED)
-async def test_what_is_no_host_name_is_refused(server: Server, host: str) -> None:
+async def test_a_value_that_is_not_a_host_name_is_refused(server: Server, host: str) -> None:
     status, _, body = await ask(server, f"Host: {host}")
     assert status in (400, 421), body
 
@@ -413,7 +413,7 @@ async def test_json_is_as_deep_as_it_may_be_and_no_deeper(server: Server, shape:
         assert f"more than {MAX_DEPTH} levels" in answer["error"]["message"]
 
 
-async def test_brackets_in_strings_are_no_nesting(server: Server) -> None:
+async def test_brackets_in_strings_are_not_nesting(server: Server) -> None:
     for text in ("[" * 10_000, '\\"[{' * 10_000, "[" * 300_000, ",[]" * 300_000, "\\\\" * 40_000):
         _, answer = await post(server, in_request(f'"{text}"'))
         assert answer["error"]["code"] == -32001, text[:20]
@@ -525,7 +525,7 @@ async def test_a_body_that_says_that_it_is_too_large_is_not_read(tmp_path: Path)
         *("[::1", "::1]x", "user@example.org", "ex\u00e4mple"),
     ],
 )
-async def test_a_host_that_would_never_match_is_no_setting(value: str, tmp_path: Path) -> None:
+async def test_a_host_that_would_never_match_is_not_a_setting(value: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"agent_repo_path": str(tmp_path)}
     with pytest.raises(ConfigurationError, match="BRIDGE_ALLOWED_HOSTS"):
         load({**given, "bridge_allowed_hosts": [value]})
@@ -534,7 +534,9 @@ async def test_a_host_that_would_never_match_is_no_setting(value: str, tmp_path:
 @pytest.mark.parametrize(
     "value", ["*", "null", "example.org", "https://example.org/", "https://*.example.org", "https:"]
 )
-async def test_an_origin_that_would_never_match_is_no_setting(value: str, tmp_path: Path) -> None:
+async def test_an_origin_that_would_never_match_is_not_a_setting(
+    value: str, tmp_path: Path
+) -> None:
     given: dict[str, Any] = {"agent_repo_path": str(tmp_path)}
     with pytest.raises(ConfigurationError, match="BRIDGE_ALLOWED_ORIGINS"):
         load({**given, "bridge_allowed_origins": [value]})

@@ -115,7 +115,7 @@ async def test_without_authentication_everybody_on_loopback_may(workspace: Path)
         ({"HOST": "0.0.0.0"}, "BRIDGE_TOKEN"),
     ],
 )
-async def test_what_nobody_could_be_kept_out_of_does_not_start(
+async def test_a_sandbox_that_could_not_protect_a_folder_does_not_start(
     workspace: Path, env: dict[str, Any], about: str
 ) -> None:
     with pytest.raises(AssertionError, match=about):

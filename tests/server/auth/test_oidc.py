@@ -493,7 +493,7 @@ async def test_a_key_that_is_new_is_fetched_once_and_one_that_is_gone_counts_no_
         assert len(provider.asked) == asked
 
 
-async def test_keys_are_fetched_anew_while_tokens_come(provider: Provider, tmp_path: Path) -> None:
+async def test_keys_are_fetched_again_while_tokens_come(provider: Provider, tmp_path: Path) -> None:
     async with serving(tmp_path, **quick(provider, refresh=0.0)) as server:
         token = provider.token()
         assert await ask(server, token) == 200
@@ -620,7 +620,9 @@ async def test_a_provider_that_is_broken_is_told_of_and_taken_when_it_works(
     assert "/moved" not in provider.asked
 
 
-async def test_a_provider_that_is_slow_holds_nobody_up(provider: Provider, tmp_path: Path) -> None:
+async def test_a_provider_that_is_slow_holds_up_no_other(
+    provider: Provider, tmp_path: Path
+) -> None:
     released = asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -658,7 +660,7 @@ async def test_a_provider_that_speaks_for_another_is_not_believed(
     assert "/keys" not in provider.asked
 
 
-async def test_keys_that_cannot_be_fetched_anew_do_not_count_for_ever(
+async def test_keys_that_cannot_be_fetched_again_do_not_count_for_ever(
     provider: Provider,
 ) -> None:
     issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",), keep=0.5))

@@ -218,7 +218,7 @@ async def test_a_context_of_the_same_name_is_another_one(tmp_path: Path) -> None
         assert context_id(theirs) == "shared"
 
 
-async def test_a_message_that_somebody_else_has_sent_is_not_known(tmp_path: Path) -> None:
+async def test_a_message_that_another_principal_has_sent_is_not_known(tmp_path: Path) -> None:
     async with server(tmp_path) as one:
         identity = "a-long-and-unique-message-id"
         mine = await As(one, "owner").send("text a", messageId=identity)

@@ -211,9 +211,7 @@ def test_no_quota_is_negative(name: str) -> None:
 # --- what waits ----------------------------------------------------------------------------------
 
 
-async def test_one_who_wants_everything_keeps_nobody_else_waiting(
-    workspace: Path, live: Liveness
-) -> None:
+async def test_a_principal_with_many_tasks_delays_no_other(workspace: Path, live: Liveness) -> None:
     """Alice has two at work and ten that wait; the next place is Bob's, who came last."""
     async with serving_two(workspace, {}, bridge_max_sessions=2) as clients:
         alice, bob = clients["alice"], clients["bob"]

@@ -312,7 +312,7 @@ async def talkative(client: Client, live: Liveness) -> AsyncIterator[str]:
         assert state([item async for item in items][-1]) == "completed"
 
 
-async def test_a_stream_that_nobody_reads_is_cut_in_time_and_costs_little(
+async def test_a_stream_without_a_reader_is_cut_in_time_and_costs_little(
     server: BridgeProcess, client: Client, talkative: str
 ) -> None:
     process = psutil.Process(server.process.pid)
@@ -330,7 +330,7 @@ async def test_a_stream_that_nobody_reads_is_cut_in_time_and_costs_little(
     assert most - before < 20 * (2 + 1) * MIB, f"{(most - before) / MIB:.0f} MiB for 20 readers"
 
 
-async def test_an_answer_that_nobody_reads_is_cut_in_time(
+async def test_an_answer_without_a_reader_is_cut_in_time(
     server: BridgeProcess, client: Client, talkative: str
 ) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": talkative}}
@@ -616,7 +616,7 @@ async def test_a_flood_does_not_delay_another_client(
     assert min(meanwhile) <= 2 * min(other) + JITTER
 
 
-async def test_two_thousand_streams_at_once_are_no_flood(tmp_path: Path) -> None:
+async def test_two_thousand_streams_at_once_are_not_a_flood(tmp_path: Path) -> None:
     count = 2000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 < hard < 2 * count:

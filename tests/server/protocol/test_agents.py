@@ -296,7 +296,7 @@ def test_names_of_an_agents_settings_may_be_upper_case_as_elsewhere_in_the_file(
         "default_agent = 'a'",
     ],
 )
-def test_a_setting_of_the_server_is_no_agents(write: Write, setting: str) -> None:
+def test_a_setting_of_the_server_is_not_a_setting_of_an_agent(write: Write, setting: str) -> None:
     with pytest.raises(ConfigurationError, match="of the whole server"):
         load({"config_file": str(write(f"[agents.a]\n{setting}"))})
 

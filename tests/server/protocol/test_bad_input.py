@@ -212,7 +212,7 @@ RAW: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", RAW)
-async def test_bytes_that_are_no_request_trouble_nobody(client: Client, name: str) -> None:
+async def test_bytes_that_are_not_a_request_do_no_harm(client: Client, name: str) -> None:
     host, port = client.url.removeprefix("http://").split(":")
     async with asyncio.timeout(WITHIN):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -224,7 +224,7 @@ async def test_bytes_that_are_no_request_trouble_nobody(client: Client, name: st
     assert b"Traceback" not in answer and b"/bridge/" not in answer
 
 
-async def test_a_client_that_goes_away_in_the_middle_of_its_request_troubles_nobody(
+async def test_a_client_that_goes_away_in_the_middle_of_its_request_does_no_harm(
     client: Client,
 ) -> None:
     host, port = client.url.removeprefix("http://").split(":")

@@ -377,7 +377,7 @@ async def test_params_are_an_object(asking: Asking, way: Way) -> None:
 
 
 @every_way
-async def test_members_that_nobody_knows_make_no_difference(asking: Asking, way: Way) -> None:
+async def test_unknown_members_make_no_difference(asking: Asking, way: Way) -> None:
     base = params(way, "none")
     answers = [await asking.ask(way, one) for one in (base, with_more(base))]
     assert answers[0].reason == answers[1].reason
@@ -407,7 +407,7 @@ async def test_a_task_that_is_not_there_is_not_found(asking: Asking, way: Way) -
 
 
 @each("way", LISTS, ids=str)
-async def test_a_cursor_of_nobody_is_refused(asking: Asking, way: Way) -> None:
+async def test_a_cursor_without_a_client_is_refused(asking: Asking, way: Way) -> None:
     for token in ("none", "====", "bm9uZQ==", "ü", "\0", "x" * 3000):
         answer = await asking.ask(way, {"pageToken": token})
         assert (answer.reason, answer.fields) == ("INVALID_PARAMS", ("pageToken",)), token
@@ -488,7 +488,7 @@ async def test_a_request_id_may_be_any_integer_of_64_bits(asking: Asking, number
 
 @each("way", LISTS, ids=str)
 @each("number", [2**31, 2**63, 2**64, 10**30])
-async def test_a_length_beyond_all_integers_is_no_fault_of_the_server(
+async def test_a_length_beyond_all_integers_is_not_a_fault_of_the_server(
     asking: Asking, way: Way, number: int
 ) -> None:
     answer = await asking.ask(way, {"historyLength": number})

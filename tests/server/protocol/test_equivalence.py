@@ -390,7 +390,7 @@ async def test_a_message_to_a_task_that_has_ended_is_refused(doors: tuple[Door, 
         assert refused["error"] == "UNSUPPORTED_OPERATION"
 
 
-async def test_members_that_nobody_knows_are_ignored(doors: tuple[Door, Door]) -> None:
+async def test_unknown_members_are_ignored(doors: tuple[Door, Door]) -> None:
     async def scenario(door: Door) -> Json:
         extra = {"tenant": "acme", "unknown": {"deep": [1, None]}}
         part = {"text": "text hello", **extra}
@@ -418,7 +418,7 @@ async def test_the_extended_card_is_the_same(workspace: Path) -> None:
 
 
 @each("choice", [{"cwd": "none"}, {"cwd": "/"}, {"model": "x"}, {"mode": "x"}])
-async def test_a_choice_that_is_not_to_be_had_is_refused(
+async def test_a_choice_that_is_not_available_is_refused(
     doors: tuple[Door, Door], choice: Json
 ) -> None:
     params = {"message": {**SEND, "metadata": {"bridge": choice}}}

@@ -111,7 +111,7 @@ async def test_json_beyond_our_limits_is_an_invalid_request(
 
 
 @each("body", ["", "{", '{"a":1,}', "NaN", "'a'", "\ufeff{}", "[-Infinity]"])
-async def test_what_is_no_json_is_a_parse_error(server: Server, body: str) -> None:
+async def test_a_value_that_is_not_json_is_a_parse_error(server: Server, body: str) -> None:
     found = await answer(server.client(), body.encode())
     assert (found["id"], found["error"]["code"]) == (None, -32700)
 

@@ -54,7 +54,7 @@ def test_a_token_of_an_earlier_version_is_understood() -> None:
         *(base64.urlsafe_b64encode(text).decode() for text in (b"nan t1", b"-nan t1")),
     ],
 )
-def test_a_token_of_somebody_else_is_refused(token: str) -> None:
+def test_a_token_of_another_principal_is_refused(token: str) -> None:
     with pytest.raises(InvalidParams, match="pageToken") as raised:
         decode_position(token)
     assert raised.value.fields[0][0] == "pageToken"

@@ -62,7 +62,7 @@ def test_nothing_need_be_chosen(metadata: Json | None) -> None:
     assert (options.cwd, options.thoughts) == (None, None)
 
 
-def test_a_null_and_a_member_that_nobody_knows_choose_nothing() -> None:
+def test_a_null_and_an_unknown_member_choose_nothing() -> None:
     given = dict.fromkeys(("cwd", "model", "mode", "budgetUsd", "thoughts"))
     assert read({"bridge": {**given, "temperature": 2}}).session == SessionOptions()
 
@@ -102,14 +102,14 @@ WRONG: dict[str, list[Any]] = {
     [(name, value) for name, values in WRONG.items() for value in values],
     ids=lambda value: str(value)[:20],
 )
-def test_what_is_not_to_be_had_is_refused_by_its_name(name: str, value: Any) -> None:
+def test_a_value_that_is_not_available_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidParams, match=f"metadata.bridge.{name}") as raised:
         read({"bridge": {name: value}})
     assert raised.value.fields[0][0] == f"metadata.bridge.{name}"
 
 
 @each("bridge", ["opus", 5, [], [{"model": "opus"}], True, False, ""])
-def test_metadata_of_the_bridge_that_are_no_object_are_refused(bridge: Any) -> None:
+def test_metadata_of_the_bridge_that_are_not_an_object_are_refused(bridge: Any) -> None:
     with pytest.raises(InvalidParams, match=r"metadata\.bridge"):
         read({"bridge": bridge})
 
@@ -248,7 +248,7 @@ async def test_the_requests_own_metadata_choose_as_well(workspace: Path, service
 
 
 @pytest.mark.parametrize("cwd", ["/", "..", "service/../..", "~", "none", "file", 5, True, [], {}])
-async def test_a_directory_that_is_not_to_be_had_is_refused(
+async def test_a_directory_that_is_not_available_is_refused(
     workspace: Path, service: Path, cwd: Any
 ) -> None:
     (workspace / "file").write_text("")
@@ -351,7 +351,7 @@ async def test_the_extension_is_confirmed_under_the_name_that_asked(
 
 
 @pytest.mark.parametrize("asked", ["", "urn:x", f"{EXTENSION}0", f"x{EXTENSION}"])
-async def test_an_extension_that_nobody_knows_is_not_confirmed(workspace: Path, asked: str) -> None:
+async def test_an_unknown_extension_is_not_confirmed(workspace: Path, asked: str) -> None:
     async with serving(workspace) as server:
         rest = Rest(server.http, server.url)
         answer = await rest.get("/tasks", **{"A2A-Extensions": asked})

@@ -439,7 +439,7 @@ async def test_a_question_and_a_cancel_are_told_too(server: Server) -> None:
         assert states(await until_the_end(server, receiver)) == ["input-required", "canceled"]
 
 
-async def test_a_receiver_that_does_not_answer_holds_up_nobody(server: Server) -> None:
+async def test_a_receiver_that_does_not_answer_holds_up_no_other(server: Server) -> None:
     client, receiver, other = server.client(), Receiver(), Receiver()
     receiver.behaviours = [receiver.stall]
     async with receiving(receiver, other):

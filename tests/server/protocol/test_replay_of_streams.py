@@ -197,7 +197,7 @@ async def test_a_number_that_is_none_is_ignored(wire: Wire) -> None:
 
 
 @each_wire
-async def test_metadata_that_is_no_number_leaves_the_word_to_the_header(wire: Wire) -> None:
+async def test_metadata_that_is_not_a_number_leaves_the_word_to_the_header(wire: Wire) -> None:
     message = wire.message(SCRIPT, unique())
     whole = await wire.sent(message)
     for junk in NO_NUMBERS:
@@ -215,7 +215,7 @@ async def test_metadata_counts_more_than_the_header(wire: Wire) -> None:
 
 
 @each_wire
-async def test_a_number_from_another_life_gets_the_task_anew(wire: Wire) -> None:
+async def test_a_number_from_another_life_gets_the_task_again(wire: Wire) -> None:
     message = wire.message(SCRIPT, unique())
     whole = await wire.sent(message)
     task, last = task_id(whole[0][1]), whole[-1][0]
@@ -317,7 +317,7 @@ def settings(workspace: Path) -> Mapping[str, Any]:
 
 
 @each_wire
-async def test_a_stream_goes_on_with_the_next_server(
+async def test_a_stream_continues_with_the_next_server(
     workspace: Path, http: aiohttp.ClientSession, live: Liveness, version: str, rest: bool
 ) -> None:
     """From every number that a client can have seen, of a task that ran or one that had ended."""

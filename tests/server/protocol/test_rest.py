@@ -323,7 +323,7 @@ async def test_a_body_that_is_not_declared_as_json_is_refused_unread(root: Rest,
 
 
 @pytest.mark.parametrize("kind", [A2A, PLAIN])
-async def test_a_part_that_the_agent_cannot_read_is_no_matter_of_http(
+async def test_a_part_that_the_agent_cannot_read_is_not_a_matter_of_http(
     workspace: Path, kind: str
 ) -> None:
     part = {"text": "AAAA", "mediaType": "video/mp4"}
@@ -386,13 +386,13 @@ async def test_the_extended_card_is_unsupported_where_there_is_no_token(rest: Re
 
 
 @each("path", ["/message:send", "/message:stream", "/tasks/none:cancel"])
-async def test_a_body_that_is_no_json_is_a_parse_error(rest: Rest, path: str) -> None:
+async def test_a_body_that_is_not_json_is_a_parse_error(rest: Rest, path: str) -> None:
     for body in (b"{", b"\xff\xfe{", b'{"a":NaN}', b"'"):
         check_error(await rest.post(path, body), errors.ParseError)
 
 
 @each("path", ["/message:send", "/message:stream", "/tasks/none:cancel"])
-async def test_a_body_that_is_no_object_is_invalid(rest: Rest, path: str) -> None:
+async def test_a_body_that_is_not_an_object_is_invalid(rest: Rest, path: str) -> None:
     for body in (b"[]", b"1", b'"text"', b"null", b"true"):
         check_error(await rest.post(path, body), errors.InvalidParams)
 
@@ -503,7 +503,7 @@ async def test_nonsense_is_never_the_servers_fault(
         b"POST /message:send HTTP/1.1\r\nA2A-Version: 1.0\r\nContent-Length: x\r\n",
     ],
 )
-async def test_bytes_that_are_no_text_are_never_the_servers_fault(
+async def test_bytes_that_are_not_text_are_never_the_servers_fault(
     server: Server, head: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("ERROR", "bridge")

@@ -118,7 +118,7 @@ async def test_the_profiles_model_is_the_conversations(write: Write) -> None:
         (bridge(agent=["first"]), "not a string"),
     ],
 )
-async def test_whom_nobody_knows(write: Write, metadata: Json, about: str) -> None:
+async def test_an_unknown_principal(write: Write, metadata: Json, about: str) -> None:
     async with agents(write(TWO)) as server:
         with pytest.raises(RpcError) as refused:
             await server.client().send("cwd", metadata=metadata)

@@ -383,7 +383,9 @@ BAD_ENVELOPES: list[tuple[Any, int]] = [
 
 
 @each(("body", "code"), BAD_ENVELOPES)
-async def test_what_is_no_request_is_refused(client: Client, body: Any, code: int) -> None:
+async def test_a_value_that_is_not_a_request_is_refused(
+    client: Client, body: Any, code: int
+) -> None:
     response = await client.post(body)
     answer = await response.json()
     assert (response.status, answer["error"]["code"]) == (200, code)

@@ -532,7 +532,9 @@ def pem(key: ECKey) -> list[bytes]:
     return [*made, made[0].strip(), json.dumps(key.as_dict(private=False)).encode()]
 
 
-def test_the_public_key_is_no_secret_for_hs256(tmp_path: Path, jwks: list[dict[str, Any]]) -> None:
+def test_the_public_key_is_not_a_secret_for_hs256(
+    tmp_path: Path, jwks: list[dict[str, Any]]
+) -> None:
     private = ECKey.import_key(jwks[0])
     keys = load_keys(key_file(tmp_path, jwks[0]))
     for secret in pem(private):
@@ -582,7 +584,7 @@ def test_a_header_that_demands_or_says_something_else_is_refused(
     "raw",
     [b"", b"[]", b"7", b"{", b"\xff", b'{"alg":"ES256","kid":"x","kid":"first"}', b"[" * 100_000],
 )
-def test_a_header_that_is_no_object_of_single_members_is_refused(
+def test_a_header_that_is_not_an_object_of_single_members_is_refused(
     keys: CardKeys, jwks: list[dict[str, Any]], raw: bytes
 ) -> None:
     refused(forged(unsigned(), raw, jwks[0]), keys)
@@ -726,7 +728,7 @@ def test_other_kinds_of_keys_are_passed_over_when_verifying(tmp_path: Path, keys
         "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\n",
     ],
 )
-def test_what_is_no_set_of_keys_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_value_that_is_not_a_set_of_keys_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
     path.chmod(0o600)
@@ -906,7 +908,7 @@ def test_the_command_fetches_cards(
     assert "Cannot fetch" in capsys.readouterr().err
 
 
-def test_the_command_does_not_take_what_is_no_card_or_too_large(
+def test_the_command_does_not_take_what_is_not_a_card_or_too_large(
     public_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with web(serving(b"<html>")) as address:

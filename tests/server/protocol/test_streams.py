@@ -342,7 +342,7 @@ async def never_reads(client: Client, method: str, params: Json) -> socket.socke
     return stalled
 
 
-async def test_a_client_that_never_reads_slows_nobody_and_is_cut_off(
+async def test_a_client_that_never_reads_slows_no_other_client_and_is_cut_off(
     workspace: Path, live: Liveness
 ) -> None:
     async with serving(workspace, bridge_stall_timeout_ms=500) as server:

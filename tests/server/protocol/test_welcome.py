@@ -89,7 +89,7 @@ async def test_a_head_request_has_the_headers_alone(server: Server) -> None:
     assert await response.read() == b""
 
 
-async def test_a_host_name_of_somebody_else_gets_no_page(server: Server) -> None:
+async def test_a_host_name_of_another_server_gets_no_page(server: Server) -> None:
     headers = {"Accept": BROWSER, "Host": "evil.example"}
     async with server.http.get(server.url + "/", headers=headers) as response:
         assert response.status == 421

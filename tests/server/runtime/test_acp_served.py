@@ -223,7 +223,7 @@ async def test_what_was_not_offered_is_refused_and_the_turn_goes_on(workspace: P
     assert (json.loads(answer)["error"]["code"], end) == (-32601, "end")
 
 
-async def test_lines_that_are_no_messages_are_shown(workspace: Path) -> None:
+async def test_lines_that_are_not_messages_are_shown(workspace: Path) -> None:
     async with agent(workspace) as server:
         items = await server.client().collect("line Update available!\ntext x")
     assert any(said(item) == "Update available!" for item in items)

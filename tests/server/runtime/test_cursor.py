@@ -254,7 +254,7 @@ async def test_a_prompt_that_is_too_long_for_an_argument_fails_the_turn(workspac
         assert artifact_text(await again(server, task, "text next")) == "next"
 
 
-async def test_lines_that_are_no_events_are_shown(workspace: Path) -> None:
+async def test_lines_that_are_not_events_are_shown(workspace: Path) -> None:
     async with cursor(workspace) as server:
         items = await server.client().collect('line Update!\nline {"type": "new"}\ntext x')
     assert any(said(item) == "Update!" for item in items)

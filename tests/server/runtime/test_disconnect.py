@@ -107,7 +107,7 @@ async def test_a_client_that_asks_for_its_task_now_and_then_has_not_gone(workspa
         await live.gone("a")
 
 
-async def test_a_task_that_somebody_else_follows_goes_on_until_that_one_leaves(
+async def test_a_task_that_another_client_follows_goes_on_until_that_one_leaves(
     workspace: Path,
 ) -> None:
     async with serving(workspace, **CANCELS) as server, listening() as live:
@@ -147,7 +147,7 @@ async def test_the_client_chooses_for_its_task(
             await live.release("a")
 
 
-async def test_an_answer_that_the_server_ended_is_no_disconnect(workspace: Path) -> None:
+async def test_an_answer_that_the_server_ended_is_not_a_disconnect(workspace: Path) -> None:
     """A question, an answer that does not wait, and a notification."""
     async with serving(workspace, **CANCELS) as server, listening() as live:
         client = server.client()

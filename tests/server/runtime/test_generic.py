@@ -132,14 +132,14 @@ async def test_a_question_is_the_clients(
         assert artifact_text(task).endswith(f"got '{written}'\n")
 
 
-async def test_with_force_nobody_is_asked(tmp_path: Path) -> None:
+async def test_with_force_no_question_is_asked(tmp_path: Path) -> None:
     async with client(tmp_path, "--line", agent_force=True, **ASKS) as one:
         task = await one.send("ask Remove all? [y/n]; ask And that? [y/n]")
         assert state(task) == "completed"
         assert artifact_text(task).count("got 'y'") == 2
 
 
-async def test_what_goes_by_is_no_question(tmp_path: Path) -> None:
+async def test_what_goes_by_is_not_a_question(tmp_path: Path) -> None:
     async with client(tmp_path, "--line", **ASKS) as one:
         items = await one.collect("say Remove all? [y/n]; flood 500; say Sure? [y/n]; say end")
         assert states(items)[-1] == "completed"

@@ -275,7 +275,7 @@ async def test_a_repository_with_doubts_is_not_warmed(
 # --- places --------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_gets_the_place(workspace: Path) -> None:
+async def test_the_waiting_task_gets_the_slot(workspace: Path) -> None:
     settings: Json = {
         "bridge_warm_sessions": 3,
         "bridge_max_sessions": 2,
@@ -303,7 +303,7 @@ async def test_where_it_fits_the_place_is_that_of_the_session(workspace: Path) -
         assert {await pid(server.client())} == clis()  # the next context has that place
 
 
-async def test_none_is_begun_while_somebody_waits_for_a_place(workspace: Path) -> None:
+async def test_none_is_begun_while_a_task_waits_for_a_slot(workspace: Path) -> None:
     begins = program(workspace, "")
     settings: Json = {
         "bridge_warm_sessions": 1,

@@ -116,7 +116,7 @@ async def test_what_cannot_be_shut_out_is_used_or_is_the_end(workspace: Path) ->
     assert uses(used) and state(ended) == "failed"
 
 
-async def test_a_question_that_nobody_answers_is_a_no(workspace: Path) -> None:
+async def test_a_question_without_an_answer_is_a_no(workspace: Path) -> None:
     (workspace / "settings.json").write_text("{}")
     settings = {"bridge_question_timeout_ms": 100}
     async with serving_careful(workspace, "ask", **settings) as server:

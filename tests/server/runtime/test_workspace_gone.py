@@ -76,7 +76,7 @@ async def test_a_deleted_directory_of_a_client_is_named_as_it_knows_it(workspace
         assert (facts["path"], facts["cause"]) == ("sub/deep", "Not a directory")
 
 
-def test_a_directory_that_cannot_be_read_or_entered_is_no_workspace(
+def test_a_directory_that_cannot_be_read_or_entered_is_not_a_workspace(
     workspace: Path, locked: Path
 ) -> None:
     parent = locked.parent

@@ -466,7 +466,7 @@ def test_base64_of_any_spelling_is_the_same_content(
 
 @each_version
 @given(text=st.text("Aa9+/-_= \n$é", max_size=6))
-def test_what_is_no_base64_is_refused_by_its_name(wire: Wire, text: str) -> None:
+def test_a_value_that_is_not_base64_is_refused_by_its_name(wire: Wire, text: str) -> None:
     """What is taken in can be had as bytes later."""
     params = _with_bytes(wire, text)
     try:

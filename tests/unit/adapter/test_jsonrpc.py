@@ -88,7 +88,7 @@ def test_an_answer_to_nothing_is_ignored(wrong: Any) -> None:
 
 
 @each("wrong", [True, 1.0, None, [1], {"a": 1}])
-def test_what_is_no_id_answers_nothing(wrong: Any) -> None:
+def test_a_value_that_is_not_an_id_answers_nothing(wrong: Any) -> None:
     wire = Wire()
     wire.ask("a", "first")
     assert wire.hear(id=wrong, result=1) is None
@@ -189,7 +189,7 @@ def test_a_request_in_an_unknown_shape_is_refused() -> None:
 
 
 @each("params", [None, 5, "x", [1]])
-def test_params_that_are_no_object_are_empty(params: Any) -> None:
+def test_params_that_are_not_an_object_are_empty(params: Any) -> None:
     wire = Wire()
     wire.peer.notifications["m"] = lambda members: [("members", members)]
     assert wire.hear(method="m", params=params) == [("members", {})]
@@ -206,7 +206,7 @@ def test_a_notification_in_an_unknown_shape_is_told_as_such() -> None:
     "line",
     [b"", b"words", b"[]", b"5", b"null", b"{}", b'{"id":1}', b'{"method":5}', b'[{"id":1}]'],
 )
-def test_what_is_no_message_is_none(line: bytes) -> None:
+def test_a_value_that_is_not_a_message_is_none(line: bytes) -> None:
     wire = Wire()
     wire.ask("a", "first")
     wire.sent()

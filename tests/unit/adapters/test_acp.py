@@ -293,7 +293,7 @@ def test_a_session_without_an_id_is_none(result: Any) -> None:
     assert failed.reason == "protocol"
 
 
-def test_a_handshake_that_failed_is_begun_anew_by_the_next_prompt() -> None:
+def test_a_handshake_that_failed_is_begun_again_by_the_next_prompt() -> None:
     talk = Talk()
     talk.prompt()
     talk.initialized()
@@ -336,7 +336,7 @@ def test_a_key_in_the_environment_is_used_to_log_in_once() -> None:
     assert failed.reason == "auth"
 
 
-def test_without_a_key_nobody_is_logged_in() -> None:
+def test_without_a_key_the_cli_is_not_logged_in() -> None:
     talk = Talk("gemini")
     talk.prompt()
     talk.initialized(authMethods=[LOGIN])
@@ -402,7 +402,7 @@ def test_what_is_said_before_a_load_is_answered_is_history() -> None:
     assert talk.text("new")[1:] == [Text("new", new_block=True)]
 
 
-def test_gemini_goes_on_with_the_history_after_the_answer() -> None:
+def test_gemini_continues_with_the_history_after_the_answer() -> None:
     talk = Talk("gemini", resume=True)
     talk.prompt()
     talk.initialized(LOADS)
@@ -673,7 +673,7 @@ def test_what_another_session_says_is_not_this_one_s() -> None:
     assert talk.hear(method="session/update", params={"update": update}) == [Text("x")]
 
 
-def test_content_that_is_no_text_is_handed_over() -> None:
+def test_content_that_is_not_text_is_handed_over() -> None:
     talk = Talk().begun()
     contents: list[tuple[Json, Part]] = [
         ({"type": "image", "mimeType": "image/png", "data": PNG}, RawPart(PNG, "image/png")),
@@ -919,7 +919,7 @@ def test_an_operator_who_forces_allows_once(options: Sequence[Json], chosen: str
 
 
 @each("force", [False, True])
-def test_between_turns_nobody_can_be_asked(force: bool) -> None:
+def test_between_turns_no_question_is_possible(force: bool) -> None:
     """And what was not asked of anybody is not allowed either."""
     talk = Talk(force=force).begun()
     talk.end(stopReason="end_turn")

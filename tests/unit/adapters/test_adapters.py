@@ -309,7 +309,7 @@ def test_an_adapter_may_be_named_by_module_and_class() -> None:
 
 
 @each("name", [f"{__name__}:not_an_adapter", f"{__name__}:missing", f"{__name__}:"])
-def test_what_is_no_adapter_is_refused_by_name(name: str) -> None:
+def test_a_value_that_is_not_an_adapter_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match="not a subclass"):
         registry.load(name)
 

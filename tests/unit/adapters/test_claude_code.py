@@ -293,7 +293,7 @@ def test_a_text_that_turns_out_otherwise_replaces_what_was_streamed() -> None:
     assert assistant(one, "m1", text_block("abc")) == [Retracted(3), Text("abc", new_block=True)]
 
 
-def test_a_broken_stream_is_retracted_when_the_text_is_streamed_anew() -> None:
+def test_a_broken_stream_is_retracted_when_the_text_is_streamed_again() -> None:
     one = running()
     begin_message(one, "m1")
     delta(one, "half of")
@@ -863,7 +863,7 @@ def test_an_empty_line_says_nothing(line: bytes) -> None:
     "line",
     [b"npm WARN deprecated", b"[1, 2]", b"5", b"null", b'{"type": "result"', b"\xff\x00\x1b[31m"],
 )
-def test_a_line_that_is_no_json_object_is_shown(line: bytes) -> None:
+def test_a_line_that_is_not_a_json_object_is_shown(line: bytes) -> None:
     (status,) = running().receive_line(line)
     text = line.decode(errors="replace")
     assert status == Status(text, {"type": "output", "text": text})

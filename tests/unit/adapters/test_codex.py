@@ -274,7 +274,7 @@ def test_a_conversation_that_is_gone_is_lost(message: str) -> None:
     assert failed.reason == SESSION_LOST
 
 
-def test_a_handshake_that_fails_is_begun_anew_where_it_ended() -> None:
+def test_a_handshake_that_fails_is_begun_again_where_it_ended() -> None:
     talk = Talk()
     talk.prompt()
     talk.reply("initialize")
@@ -476,7 +476,7 @@ def test_warnings_are_statuses(method: str, params: Json, text: str) -> None:
     assert status.text == text
 
 
-def test_a_line_that_is_no_json_is_told_as_it_is() -> None:
+def test_a_line_that_is_not_json_is_told_as_it_is() -> None:
     (status,) = Talk().running().adapter.receive_line(b"thread panicked")
     assert isinstance(status, Status)
     assert status.text == "thread panicked"
@@ -587,7 +587,7 @@ def test_other_items_are_tool_calls_too(
 
 
 @each("kind", ["hookPrompt", "enteredReviewMode", "subAgentActivity"])
-def test_items_that_are_no_tools_are_not_told(kind: str) -> None:
+def test_items_that_are_not_tools_are_not_told(kind: str) -> None:
     talk = Talk().running()
     assert talk.item({"type": kind, "id": "i"}) == []
     assert talk.completed({"type": kind, "id": "i"}) == []
@@ -998,7 +998,7 @@ def test_an_approval_of_changes_may_be_for_a_whole_folder() -> None:
     assert question.text == "Codex asks to write to /data from now on"
 
 
-def test_changes_of_a_thread_that_nobody_knows_are_shown_too() -> None:
+def test_changes_of_an_unknown_thread_are_shown_too() -> None:
     talk = Talk().running()
     assert talk.item(CHANGE, thread="other") == []
     question = talk.question("item/fileChange/requestApproval", itemId="f1", threadId="other")
@@ -1066,21 +1066,21 @@ def test_what_is_open_at_the_end_is_refused() -> None:
     assert talk.result() == {"decision": "decline"}
 
 
-def test_nobody_is_asked_between_turns() -> None:
+def test_no_question_is_asked_between_turns() -> None:
     talk = Talk().running()
     talk.end()
     assert talk.request("item/commandExecution/requestApproval", command="x") == []
     assert talk.result() == {"decision": "decline"}
 
 
-def test_a_request_that_nobody_knows_is_an_error() -> None:
+def test_an_unknown_request_is_an_error() -> None:
     talk = Talk().running()
     assert talk.request("account/chatgptAuthTokens/refresh", 3) == []
     (answer,) = talk.written()
     assert (answer["id"], answer["error"]["code"]) == (3, -32601)
 
 
-def test_a_request_in_a_shape_that_nobody_knows_is_an_error() -> None:
+def test_a_request_in_an_unknown_shape_is_an_error() -> None:
     talk = Talk().running()
     (status,) = talk.request("item/tool/requestUserInput", 3, questions=7)
     assert isinstance(status, Status)

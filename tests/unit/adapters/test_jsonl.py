@@ -297,7 +297,7 @@ def test_what_is_unknown_does_not_count_as_the_first_line() -> None:
 
 
 @each("line", [b"loading model...", b"[1]", b"5", b'{"type":"done"', b"\xff"])
-def test_a_line_that_is_no_json_object_is_shown_and_never_ends_the_turn(line: bytes) -> None:
+def test_a_line_that_is_not_a_json_object_is_shown_and_never_ends_the_turn(line: bytes) -> None:
     (status,) = running().receive_line(line)
     text = line.decode(errors="replace")
     assert status == Status(text, {"type": "output", "text": text})

@@ -289,7 +289,7 @@ def ending(events: list[AgentEvent]) -> AgentEvent:
 
 
 @each("name", NAMES)
-def test_the_next_turn_goes_on_with_the_id_that_was_heard(name: str) -> None:
+def test_the_next_turn_continues_with_the_id_that_was_heard(name: str) -> None:
     play = begun(name)
     if name in ENDS:
         play.line(**ENDS[name])
@@ -529,7 +529,7 @@ def copilot_delta(text: str) -> Json:
     return {"type": "assistant.message_delta", "data": {"messageId": "m", "deltaContent": text}}
 
 
-def test_copilot_says_anew_what_it_had_said_before_a_retry() -> None:
+def test_copilot_says_again_what_it_had_said_before_a_retry() -> None:
     play = begun("copilot-print")
     events = [*play.line(**copilot_delta("ab")), *play.line(type="assistant.turn_retry", data={})]
     events += play.line(**copilot_delta("abc"))
@@ -567,7 +567,7 @@ def test_what_a_resumed_conversation_of_codex_used_before_is_not_counted() -> No
     assert events[0].total_tokens == 110
 
 
-def test_a_warning_of_codex_is_no_failure() -> None:
+def test_a_warning_of_codex_is_not_a_failure() -> None:
     play = begun("codex-exec")
     item = {"id": "item_0", "type": "error", "message": "Model metadata not found"}
     (status,) = play.line(type="item.completed", item=item)

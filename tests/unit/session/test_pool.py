@@ -251,7 +251,7 @@ class Context:
 
 
 @each("first", range(0, 300, 50))
-async def test_whoever_waits_for_a_place_gets_one(first: int) -> None:
+async def test_a_task_that_waits_for_a_slot_gets_one(first: int) -> None:
     for seed in range(first, first + 50):
         house = House(seed)
         contexts = [Context(house) for _ in range(house.random.randint(5, 60))]

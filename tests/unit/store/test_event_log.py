@@ -156,7 +156,7 @@ async def test_a_reader_with_a_tap_comes_to_the_end() -> None:
     assert await reader == [1]
 
 
-async def test_a_tap_that_fails_costs_nobody_an_entry() -> None:
+async def test_a_tap_that_fails_costs_no_reader_an_entry() -> None:
     one = log(0)
 
     def tap(batch: Sequence[Entry[Update]]) -> bool:

@@ -72,7 +72,7 @@ def test_data_without_an_id_leaves_it_to_the_words(members: dict[str, Any]) -> N
 
 
 @each("value", [[1], "allow", None, 5])
-def test_data_that_is_no_object_is_passed_over(value: Any) -> None:
+def test_data_that_is_not_an_object_is_passed_over(value: Any) -> None:
     assert chosen(PERMISSION, DataPart(value), "no") == ["deny"]
 
 
@@ -322,7 +322,7 @@ def test_options_count_more_than_free_text() -> None:
 
 
 @each("parts", [[""], ["  \n"], [RawPart("aGk=")], [data(more=1)]])
-def test_nothing_is_no_answer(parts: list[Part | str]) -> None:
+def test_nothing_is_not_an_answer(parts: list[Part | str]) -> None:
     for question in (WORDS, PERMISSION, CHOICE, SEVERAL, PLAN):
         assert chosen(question, *parts) is None
 

@@ -132,7 +132,7 @@ def test_a_rule_that_gives_nothing_fits_everything() -> None:
     assert decided(bash("ls"), Rule("allow")) == "allow"
 
 
-def test_what_is_nested_without_end_is_no_trouble() -> None:
+def test_what_is_nested_without_end_does_no_harm() -> None:
     deep: Any = {"command": "rm x"}
     for _ in range(100):
         deep = {"a": [deep]}

@@ -535,7 +535,7 @@ def test_held_progress_is_told_when_the_turn_ends_instead() -> None:
     assert one.question is None
 
 
-def test_what_is_not_understood_is_asked_again_with_a_hint() -> None:
+def test_a_value_that_is_not_understood_is_asked_again_with_a_hint() -> None:
     one = task(ask())
     (update,) = apply(one, NotUnderstood(client("perhaps"), "Say yes or no."))
     assert states([update]) == [TaskState.INPUT_REQUIRED]

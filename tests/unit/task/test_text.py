@@ -61,11 +61,11 @@ def test_a_long_text_is_cut_and_says_so() -> None:
         ("\u202eback\u200f", "�back�"),
     ],
 )
-def test_nothing_is_hidden_from_somebody_who_decides(text: str, shown: str) -> None:
+def test_nothing_is_hidden_from_a_person_who_decides(text: str, shown: str) -> None:
     assert exact(text) == shown
 
 
-def test_what_is_cut_for_somebody_who_decides_is_counted() -> None:
+def test_cut_text_for_a_person_who_decides_is_counted() -> None:
     assert exact("abcdef", 6) == "abcdef"
     assert exact("abcdef", 4) == "abcd… (2 more characters are not shown)"
 
@@ -167,7 +167,7 @@ def test_an_object_is_read_even_where_a_character_is_broken(line: bytes, value: 
         b'{"a":' * 100_000,
     ],
 )
-def test_what_is_no_object_is_told_from_one(line: bytes) -> None:
+def test_a_value_that_is_not_an_object_is_told_from_one(line: bytes) -> None:
     assert json_object(line) is None
 
 
