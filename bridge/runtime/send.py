@@ -131,7 +131,9 @@ class SendOperation:
             raise InvalidParams(text, [("message.contextId", "does not belong to the task")])
         reopens = request.params.reopens and message.context_id and not _names_question(message)
         if task.state.terminal and not reopens:
-            text = f"The task is {task.state.value}; to go on, send a message with its contextId."
+            text = (
+                f"The task is {task.state.value}; to continue, send a message with its contextId."
+            )
             raise UnsupportedOperation(text)
         context = self._contexts.get(handle.context)
         if context:

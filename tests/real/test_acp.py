@@ -1,5 +1,5 @@
 """What only one of the real CLIs that speak ACP does, on a scripted model, through the real server.
-test_matrix.py has what they have in common. Each test starts a CLI, which takes seconds."""
+test_matrix.py has the cases that they share. Each test starts a CLI, which takes seconds."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ async def cancel_asked(talk: Conversation) -> None:
 
 
 async def after_a_cancel(talk: Conversation) -> None:
-    """The canceled process is gone: the next one loads what it has stored."""
+    """The canceled process is gone: the next one loads the stored conversation."""
     await talk.goes_on("to be kept in mind", "It has two lines.")
 
 

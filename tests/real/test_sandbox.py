@@ -100,8 +100,8 @@ async def test_a_real_cli_works_under_the_launcher_alone(cli: Cli, tmp_path: Pat
 @landlock
 @pytest.mark.real
 async def test_codex_without_its_own_sandbox_asks_as_usual(tmp_path: Path) -> None:
-    """Its bubblewrap needs mounts, which no program has under Landlock. What is allowed is run
-    without it, and still inside ours."""
+    """Its bubblewrap needs mounts, which no program has under Landlock. The CLI runs an
+    allowed command without it, and still inside the sandbox of the bridge."""
     inside = confined(CODEX, tmp_path, "landlock", {})
     env = {"AGENT_BINARY": str(tmp_path / "cli"), "BRIDGE_SANDBOX": "none"}
     async with serving(inside, tmp_path, **env) as real:

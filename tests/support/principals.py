@@ -39,7 +39,7 @@ def headers(who: str) -> dict[str, str]:
 
 
 class As(Client):
-    """A client with somebody's credentials."""
+    """A client with the credentials of a principal."""
 
     def __init__(self, server: Server, who: str, version: str = "1.0") -> None:
         super().__init__(server.http, server.url, version)

@@ -20,7 +20,7 @@ async def accept(request: web.Request) -> web.StreamResponse:
 
 
 class Receiver:
-    """Keeps what it gets. Each request is answered by the next behaviour, then by the last."""
+    """Keeps the requests. Each request is answered by the next behaviour, then by the last."""
 
     url: str
 

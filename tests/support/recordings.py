@@ -36,7 +36,7 @@ def adapter_of(begin: Json) -> Adapter:
 
 
 class Play:
-    """An adapter, told what was recorded."""
+    """An adapter that got the recorded input."""
 
     def __init__(self) -> None:
         self.adapter: Adapter | None = None

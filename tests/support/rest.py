@@ -151,7 +151,7 @@ TABLE = {
 
 
 def check_unrouted(answer: Answer, status: int) -> None:
-    """That `answer` says, in the same shape, that there is no such path or method."""
+    """Check that `answer` reports an unknown path or method, in the shape of all errors."""
     assert (answer.status, answer.media_type, answer.reason) == (status, PLAIN, "METHOD_NOT_FOUND")
     assert answer.error.keys() == {"code", "status", "message", "details"}
     name = "NOT_FOUND" if status == 404 else "UNIMPLEMENTED"

@@ -19,7 +19,7 @@ from tests.support.refusals import refused
 SHELL: dict[str, Any] = {
     "AGENT_ADAPTER": "generic",
     "AGENT_BINARY": "/bin/sh",
-    "AGENT_ARGS": "-c '{prompt}' sh",  # the prompt is a program, as nobody would have it
+    "AGENT_ARGS": "-c '{prompt}' sh",  # the prompt is a program; only tests do this
 }
 
 

@@ -311,7 +311,7 @@ async def test_a_task_that_is_being_started_is_canceled_and_its_process_with_it(
         await asyncio.sleep(0)
     await cancel(bridge, record)
     async with asyncio.timeout(WITHIN):
-        while processes():  # noqa: ASYNC110 - no event tells of it
+        while processes():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.001)
     assert answer(await bridge.run("turn", "c")) == "1"
 
@@ -341,7 +341,7 @@ async def test_a_task_that_waits_for_a_place_is_canceled_and_takes_none(
     await asyncio.sleep(0)
     await cancel(bridge, waiting)
     async with asyncio.timeout(WITHIN):
-        while bridge.pool.figures()["queued"]:  # noqa: ASYNC110 - no event tells of it
+        while bridge.pool.figures()["queued"]:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
     next_of_a = await bridge.send("turn", "a")
     await live.release("agent")

@@ -107,7 +107,7 @@ async def test_tasks_are_read_with_their_content_and_go_on(state: Path) -> None:
 async def test_an_earlier_database_gets_the_schema_of_a_new_one(
     state: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Version 5 added the tables of push notifications. What was there stays."""
+    """Version 5 added the tables of push notifications. The other rows stay."""
     new = tmp_path_factory.mktemp("new")
     store = SqliteStore(new / "state" / "tasks.db")
     await store.open()

@@ -31,7 +31,7 @@ from bridge.server.settings.load import load
 from tests.support.bridge_process import bridge
 from tests.support.client import Json, RpcError, artifact_text, task_id
 from tests.support.counting import counted
-from tests.support.principals import As as Somebody
+from tests.support.principals import As as Caller
 from tests.support.served import Server, serving
 
 AUDIENCE = "bridge"
@@ -141,7 +141,7 @@ async def ask(server: Server, token: str, method: str = "ListTasks", **params: A
         return response.status
 
 
-class As(Somebody):
+class As(Caller):
     """A client with a token."""
 
     def __init__(self, server: Server, token: str) -> None:

@@ -4,12 +4,11 @@ processes are looked at from outside; the real CLIs are in tests/real/test_prewa
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -368,17 +367,6 @@ async def test_another_directory_than_the_default_one_has_none(workspace: Path) 
 
 
 # --- the end -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[Place]:
-    place = Place(workspace, http)
-    yield place
-    left = place.processes()
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert left == []
 
 
 async def test_a_server_that_is_told_to_stop_leaves_none(place: Place) -> None:
