@@ -130,7 +130,8 @@ async def _open_store(folder: Path) -> SqliteStore:
     except (ConfigurationError, sqlite3.DatabaseError) as error:
         cause = error.__cause__ or error
         code = cause.sqlite_errorcode if isinstance(cause, sqlite3.DatabaseError) else 0
-        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        code &= 0xFF  # the primary code; SQLite adds details above it
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise ConfigurationError(_in_use(folder)) from cause
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
@@ -143,14 +144,14 @@ async def _open_store(folder: Path) -> SqliteStore:
 
 
 def _in_use(folder: Path) -> str:
-    """The error for a folder that another server uses, with its address if known."""
-    who = "another server"
+    """The error for a folder whose database is locked, with the address of the server if known."""
+    who = "another process"
     with contextlib.suppress(OSError, ValueError):
         pid, address = (folder / SERVER).read_text().split()
         if procfs.living(int(pid)):
             who = f"the server at {address} (pid {pid})"
-    step = "Stop that server, or set BRIDGE_STATE_DIR to another folder."
-    return f"{who} uses the state folder {folder}. {step}"
+    step = "Stop it, or set BRIDGE_STATE_DIR to another folder."
+    return f"{who} uses the state folder {folder}: its database is locked. {step}"
 
 
 def _identity(folder: Path) -> str:

@@ -279,6 +279,8 @@ class SqliteStore(TaskIndex):
     # --- the index at the start ----------------------------------------------------------------
 
     async def _load(self) -> None:
+        for table in _CHECKED:
+            await self._journal.read(f"SELECT count(*) FROM {table} NOT INDEXED")
         for known in (self._rows, self._tasks, self._finished, self._messages, self._push):
             known.clear()
         for query in _NEWEST:
@@ -353,6 +355,9 @@ _EVENTS = """
 _TASKS = """
     SELECT place, id, agent, owner, context, created, thoughts, attended, begun, length(prompt)
     FROM task ORDER BY place"""
+# The start does not read these tables, or reads only an index of them. A damaged page must show at
+# the start, because the database can be replaced only then.
+_CHECKED = ("context", "session", "taken", "told")
 _NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
 _ENDS = """
     SELECT place, batch, last, size, time,

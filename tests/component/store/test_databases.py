@@ -104,6 +104,24 @@ async def test_tasks_are_read_with_their_content_and_go_on(state: Path) -> None:
         assert head and head.state is TaskState.COMPLETED
 
 
+@pytest.mark.parametrize("table", ["context", "event", "push", "session", "taken", "task", "told"])
+async def test_a_store_with_a_damaged_table_does_not_open(table: str, state: Path) -> None:
+    """Not even if the server reads the table after the start: it can rename the database only
+    before that."""
+    async with sqlite(state) as store:  # the newest schema
+        await store.flush()
+    file = state / "state" / "tasks.db"
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        ((page,),) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+        ((size,),) = database.execute("PRAGMA page_size")
+    with open(file, "r+b") as damaged:
+        damaged.seek((page - 1) * size)
+        damaged.write(b"\xa5" * size)
+    with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+        async with sqlite(state):
+            pass
+
+
 async def test_an_earlier_database_gets_the_schema_of_a_new_one(
     state: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
