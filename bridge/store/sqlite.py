@@ -279,8 +279,8 @@ class SqliteStore(TaskIndex):
     # --- the index at the start ----------------------------------------------------------------
 
     async def _load(self) -> None:
-        for table in _CHECKED:
-            await self._journal.read(f"SELECT count(*) FROM {table} NOT INDEXED")
+        for query in _CHECKS:
+            await self._journal.read(query)
         for known in (self._rows, self._tasks, self._finished, self._messages, self._push):
             known.clear()
         for query in _NEWEST:
@@ -357,7 +357,12 @@ _TASKS = """
     FROM task ORDER BY place"""
 # The start does not read these tables, or reads only an index of them. A damaged page must show at
 # the start, because the database can be replaced only then.
-_CHECKED = ("context", "session", "taken", "told")
+_CHECKS = (
+    "SELECT count(*) FROM context NOT INDEXED",
+    "SELECT count(*) FROM session NOT INDEXED",
+    "SELECT count(*) FROM taken NOT INDEXED",
+    "SELECT count(*) FROM told NOT INDEXED",
+)
 _NEWEST = ("SELECT max(place) FROM task", "SELECT max(number) FROM told")
 _ENDS = """
     SELECT place, batch, last, size, time,

@@ -114,9 +114,9 @@ async def test_a_store_with_a_damaged_table_does_not_open(table: str, state: Pat
     with contextlib.closing(sqlite3.connect(file)) as database:
         ((page,),) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
         ((size,),) = database.execute("PRAGMA page_size")
-    with open(file, "r+b") as damaged:
-        damaged.seek((page - 1) * size)
-        damaged.write(b"\xa5" * size)
+    content = bytearray(file.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xa5" * size
+    file.write_bytes(content)
     with pytest.raises(sqlite3.DatabaseError, match="malformed"):
         async with sqlite(state):
             pass

@@ -21,7 +21,8 @@ from tests.support.served import serving
 
 ROOM = str(CHECKOUT / "bridge") + "/"
 MOST_FILES, MOST_FUNCTIONS = 18, 55
-# With the request, a new context, its process and its end. Timers of a busy machine run a few more than the 310 of a quiet one.
+# With the request, a new context, its process and its end: 310 functions on a quiet machine. Timers
+# of a busy one run a few more.
 MOST_FILES_OF_A_TURN, MOST_FUNCTIONS_OF_A_TURN = 57, 320
 WITHIN = 15.0
 
