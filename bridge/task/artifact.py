@@ -124,12 +124,21 @@ class Artifact:
             self._parts = self._parts[-1:]
         else:
             self._parts.clear()
-            self._pieces, self._loose = ["".join(self._pieces)[-LAST_WORDS - 1 :]], 0
+            self._pieces, self._loose = [_kept("".join(self._pieces))], 0
 
     def _join(self) -> None:
         if self._pieces is not None:
             self._parts.append(TextPart("".join(self._pieces)))
             self._pieces, self._loose = None, 0
+
+
+def _kept(text: str) -> str:
+    """The end of a text that can still grow. It begins with a letter of its own, so that
+    `last_block` is longer than LAST_WORDS if that of the whole text is."""
+    start = max(0, len(text.rstrip()) - LAST_WORDS - 1)
+    while start > 0 and text[start].isspace():
+        start -= 1
+    return text[start:]
 
 
 def end_of(text: str) -> str:

@@ -200,6 +200,17 @@ def test_a_long_text_that_is_dropped_leaves_the_same_updates_and_the_same_last_w
     assert shown(one.status).text == "[…] " + "e" * LAST_WORDS
 
 
+@each("before", ["", "x", "x\n", "x\n\n \n"])
+@each("after", ["", "\n", " \n\n"])
+@each("size", [LAST_WORDS - 1, LAST_WORDS, LAST_WORDS + 1])
+def test_white_space_around_dropped_text_leaves_the_same_last_words(
+    before: str, after: str, size: int
+) -> None:
+    whole, lean = task(Text(before + "e" * size + after)), task(Text(before + "e" * size + after))
+    lean.drop_content()
+    assert apply(whole, Done()) == apply(lean, Done())
+
+
 def test_the_answer_is_closed_before_the_end() -> None:
     one = task(Text("a"))
     last_chunk, end = apply(one, Done())
