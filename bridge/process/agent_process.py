@@ -26,8 +26,15 @@ from bridge.errors import LaunchError
 from bridge.process import process_tree, procfs
 from bridge.process.cgroup import Cgroup
 from bridge.process.line_splitter import LineSplitter, LongLine
-from bridge.process.pipes import Channel, Pipes
-from bridge.process.process_tree import KILL_GRACE, ProcessTree, leader, reap_orphans, reaper
+from bridge.process.pipes import READ_BYTES, Channel, Pipes
+from bridge.process.process_tree import (
+    COLLECTED_WITHIN,
+    KILL_GRACE,
+    ProcessTree,
+    leader,
+    reap_orphans,
+    reaper,
+)
 from bridge.process.spawn import Child, Start, start_child
 from bridge.process.spool import Spool
 
@@ -37,6 +44,16 @@ QUIET = 0.2  # seconds without a system call or CPU time after which a child has
 SPAWNS_AT_ONCE = 4  # more only makes all of them slower
 
 _spawners = ThreadPoolExecutor(SPAWNS_AT_ONCE, thread_name_prefix="spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """`line`: bytes of a line of stdout. `read`: bytes of one read of a stream. `exit_status`:
+    seconds after the end of a child until its parent must have written its exit status."""
+
+    line: int
+    read: int = READ_BYTES
+    exit_status: float = COLLECTED_WITHIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class AgentProcess:
         channel: Channel,
         *,
         hooks: Hooks,
-        line_limit: int,
+        limits: ProcessLimits,
         reap: Callable[[], int | None],
         position: int = 0,
     ) -> None:
@@ -78,7 +95,8 @@ class AgentProcess:
         self._hooks = hooks
         self._reap = reap
         self._heard = position
-        self._splitter = LineSplitter(line_limit)
+        self._splitter = LineSplitter(limits.line)
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._exited = self._loop.create_future()  # an Event takes 0.7 KiB
         channel.listen(self._hear, self._end)
@@ -111,13 +129,13 @@ class AgentProcess:
 
     @classmethod
     async def spawn(
-        cls, start: Start, hooks: Hooks, *, line_limit: int, spool: Path | None = None
+        cls, start: Start, hooks: Hooks, *, limits: ProcessLimits, spool: Path | None = None
     ) -> AgentProcess:
         """Start a child in a session of its own, with its streams on pipes or in the folder
         `spool`, which must not exist. Raises LaunchError if it cannot be started."""
         process_tree.become_subreaper()
         work = partial(process_tree.register, partial(start_child, start, spool))
-        made = partial(cls._of, start=start, line_limit=line_limit, spool=spool)
+        made = partial(cls._of, start=start, limits=limits, spool=spool)
         spawned = asyncio.get_running_loop().run_in_executor(_spawners, work)
         try:
             child = await to_the_end(spawned)
@@ -139,26 +157,30 @@ class AgentProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             reap = reaper(child.pid, spool)
-            await asyncio.to_thread(process_tree.wait_for_exit, child.pid, reap)
+            await asyncio.to_thread(process_tree.wait_for_exit, child.pid, reap, limits.exit_status)
             process_tree.forget(child.pid)
             problem = f"cannot read the output of {start.argv[0]}: {error}"
             raise LaunchError(problem, error.strerror) from error
 
     @classmethod
     def _of(
-        cls, child: Child, *, start: Start, hooks: Hooks, line_limit: int, spool: Path | None
+        cls, child: Child, *, start: Start, hooks: Hooks, limits: ProcessLimits, spool: Path | None
     ) -> AgentProcess:
-        channel = Pipes(*child.pipes) if child.pipes else Spool(cast(Path, spool))
+        channel: Channel
+        if child.pipes:
+            channel = Pipes(*child.pipes, piece=limits.read)
+        else:
+            channel = Spool(cast(Path, spool), piece=limits.read)
         reap = reaper(child.pid, spool)
         try:
-            return cls(child, start.marker, channel, hooks=hooks, line_limit=line_limit, reap=reap)
+            return cls(child, start.marker, channel, hooks=hooks, limits=limits, reap=reap)
         except OSError:
             channel.close()
             raise
 
     @classmethod
     def attach(
-        cls, spool: Spool, marker: str, hooks: Hooks, *, line_limit: int, position: int
+        cls, spool: Spool, marker: str, hooks: Hooks, *, limits: ProcessLimits, position: int
     ) -> AgentProcess:
         """The child of an earlier server, which may have ended."""
         pid = leader(spool.folder) or 0
@@ -167,7 +189,7 @@ class AgentProcess:
             marker,
             spool,
             hooks=hooks,
-            line_limit=line_limit,
+            limits=limits,
             reap=reaper(pid, spool.folder),
             position=position,
         )
@@ -219,13 +241,13 @@ class AgentProcess:
         """The child has ended. No event reports that its parent has written its exit code."""
         self._reaped = True  # its pid may belong to another process from here on
         code = self._reap()
-        if code is None and pause < process_tree.COLLECTED_WITHIN:
+        if code is None and pause < self._limits.exit_status:
             self._loop.call_later(pause, self._collect, 2 * pause)
         else:
             self._child_exited(-signal.SIGKILL if code is None else code)
 
     def _wait_in_thread(self) -> None:
-        code = process_tree.wait_for_exit(self.pid, self._reap)
+        code = process_tree.wait_for_exit(self.pid, self._reap, self._limits.exit_status)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._child_exited, code)
 

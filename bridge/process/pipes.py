@@ -1,4 +1,4 @@
-"""How a child's three streams are carried: over pipes. (process/spool.py carries them in files.)"""
+"""The three streams of a child over pipes; process/spool.py has them in files."""
 
 from __future__ import annotations
 
@@ -56,10 +56,14 @@ def unheard(data: bytes = b"") -> None: ...
 
 
 class Pipes(Channel):
-    """This side of the child's pipes, which close() closes. `stdin` is None for a child without."""
+    """This side of the child's pipes, which close() closes. `stdin` is None for a child without
+    stdin. `piece`: bytes of one read."""
 
-    def __init__(self, stdin: int | None, stdout: int, stderr: int) -> None:
+    def __init__(
+        self, stdin: int | None, stdout: int, stderr: int, *, piece: int = READ_BYTES
+    ) -> None:
         super().__init__()
+        self._piece = piece
         self._loop = asyncio.get_running_loop()
         self._fds = [fd for fd in (stdin, stdout, stderr) if fd is not None]
         self._stdout, self._stderr = stdout, stderr
@@ -105,7 +109,7 @@ class Pipes(Channel):
             os.close(fd)
 
     def _read_stdout(self) -> None:
-        data = _read(self._stdout, READ_BYTES)
+        data = _read(self._stdout, self._piece)
         if data:
             self._on_output(data)
         elif data == b"":
@@ -113,7 +117,7 @@ class Pipes(Channel):
             self._on_end()
 
     def _read_stderr(self) -> None:
-        data = _read(self._stderr, READ_BYTES)
+        data = _read(self._stderr, self._piece)
         if data == b"":
             self._loop.remove_reader(self._stderr)
         elif data:

@@ -25,7 +25,7 @@ from bridge.process.spool import exit_code, who
 from bridge.sandbox.kernel import LIBC
 
 KILL_GRACE = 5.0  # seconds for the kernel to end a process after SIGKILL
-COLLECTED_WITHIN = 2.0  # seconds for another process to write down how a CLI ended
+COLLECTED_WITHIN = 2.0  # seconds for another process to write the exit status of a CLI
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -234,10 +234,12 @@ def _written_code(pid: int, folder: Path) -> int | None:
     return -signal.SIGKILL if code is None and not there else code
 
 
-def wait_for_exit(pid: int, reap: Callable[[], int | None]) -> int:
+def wait_for_exit(
+    pid: int, reap: Callable[[], int | None], within: float = COLLECTED_WITHIN
+) -> int:
     """Block until the child has ended. Returns its exit code; that of SIGKILL if no process writes
-    it down within COLLECTED_WITHIN seconds after the end."""
-    pause, patience = 0.002, COLLECTED_WITHIN
+    the exit status within `within` seconds after the end."""
+    pause, patience = 0.002, within
     while (code := reap()) is None and patience > 0:
         time.sleep(pause)
         patience -= 0 if procfs.living(pid) else pause

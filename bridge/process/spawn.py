@@ -49,16 +49,17 @@ def libraries() -> str:
 class Start:
     """A program to start. `cwd` is a real path, without symbolic links. `marker` identifies its
     processes (MARKER); `stdin`: it has one, which stays open; otherwise it reads the end of file at
-    once. `group`: limits of its control group (Cgroup.limit). `rules`: see sandbox/confine.py;
-    None: it has all rights of this process. `by_launcher`: process/fork_server.py starts it.
-    `within`: seconds; a start that takes longer hangs, as on a file system that is out of reach."""
+    once. `group`: limits of its control group (Cgroup.limit); None: no control group. `rules`: see
+    sandbox/confine.py; None: it has all rights of this process. `by_launcher`:
+    process/fork_server.py starts it. `within`: the limit of the start, in seconds; a file system
+    that does not answer would block it for ever."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     stdin: bool = True
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
-    group: Mapping[str, str] = field(default_factory=dict)
+    group: Mapping[str, str] | None = field(default_factory=dict)
     rules: Mapping[str, Any] | None = None
     by_launcher: bool = LAUNCHES
     within: float = 30.0
@@ -99,7 +100,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "argv": [*argv],
                 "env": {**start.env, MARKER: start.marker},
                 "cwd": start.cwd,
-                "group": group.make() if start.by_launcher else "",
+                "group": group.make() if start.by_launcher and start.group is not None else "",
                 "rules": rules,
                 "checked": checked,
             }

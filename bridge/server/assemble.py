@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.a2a.card import Skill
@@ -22,27 +23,36 @@ from bridge.session.pool import SessionPool
 from bridge.session.prewarm import PrewarmPlan
 from bridge.session.turn import TurnLimits
 from bridge.store.handle import TaskHandles
-from bridge.store.protocol import Retention, Store
+from bridge.store.protocol import Retention
 from bridge.telemetry.gc_tuning import Heap
 from bridge.transports.operation import Operations
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from bridge.workspace.attachments import Attachments, PartLimits
 from bridge.workspace.project_config import ProjectConfigPolicy
 
 
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts of the server that all its agents use. `state`: the place of data that survives a
+    restart."""
+
+    pool: SessionPool
+    push: Push
+    state: State
+    keep_alive: KeepAlive = KEEP_ALIVE
+
+
 def make_served_agent(
     agent: ConfiguredAgent,
+    shared: SharedParts,
     *,
-    pool: SessionPool,
-    push: Push,
     version: str,
-    state: State,
     sandbox: Sandbox | None = None,
     prewarm: PrewarmPlan | None = None,
 ) -> ServedAgent:
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
-    maybe "". `state`: the place of data that survives a restart. `prewarm`: None for the plan of
-    the settings."""
-    settings = agent.settings
+    maybe "". `prewarm`: None for the plan of the settings."""
+    settings, state, pool = agent.settings, shared.state, shared.pool
     profiles = {
         name: profile
         for name, profile in settings.server.profiles.items()
@@ -61,7 +71,7 @@ def make_served_agent(
         workspaces=settings.agent.workspaces,
         tasks=TaskHandles(agent.id, state.store, Heap().trim),
         pool=pool,
-        notifier=push,
+        notifier=shared.push,
         policy=Policy(
             show_thoughts=settings.agent.thoughts,
             models=(*settings.agent.models, *models),
@@ -73,16 +83,15 @@ def make_served_agent(
         ),
     )
     router = Router({agent.id: manager}, state.store, profiles=profiles)
-    return _served(agent, manager=manager, router=router, push=push, version=version)
+    return _served(agent, shared, manager=manager, router=router, version=version)
 
 
 def make_root(
     agents: Sequence[ConfiguredAgent],
     served: Sequence[ServedAgent],
+    shared: SharedParts,
     *,
-    push: Push,
     version: str,
-    store: Store,
 ) -> ServedAgent:
     """The agent that answers at the root: the default agent. Its router also reaches the other
     agents. `agents` and `served` have the same order."""
@@ -92,9 +101,11 @@ def make_root(
     managers = {one.id: one.manager for one in served}
     return _served(
         default,
+        shared,
         manager=first.manager,
-        router=Router(managers, store, skills_of(skills), default.settings.server.profiles),
-        push=push,
+        router=Router(
+            managers, shared.state.store, skills_of(skills), default.settings.server.profiles
+        ),
         version=version,
         skills=tuple(map(as_skill, agents[1:])),
     )
@@ -102,10 +113,10 @@ def make_root(
 
 def _served(
     agent: ConfiguredAgent,
+    shared: SharedParts,
     *,
     manager: TaskManager,
     router: Router,
-    push: Push,
     version: str,
     skills: tuple[Skill, ...] = (),
 ) -> ServedAgent:
@@ -115,11 +126,12 @@ def _served(
     sign = make_signer(settings)
     operations = Operations(
         tasks=router,
-        push=push,
+        push=shared.push,
         extended_card=extended if settings.auth.config.required else None,
         stream_on_question=settings.agent.stream_on_question,
         fast_path=settings.limits.fast_path_ms / 1000,
         sign=sign,
+        keep_alive=shared.keep_alive,
     )
     return ServedAgent(
         id=agent.id,

@@ -25,7 +25,7 @@ from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
-from bridge.server.assemble import make_root, make_served_agent
+from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import banner
 from bridge.server.extras import token_issuer
 from bridge.server.local_peer import watch
@@ -100,19 +100,13 @@ async def _assemble(
     pool = make_pool(settings)
     state = await _open_state(settings, loaded.secrets.clean, unused)
     push = Push(state.store, encode_notification, allow_private=settings.push.allow_private)
+    shared = SharedParts(pool, push, state)
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
     versions = {one.id: await version_of(one, sandboxes[one.id]) for one in agents}
     served = [
-        make_served_agent(
-            one,
-            pool=pool,
-            push=push,
-            version=versions[one.id],
-            state=state,
-            sandbox=sandboxes[one.id],
-        )
+        make_served_agent(one, shared, version=versions[one.id], sandbox=sandboxes[one.id])
         for one in agents
     ]
     return _Parts(
@@ -124,9 +118,7 @@ async def _assemble(
         versions=versions,
         logins=logins,
         served=served,
-        root=make_root(
-            agents, served, push=push, version=versions[agents[0].id], store=state.store
-        ),
+        root=make_root(agents, served, shared, version=versions[agents[0].id]),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge.adapter import Adapter, Prompt, Stdin
 from bridge.adapter.input import AdapterInput
-from bridge.process.agent_process import AgentProcess, to_the_end
+from bridge.process.agent_process import AgentProcess, ProcessLimits, to_the_end
 from bridge.process.line_splitter import LineSplitter
 from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
@@ -95,7 +95,7 @@ class Session:
         )
         self._rules = None
         self.streams.process = await AgentProcess.spawn(
-            start, self.streams.hooks(), line_limit=self._limits.line, spool=self.spool
+            start, self.streams.hooks(), limits=ProcessLimits(self._limits.line), spool=self.spool
         )
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
@@ -116,7 +116,7 @@ class Session:
             spool,
             self.marker,
             self.streams.hooks(),
-            line_limit=self._limits.line,
+            limits=ProcessLimits(self._limits.line),
             position=position,
         )
         owed, splitter = bytearray(), LineSplitter(self._limits.line)

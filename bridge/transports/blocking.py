@@ -1,7 +1,8 @@
 """Sends that wait for the end of a task.
 
-Many clients close a silent connection after 5 s. An answer that takes longer than PATIENCE begins
-with its status and headers, and with spaces, which JSON allows before a value (RFC 8259 §2).
+Many clients close a silent connection after 5 s. An answer that takes longer than
+KeepAlive.patience begins with its status and headers, and with spaces, which JSON allows before a
+value (RFC 8259 §2).
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from aiohttp import web
 
 from bridge.transports.operation import Pending
 
-PATIENCE = 3.0  # seconds in which an error still has its own status
-BLANK_EVERY = 4.0  # seconds
 Encode = Callable[[Any], bytes]
 EncodeError = Callable[[Exception], bytes | None]
 
@@ -26,22 +25,17 @@ async def respond(
     headers: Mapping[str, str],
     encode: Encode,
     encode_error: EncodeError,
-    *,
-    patience: float | None = None,
-    blank_every: float | None = None,
 ) -> web.StreamResponse:
     """Answer `request` with the result of `pending`. `encode_error`: the body for an error after
-    the status was sent; None aborts the connection, so that the client retries. `patience` and
-    `blank_every`: None for PATIENCE and BLANK_EVERY. Raises RequestError before the status was
-    sent."""
+    the status was sent; None aborts the connection, so that the client retries. Raises
+    RequestError before the status was sent."""
     answer = asyncio.ensure_future(pending.answer())
     try:
-        await asyncio.wait([answer], timeout=PATIENCE if patience is None else patience)
+        await asyncio.wait([answer], timeout=pending.keep_alive.patience)
         if answer.done():
             return web.Response(body=encode(answer.result()), headers=headers)
-        return await _respond_slowly(
-            request, answer, headers, encode, encode_error, blank_every=blank_every
-        )
+        pause = pending.keep_alive.blank
+        return await _respond_slowly(request, answer, headers, encode, encode_error, pause=pause)
     finally:
         answer.cancel()  # if the client has disconnected
 
@@ -53,16 +47,14 @@ async def _respond_slowly(
     encode: Encode,
     encode_error: EncodeError,
     *,
-    blank_every: float | None,
+    pause: float,
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=headers)
     try:
         await response.prepare(request)
         while not answer.done():
             await response.write(b" ")
-            await asyncio.wait(
-                [answer], timeout=BLANK_EVERY if blank_every is None else blank_every
-            )
+            await asyncio.wait([answer], timeout=pause)
         error = answer.exception()
         body = encode_error(error) if isinstance(error, Exception) else encode(answer.result())
         if body is not None:

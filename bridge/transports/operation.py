@@ -29,7 +29,7 @@ from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
 from bridge.transports.negotiation import codec_of
-from bridge.transports.stream import HEARTBEAT, Stream, dump_copy
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, dump_copy
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
@@ -58,6 +58,7 @@ class Pending:
     it is cancelled if the client disconnects."""
 
     answer: Callable[[], Coroutine[Any, Any, Any]]
+    keep_alive: KeepAlive = KEEP_ALIVE
 
 
 class Operations:
@@ -77,12 +78,14 @@ class Operations:
         stream_on_question: str,
         fast_path: float = 0.0,
         sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        keep_alive: KeepAlive = KEEP_ALIVE,
     ) -> None:
         self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
         self._fast_path = fast_path
         self._sign = sign
+        self._keep_alive = keep_alive
         self._ends_on_question = stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -117,7 +120,12 @@ class Operations:
         quotas.check_stream(owner)
         stream = await self._streamed(codec, operation, params, caller, seen)
         listening = partial(self._tasks.listen, stream.handle)
-        return replace(stream, counted=partial(quotas.stream, owner), listening=listening)
+        return replace(
+            stream,
+            counted=partial(quotas.stream, owner),
+            listening=listening,
+            heartbeat=self._keep_alive.heartbeat,
+        )
 
     async def _streamed(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None
@@ -138,7 +146,7 @@ class Operations:
         )
         if config and not sent.again:
             await self._push.create(config, handle, sent.after, default_id=codec.default_push_id)
-        beginning = self._tasks.begin(handle, HEARTBEAT)
+        beginning = self._tasks.begin(handle, self._keep_alive.heartbeat)
         return replace(stream, beginning=beginning)
 
     async def _send(self, codec: Codec, params: Json, caller: Caller) -> Any:
@@ -154,7 +162,8 @@ class Operations:
         handle = sent.handle
         task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
-            return Pending(partial(self._settled, codec, asked, sent=sent, task=task))
+            settled = partial(self._settled, codec, asked, sent=sent, task=task)
+            return Pending(settled, self._keep_alive)
         handle.shown = True
         return await _durable(codec.encode_sent(task, asked.history_length), handle)
 

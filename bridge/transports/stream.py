@@ -22,6 +22,20 @@ Write = Callable[[Batch], bool]
 """Sends a batch synchronously. False: it was not possible, and nothing was sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """The times of a silent connection, in seconds. `heartbeat`: between two heartbeats of a
+    stream. `patience`: until a blocking send sends its status; an error before that has a status of
+    its own. `blank`: between two spaces before the result of a blocking send."""
+
+    heartbeat: float = HEARTBEAT
+    patience: float = 3.0
+    blank: float = 4.0
+
+
+KEEP_ALIVE = KeepAlive()
+
+
 def _no_listener() -> AbstractContextManager[Listener]:
     return nullcontext(Listener())
 
@@ -45,9 +59,10 @@ class Stream:
     counted: Callable[[], AbstractContextManager[None]] = nullcontext
     listening: Callable[[], AbstractContextManager[Listener]] = _no_listener
     beginning: AsyncIterator[None] | None = None
+    heartbeat: float = HEARTBEAT
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
-        """Batches of (number, JSON), and None after each HEARTBEAT seconds of silence.
+        """Batches of (number, JSON), and None after each `heartbeat` seconds of silence.
 
         While the consumer does not wait for the next batch, updates go to `write` first. An update
         that it sends costs no turn of the event loop and is not yielded."""
@@ -66,7 +81,7 @@ class Stream:
                     yield opening
                 if self.over:
                     return
-                async for batch in self.handle.log.follow(self.after, HEARTBEAT, tap):
+                async for batch in self.handle.log.follow(self.after, self.heartbeat, tap):
                     if not batch:
                         yield None
                         continue

@@ -18,7 +18,7 @@ from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
 from bridge.server.app import make_app
-from bridge.server.assemble import make_root, make_served_agent
+from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import limits, make_pool
 from bridge.server.settings.load import Loaded
@@ -29,6 +29,7 @@ from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.transports.connection_limits import LimitedRunner
 from bridge.transports.operation import encode_notification
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from tests.support.agent import PROGRAM
 from tests.support.children import children
 from tests.support.client import Client
@@ -52,6 +53,7 @@ async def serving(
     program: str = PROGRAM,
     prewarm: PrewarmPlan | None = None,
     issuer: OidcConfig | None = None,
+    keep_alive: KeepAlive = KEEP_ALIVE,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server with these settings. Afterwards no process of its agents is left. `prewarm`,
@@ -68,7 +70,9 @@ async def serving(
     }
     chosen = Settings().updated({**defaults, **settings})
     loaded = Loaded(chosen, {}, [])
-    async with serving_loaded(loaded, prewarm=prewarm, issuer=issuer) as server:
+    async with serving_loaded(
+        loaded, prewarm=prewarm, issuer=issuer, keep_alive=keep_alive
+    ) as server:
         yield server
 
 
@@ -78,8 +82,9 @@ async def serving_loaded(
     cli_version: str = "",
     prewarm: PrewarmPlan | None = None,
     issuer: OidcConfig | None = None,
+    keep_alive: KeepAlive = KEEP_ALIVE,
 ) -> AsyncIterator[Server]:
-    """The same with settings from wherever they are. `cli_version`: what the CLIs are."""
+    """A server with loaded settings. `cli_version`: the version of the CLIs."""
     before = children()  # of a server that other tests share
     loaded = _open_to_all(loaded)
     chosen = loaded.settings
@@ -89,14 +94,12 @@ async def serving_loaded(
     push = Push(state.store, encode_notification, allow_private=allow_private)
     await push.start(_find)
     agents = configure_agents(loaded)
+    shared = SharedParts(pool, push, state, keep_alive)
     served = [
-        make_served_agent(
-            one, pool=pool, push=push, version=cli_version, state=state, prewarm=prewarm
-        )
-        for one in agents
+        make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
     app = make_app(
-        make_root(agents, served, push=push, version=cli_version, store=state.store),
+        make_root(agents, served, shared, version=cli_version),
         served,
         settings=chosen.server,
         identify=Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen)),

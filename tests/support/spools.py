@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool, prepare
@@ -17,7 +17,8 @@ from bridge.process.spool import Spool, prepare
 WITHIN = 15.0
 
 
-LIMIT = 2**20
+LIMIT = 2**20  # bytes of a line
+LIMITS = ProcessLimits(LIMIT)
 
 
 class Reader:
@@ -66,7 +67,7 @@ class Children:
         folder, reader = self._folder / uuid.uuid4().hex, Reader()
         start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
         self._markers[folder] = start.marker
-        process = await AgentProcess.spawn(start, reader.hooks, line_limit=LIMIT, spool=folder)
+        process = await AgentProcess.spawn(start, reader.hooks, limits=LIMITS, spool=folder)
         self._last[folder] = process
         return folder, process, reader
 
@@ -91,7 +92,7 @@ class Children:
         reader, channel = Reader(), Spool(folder, position, **options)
         marker = self._markers[folder]
         process = AgentProcess.attach(
-            channel, marker, reader.hooks, line_limit=LIMIT, position=position
+            channel, marker, reader.hooks, limits=LIMITS, position=position
         )
         self._last[folder] = process
         return process, reader

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.errors import LaunchError
-from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start
 from bridge.sandbox.profile import Sandbox, launch_refusal
@@ -55,7 +55,7 @@ async def run_command(
             lines.append(raw.decode(errors="replace"))
 
     start = Start((agent.config.binary, *arguments), environment, cwd, stdin=False, rules=rules)
-    process = await AgentProcess.spawn(start, Hooks(hear), line_limit=MAX_LINE)
+    process = await AgentProcess.spawn(start, Hooks(hear), limits=ProcessLimits(MAX_LINE))
     code = None
     try:
         code = await asyncio.wait_for(process.wait(), within)

@@ -22,7 +22,7 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.process import cgroup
-from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.process.pipes import STDERR_TAIL
 from bridge.process.process_tree import kill_descendants, reap_orphans
@@ -35,6 +35,8 @@ from tests.support.liveness import Liveness, listening
 from tests.support.misbehaving import PROGRAM
 
 WITHIN = 15.0
+LIMITS = ProcessLimits(2**20)
+NO_LIMITS: Mapping[str, str] = {}  # of the control group
 Lines = list[bytes | LongLine]
 
 
@@ -132,24 +134,25 @@ class Spawner:
         env: Mapping[str, str] | None = None,
         cwd: str = "/",
         stdin: bool = False,
-        line_limit: int = 2**20,
+        limits: ProcessLimits = LIMITS,
+        group: Mapping[str, str] | None = NO_LIMITS,
     ) -> Spawned:
         child = Spawned()
         async with asyncio.timeout(WITHIN):
             child.process = await AgentProcess.spawn(
-                Start(argv, env or {}, cwd, stdin),
+                Start(argv, env or {}, cwd, stdin, group=group),
                 Hooks(child.on_lines, child.on_exit),
-                line_limit=line_limit,
+                limits=limits,
                 spool=self._folder / uuid.uuid4().hex if self._folder else None,
             )
         self.all.append(child)
         return child
 
-    async def misbehaving(self, behaviour: str, live: Liveness, stdin: bool = False) -> Spawned:
-        return await self(sys.executable, PROGRAM, behaviour, live.path, stdin=stdin)
+    async def misbehaving(self, behaviour: str, live: Liveness, **options: Any) -> Spawned:
+        return await self(sys.executable, PROGRAM, behaviour, live.path, **options)
 
-    async def python(self, program: str, stdin: bool = False) -> Spawned:
-        return await self(sys.executable, "-I", "-S", "-c", program, stdin=stdin)
+    async def python(self, program: str, **options: Any) -> Spawned:
+        return await self(sys.executable, "-I", "-S", "-c", program, **options)
 
 
 @pytest.fixture(params=["pipes", "spool"])
@@ -198,14 +201,15 @@ async def test_a_grandchild_that_holds_stdout_delays_neither_the_exit_nor_any_li
     assert children() == []
 
 
-async def test_what_was_written_right_before_the_exit_is_read_to_the_last_byte(
-    spawn: Spawner, monkeypatch: pytest.MonkeyPatch
+async def test_output_written_right_before_the_exit_is_read_to_the_last_byte(
+    spawn: Spawner,
 ) -> None:
-    for module in ("pipes", "spool"):
-        monkeypatch.setattr(f"bridge.process.{module}.READ_BYTES", 10)
     program = "import os\nos.write(1, b'123456789\\n' * 6000); os.write(2, b'e' * 60_000)"
-    child = await spawn.python(f"import subprocess\nsubprocess.Popen(['sleep', '99'])\n{program}")
-    # The loop stands still: the exit and the output become known to it at once.
+    child = await spawn.python(
+        f"import subprocess\nsubprocess.Popen(['sleep', '99'])\n{program}",
+        limits=ProcessLimits(2**20, read=10),
+    )
+    # This blocks the event loop, which then sees the exit and the output at the same time.
     with contextlib.suppress(ProcessLookupError):  # the launcher has reaped it already
         exited = os.pidfd_open(child.process.pid)
         assert select.select([exited], [], [], WITHIN)[0]
@@ -245,7 +249,7 @@ async def test_a_flood_of_stdout_arrives_whole(spawn: Spawner) -> None:
 
 async def test_a_long_line_of_a_real_child_is_cut(spawn: Spawner) -> None:
     program = "import os\nos.write(1, b'a\\n' + b'x' * 5000 + b'\\nb\\n' + b'y' * 5000)"
-    child = await spawn(sys.executable, "-I", "-S", "-c", program, line_limit=1024)
+    child = await spawn(sys.executable, "-I", "-S", "-c", program, limits=ProcessLimits(1024))
     await child.ended()
     cut = [LongLine(b"x" * 1024, 5000), LongLine(b"y" * 1024, 5000)]
     assert child.lines == [b"a", cut[0], b"b", cut[1]]
@@ -520,21 +524,20 @@ async def test_no_process_leaves_a_control_group(spawn: Spawner, live: Liveness)
     assert not live.alive("cleared-environment")
 
 
-async def test_at_the_end_even_those_are_found_that_hide_where_they_come_from(
-    spawn: Spawner, live: Liveness, monkeypatch: pytest.MonkeyPatch
+async def test_kill_descendants_finds_processes_without_marker_parent_and_group(
+    spawn: Spawner, live: Liveness
 ) -> None:
-    monkeypatch.setattr(cgroup, "home", lambda: None)
-    hidden = await spawn.misbehaving("hides", live)
+    hidden = await spawn.misbehaving("hides", live, group=None)
     await hidden.ended()
     await live.pid("cleared-environment")
     assert await hidden.stop() == "exited"
-    assert live.alive("cleared-environment")  # it could be anybody's
+    assert live.alive("cleared-environment")  # nothing shows which child started it
     starting = asyncio.create_task(spawn("/bin/sleep", "1000"))
     await asyncio.sleep(0)
     assert not starting.done()
     kill_descendants()
     await live.gone("cleared-environment")
-    with contextlib.suppress(LaunchError):  # it was not even a program yet
+    with contextlib.suppress(LaunchError):  # it was killed before its exec()
         assert await (await starting).ended() == -signal.SIGKILL
     reap_orphans()
 
@@ -610,7 +613,7 @@ def test_a_loop_that_ends_while_a_child_is_started_leaves_no_child() -> None:
 
     async def start_and_leave() -> None:
         spawning = AgentProcess.spawn(
-            Start(["/bin/sleep", "1000"], {}, "/"), Hooks(), line_limit=100
+            Start(["/bin/sleep", "1000"], {}, "/"), Hooks(), limits=ProcessLimits(100)
         )
         task = asyncio.create_task(spawning)
         await asyncio.sleep(0)

@@ -22,7 +22,7 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.process import process_tree, spawn
-from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.cgroup import Cgroup, home
 from bridge.process.line_splitter import LongLine
 from bridge.process.process_tree import leader, reap_orphans
@@ -81,6 +81,7 @@ class Starter:
         self.spools = folder is not None
         self.all: list[Child] = []
         self.options: dict[str, Any] = {}  # of Start
+        self.limits = ProcessLimits(2**20)
 
     async def __call__(
         self, *argv: str, rules: Mapping[str, Any] | None = None, **env: str
@@ -90,7 +91,7 @@ class Starter:
         spool = child.folder = self._folder / uuid.uuid4().hex if self._folder else None
         async with asyncio.timeout(WITHIN):
             child.process = await AgentProcess.spawn(
-                start, Hooks(child.hear), line_limit=2**20, spool=spool
+                start, Hooks(child.hear), limits=self.limits, spool=spool
             )
         self.all.append(child)
         return child
@@ -198,7 +199,7 @@ async def test_rows_that_are_never_written_are_not_waited_for(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
     """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""
-    monkeypatch.setattr(process_tree, "COLLECTED_WITHIN", 0.1)
+    start.limits = ProcessLimits(2**20, exit_status=0.1)
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
     child = await start("/bin/sh", "-c", "read x; exit 5")
@@ -313,7 +314,7 @@ async def test_a_directory_that_is_another_one_by_now_is_none(tmp_path: Path) ->
     (tmp_path / "link").symlink_to("/")
     with pytest.raises(LaunchError, match="not the directory any more"):
         await AgentProcess.spawn(
-            Start(["/bin/true"], {}, str(tmp_path / "link")), Hooks(), line_limit=100
+            Start(["/bin/true"], {}, str(tmp_path / "link")), Hooks(), limits=ProcessLimits(100)
         )
     assert children() == []
 

@@ -165,7 +165,7 @@ async def test_the_last_words_are_told_although_the_disk_is_full(children: Child
 SERVER = """
 import asyncio, os, sys
 from pathlib import Path
-from bridge.process.agent_process import AgentProcess, Hooks
+from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.pump import attend
 from bridge.process.spawn import Start, launcher
 from bridge.process.spool import Spool
@@ -174,7 +174,7 @@ async def main(state, folder, *argv):
     attended = attend(state)
     if argv:
         start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
-        await AgentProcess.spawn(start, Hooks(), line_limit=2**20, spool=Path(folder))
+        await AgentProcess.spawn(start, Hooks(), limits=ProcessLimits(2**20), spool=Path(folder))
     else:
         Spool(Path(folder)).listen(lambda data: None, lambda: None)
     print(launcher(), flush=True)

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from bridge.errors import Unavailable
 from bridge.transports import blocking
 from bridge.transports.operation import Pending
+from bridge.transports.stream import KeepAlive
 
 
 async def answered(
@@ -25,16 +26,8 @@ async def answered(
     async def handle(request: web.Request) -> web.StreamResponse:
         headers = {"Content-Type": "application/json"}
         try:
-            pending = Pending(answer)
-            return await blocking.respond(
-                request,
-                pending,
-                headers,
-                orjson.dumps,
-                encode_error,
-                patience=0.02,
-                blank_every=0.02,
-            )
+            pending = Pending(answer, KeepAlive(patience=0.02, blank=0.02))
+            return await blocking.respond(request, pending, headers, orjson.dumps, encode_error)
         except Unavailable:
             return web.Response(status=503)
 

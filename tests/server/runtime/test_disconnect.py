@@ -4,17 +4,17 @@ for a client that does not come back."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientTimeout
 
-from bridge.transports import blocking, stream
+from bridge.transports.stream import KeepAlive
 from tests.support.client import Client, Json, said, state, task_id
 from tests.support.liveness import Liveness, listening
-from tests.support.served import serving
+from tests.support.served import Server, serving
 
 GRACE = 0.3
 CANCELS: Json = {"bridge_on_disconnect": "cancel", "bridge_disconnect_grace_ms": GRACE * 1000}
@@ -22,12 +22,9 @@ WITHIN = 10.0
 VERSIONS = ["1.0", "0.3"]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server meets a connection that was cut when it writes to it."""
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(blocking, "PATIENCE", 0.05)
-    monkeypatch.setattr(blocking, "BLANK_EVERY", 0.05)
+def quick(workspace: Path, **settings: Any) -> AbstractAsyncContextManager[Server]:
+    """A server that soon notices a closed connection: it notices it when it writes."""
+    return serving(workspace, keep_alive=KeepAlive(0.05, 0.05, 0.05), **settings)
 
 
 async def ended(client: Client, task: str) -> Json:
@@ -61,7 +58,7 @@ async def cut_stream(client: Client, live: Liveness, **members: Any) -> str:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_task_whose_stream_was_cut_is_canceled(workspace: Path, version: str) -> None:
-    async with serving(workspace, **CANCELS) as server, listening() as live:
+    async with quick(workspace, **CANCELS) as server, listening() as live:
         client = server.client(version)
         task = await ended(client, await cut_stream(client, live))
         assert state(task) == "canceled"
@@ -73,7 +70,7 @@ async def test_a_task_whose_stream_was_cut_is_canceled(workspace: Path, version:
 async def test_a_task_whose_blocking_request_was_cut_is_canceled(
     workspace: Path, version: str
 ) -> None:
-    async with serving(workspace, **CANCELS) as server, listening() as live:
+    async with quick(workspace, **CANCELS) as server, listening() as live:
         client = server.client(version)
         sending = asyncio.create_task(client.send(f"wait {live.path} a", contextId="c"))
         await live.pid("a")
@@ -86,7 +83,7 @@ async def test_a_task_whose_blocking_request_was_cut_is_canceled(
 
 
 async def test_a_client_that_comes_back_in_time_finds_its_task(workspace: Path) -> None:
-    async with serving(workspace, **CANCELS) as server, listening() as live:
+    async with quick(workspace, **CANCELS) as server, listening() as live:
         client = server.client()
         task = await cut_stream(client, live)
         async with client.subscribe(task) as items:
@@ -97,7 +94,7 @@ async def test_a_client_that_comes_back_in_time_finds_its_task(workspace: Path) 
 
 
 async def test_a_client_that_asks_for_its_task_now_and_then_has_not_gone(workspace: Path) -> None:
-    async with serving(workspace, **CANCELS) as server, listening() as live:
+    async with quick(workspace, **CANCELS) as server, listening() as live:
         client = server.client()
         task = await cut_stream(client, live)
         for _ in range(10):
@@ -110,7 +107,7 @@ async def test_a_client_that_asks_for_its_task_now_and_then_has_not_gone(workspa
 async def test_a_task_that_another_client_follows_goes_on_until_that_one_leaves(
     workspace: Path,
 ) -> None:
-    async with serving(workspace, **CANCELS) as server, listening() as live:
+    async with quick(workspace, **CANCELS) as server, listening() as live:
         client = server.client()
         async with client.stream(f"status begun\nwait {live.path} a") as items:
             task = task_id(await anext(items))
@@ -138,7 +135,7 @@ async def test_the_client_chooses_for_its_task(
     workspace: Path, settings: Json, wish: str | None, outcome: str
 ) -> None:
     grace: Json = {"bridge_disconnect_grace_ms": GRACE * 1000}
-    async with serving(workspace, **settings, **grace) as server, listening() as live:
+    async with quick(workspace, **settings, **grace) as server, listening() as live:
         client = server.client()
         task = await cut_stream(client, live, metadata={"bridge": {"onDisconnect": wish}})
         await stay_away()
@@ -149,7 +146,7 @@ async def test_the_client_chooses_for_its_task(
 
 async def test_an_answer_that_the_server_ended_is_not_a_disconnect(workspace: Path) -> None:
     """A question, an answer that does not wait, and a notification."""
-    async with serving(workspace, **CANCELS) as server, listening() as live:
+    async with quick(workspace, **CANCELS) as server, listening() as live:
         client = server.client()
         streamed = task_id((await client.collect("ask q What?"))[0])
         blocked = task_id(await client.send("ask q What?"))
@@ -175,7 +172,7 @@ async def test_an_answer_that_the_server_ended_is_not_a_disconnect(workspace: Pa
 
 async def test_a_slow_send_is_not_silent(workspace: Path) -> None:
     """Clients give up after so many seconds without a byte."""
-    async with serving(workspace) as server, listening() as live:
+    async with quick(workspace) as server, listening() as live:
         client = server.client()
         impatient = ClientTimeout(sock_read=0.5)
         params = {"message": client.message(f"wait {live.path} a\ntext done")}
