@@ -1,4 +1,4 @@
-"""A send that waits, after its status was sent (bridge/transports/blocking.py)."""
+"""Responses to sends that wait for their task (bridge/transports/blocking.py)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,23 @@ from bridge.transports.operation import Pending
 from bridge.transports.stream import KeepAlive
 
 
+WITHIN = 10.0
+KEEP_ALIVE = KeepAlive(patience=0.02, blank=0.02)
+LATE = 2  # spaces that arrive before a late answer
+
+
 async def answered(
-    answer: Callable[[], Any], encode_error: Callable[[Exception], bytes | None]
+    answer: Callable[[asyncio.Event], Any],
+    encode_error: Callable[[Exception], bytes | None] = lambda error: None,
 ) -> tuple[int, bytes]:
-    """Status and body of the response of a server that answers so."""
+    """Status and body of the response to a send with this answer. `answer` gets an event that is
+    set after the client has received LATE bytes."""
+    received = asyncio.Event()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         headers = {"Content-Type": "application/json"}
         try:
-            pending = Pending(answer, KeepAlive(patience=0.02, blank=0.02))
+            pending = Pending(lambda: answer(received), KEEP_ALIVE)
             return await blocking.respond(request, pending, headers, orjson.dumps, encode_error)
         except Unavailable:
             return web.Response(status=503)
@@ -34,34 +42,42 @@ async def answered(
     app = web.Application()
     app.router.add_get("/", handle)
     async with TestServer(app) as server, aiohttp.ClientSession() as http:
-        async with http.get(server.make_url("/")) as response:
-            return response.status, await response.read()
+        async with asyncio.timeout(WITHIN), http.get(server.make_url("/")) as response:
+            start = b""
+            while len(start) < LATE and (more := await response.content.read(LATE)):
+                start += more
+            received.set()
+            return response.status, start + await response.read()
 
 
-async def late(error: Exception | None = None) -> dict[str, int]:
-    await asyncio.sleep(0.1)
-    if error:
-        raise error
+async def succeed_late(received: asyncio.Event) -> dict[str, int]:
+    await received.wait()
     return {"a": 1}
 
 
-async def test_blanks_come_before_the_json() -> None:
-    status, body = await answered(late, lambda _: None)
+async def fail_late(received: asyncio.Event) -> None:
+    await received.wait()
+    raise Unavailable("no")
+
+
+async def fail_early(received: asyncio.Event) -> None:
+    raise Unavailable("no")
+
+
+async def test_spaces_come_before_the_json() -> None:
+    status, body = await answered(succeed_late)
     assert status == 200 and body.startswith(b"  ") and orjson.loads(body) == {"a": 1}
 
 
-async def test_a_failure_in_time_has_its_own_status() -> None:
-    async def refuse() -> None:
-        raise Unavailable("no")
-
-    assert await answered(refuse, lambda _: None) == (503, b"")
+async def test_an_early_error_has_its_own_status() -> None:
+    assert await answered(fail_early) == (503, b"")
 
 
-async def test_a_late_failure_is_a_body_where_there_is_one() -> None:
-    status, body = await answered(lambda: late(Unavailable("no")), lambda error: b'{"error":1}')
+async def test_a_late_error_is_the_body_of_the_response() -> None:
+    status, body = await answered(fail_late, lambda error: b'{"error":1}')
     assert status == 200 and orjson.loads(body) == {"error": 1}
 
 
-async def test_a_late_failure_without_a_body_cuts_the_connection() -> None:
+async def test_a_late_error_without_a_body_aborts_the_connection() -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
-        await answered(lambda: late(Unavailable("no")), lambda _: None)
+        await answered(fail_late)
