@@ -3,6 +3,7 @@
 BridgeError
 ├── ConfigurationError          the operator: a setting, a file or a binary (exit status 2)
 ├── LaunchError                 the CLI: it could not be started
+├── InputUnknown                the server: a restart lost the position in a CLI's input
 ├── WorkspaceError              the directory that a CLI works in: deleted, or not readable
 └── RequestError                the client
     ├── ParseError              the body is not JSON
@@ -46,6 +47,11 @@ class LaunchError(BridgeError):
     def __init__(self, message: str, problem: str | None = None) -> None:
         super().__init__(message)
         self.problem = problem or message
+
+
+class InputUnknown(BridgeError):
+    """An earlier server ended while it wrote to the stdin of a CLI: the number of sent bytes is
+    unknown."""
 
 
 class WorkspaceError(BridgeError):

@@ -22,6 +22,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bridge.errors import InputUnknown
 from bridge.process import pump
 from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, Writer, unheard
 from bridge.sandbox.kernel import LIBC
@@ -30,25 +31,21 @@ STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end
 RESERVE = 256 * 1024  # bytes that can still be moved when the disk is full
 STATUS = 64  # bytes that `exit` may have
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
-POLL = 0.1  # seconds between looks at a file without a pipe
+POLL = 0.1  # seconds between two checks of a file without a pipe
 _F_SETPIPE_SZ = 1031
 _SENT = struct.Struct("QQ")
 
 
-class Uncertain(Exception):
-    """The last server ended while it was writing to stdin: the number of sent bytes is unknown."""
-
-
 class Spool(Channel):
-    """The streams in `folder`. `start`: how much of `out` need not be told any more. `piece`: the
-    bytes of one read. `look`: seconds between two looks at what no event tells."""
+    """The streams in `folder`. `start`: the position in `out` at which reading begins. `piece`: the
+    bytes of one read. `look`: seconds between two checks of states without an event."""
 
     def __init__(
         self, folder: Path, start: int = 0, *, piece: int = READ_BYTES, look: float = 2.0
     ) -> None:
         super().__init__()
         self._piece = piece
-        self._look_every = look
+        self._check_every = look
         self._err = str(folder / "err")
         self.folder = folder
         self._loop = asyncio.get_running_loop()
@@ -59,7 +56,7 @@ class Spool(Channel):
         self._paused = False
         self._closed = False
         self._reading: asyncio.Handle | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._checking: asyncio.TimerHandle | None = None
         self._ended = False  # no process has the pipe open for writing
         self._finishing = False
         self._last = b""  # output in the child's pipe that a full disk did not take
@@ -79,14 +76,15 @@ class Spool(Channel):
         self._on_output, self._on_end = on_output, on_end
         self._attend()
         self._reading = self._loop.call_soon(self._turn)  # earlier output
-        self._looking = self._loop.call_later(self._patience, self._look)
+        self._checking = self._loop.call_later(self._patience, self._check)
 
     def write(self, data: bytes) -> None:
         if self._writer:
             self._writer.write(data)
 
     def owe(self, data: bytes) -> None:
-        """`data` is all input of the session: send the part that was not sent. Raises Uncertain."""
+        """`data` is all input of the session: send the part that was not sent. Raises
+        InputUnknown."""
         if self._writer:
             self._writer.write(data[self._writer.sent() :])
 
@@ -113,7 +111,7 @@ class Spool(Channel):
         super().close()
         self._closed = True
         self._ignore()
-        for timer in (self._reading, self._looking):
+        for timer in (self._reading, self._checking):
             if timer:
                 timer.cancel()
         if self._writer:
@@ -172,7 +170,7 @@ class Spool(Channel):
         except BlockingIOError:
             return
         except OSError:
-            self._ignore()  # until the next _look()
+            self._ignore()  # until the next _check()
             return
         self._size += moved
         if self._size > self._reserved - RESERVE // 2:
@@ -206,15 +204,16 @@ class Spool(Channel):
         if not self._closed:
             self._on_end()
 
-    # --- what no event tells -------------------------------------------------------------------
+    # --- states without an event ---------------------------------------------------------------
 
     @property
     def _patience(self) -> float:
-        return POLL if self._pipe is None else self._look_every
+        return POLL if self._pipe is None else self._check_every
 
-    def _look(self) -> None:
-        """Now and then: a flood on stderr, a disk that was full, a file that grows by itself."""
-        self._looking = self._loop.call_later(self._patience, self._look)
+    def _check(self) -> None:
+        """Handle what no event reports: a flood on stderr, a disk that has space again, a file that
+        the child writes itself."""
+        self._checking = self._loop.call_later(self._patience, self._check)
         if self._paused or self._finishing:
             return
         with contextlib.suppress(OSError):  # it was removed
@@ -285,7 +284,7 @@ class _CountingWriter(Writer):
 
     def sent(self) -> int:
         if self._wanted != self._sent:
-            raise Uncertain
+            raise InputUnknown
         return self._sent
 
     def send(self, data: bytearray) -> int:

@@ -39,7 +39,7 @@ from bridge.store.push import (
     PushRemoved,
     PushSaved,
 )
-from bridge.store.replay import read_errors, retold
+from bridge.store.replay import read_errors, replay_updates
 from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)
@@ -338,7 +338,7 @@ class _Updates:
         head = self._handle.task.head()
         with read_errors(head.id):
             begins = self._past is None
-            past = self._past = self._past or retold(self._store, head)
+            past = self._past = self._past or replay_updates(self._store, head)
             while not self._piece or self._piece[-1].number <= number:
                 piece = await anext(past, None)
                 if piece is None and begins:

@@ -159,4 +159,4 @@ class Context:
         finally:
             self._current = None
             self._worker = None
-            self.lease.rest()
+            self.lease.mark_idle()

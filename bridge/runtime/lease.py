@@ -153,7 +153,7 @@ class Lease:
             self.start = replace(self.start, folder=folder)
 
     async def acquire(self, wanted: Callable[[], bool], announce: Announce) -> Session | None:
-        """The session, with a slot; None if it is no longer `wanted` (see recheck). Raises
+        """The session, with a slot; None if it is no longer `wanted` (see wake). Raises
         LaunchError."""
         await self.pool.acquire(self, wanted, lambda: self._prewarm.has(self.start), announce)
         if self.session is None and wanted():
@@ -188,7 +188,7 @@ class Lease:
             opened = SessionOpened(session.spool.name, self.fence.context, dump(self.start))
             self._store.append([opened], fence=self.fence)
 
-    def recheck(self) -> None:
+    def wake(self) -> None:
         """Check again whether a task still wants the session."""
         self.pool.queue.wake(self)
 
@@ -200,7 +200,7 @@ class Lease:
         """Resume the session after the answer arrived."""
         self.pool.resume(self)
 
-    def rest(self) -> None:
+    def mark_idle(self) -> None:
         """Mark the session as idle, so that another context may get its slot."""
         self.idle = True
         self.pool.idle(self)

@@ -13,7 +13,7 @@ from functools import partial
 
 from bridge.adapter import Prompt
 from bridge.adapter.input import AdapterInput
-from bridge.errors import LaunchError, WorkspaceError
+from bridge.errors import InputUnknown, LaunchError, WorkspaceError
 from bridge.runtime.agent import Agent
 from bridge.runtime.lease import Lease, StoredSession
 from bridge.runtime.questions import (
@@ -25,7 +25,7 @@ from bridge.runtime.questions import (
     give_up,
 )
 from bridge.runtime.recorder import Recorder
-from bridge.session.session import InputUnknown, Session
+from bridge.session.session import Session
 from bridge.store.handle import TaskHandle
 from bridge.task.events import (
     SESSION_LOST,
@@ -219,11 +219,11 @@ class Turn:
         """End the task. The CLI gets an interrupt after the commit: a crash between the two would
         otherwise record a failure."""
         session = self._lease.session if self.active else None
-        unsaid = session.streams.unsaid() if session and not self.ended else ()
-        self.apply(*unsaid, event)
+        pending = session.streams.pending_output() if session and not self.ended else ()
+        self.apply(*pending, event)
         if session:
             self._recorder.after_commit(partial(session.begin_stop, interrupt=True))
-        self._lease.recheck()
+        self._lease.wake()
 
     def answer(self, message: Message, by: str) -> None:
         """Give `message` of the principal with the id `by` to the open question."""

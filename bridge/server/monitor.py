@@ -88,8 +88,8 @@ class Monitor:
         after = self._feed.last if seen is None else seen
         return await sse.respond_feed(request, self._feed, after)
 
-    def _changed(self, agent_id: str, record: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
-        about = {"agent": agent_id, **_summary(record.task)}
+    def _changed(self, agent_id: str, handle: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
+        about = {"agent": agent_id, **_summary(handle.task)}
         self._feed.append(
             [
                 {**about, "state": update.state.value, "changed": timestamp(update.time)}

@@ -140,7 +140,7 @@ class Redactor:
             told += self._told(event)
         return told
 
-    def rest(self) -> list[AgentEvent]:
+    def flush(self) -> list[AgentEvent]:
         """The text that still waits at the end of the turn."""
         rest = [one for key in list(self._held) for one in self._rest(key)]
         self._length, self._marks = 0, []
@@ -160,7 +160,7 @@ class Redactor:
             case Retracted(length):
                 return self._retracted(length)
             case _ if isinstance(event, ENDINGS):
-                return [*self.rest(), self._secrets.clean_all(event)]
+                return [*self.flush(), self._secrets.clean_all(event)]
             case _:
                 return [self._secrets.clean_all(event)]
 

@@ -18,7 +18,7 @@ from bridge.process.agent_process import AgentProcess, ProcessLimits, to_the_end
 from bridge.process.line_splitter import LineSplitter
 from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
-from bridge.process.spool import Spool, Uncertain
+from bridge.process.spool import Spool
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
 from bridge.task.events import (
@@ -30,10 +30,6 @@ from bridge.task.message import Message
 log = logging.getLogger(__name__)
 
 SETTLE_WITHIN = 1.0  # seconds for a CLI to save the conversation after the end of its turn
-
-
-class InputUnknown(Exception):
-    """An earlier server ended while it wrote to the CLI, so that the CLI's input is unknown."""
 
 
 class Session:
@@ -131,10 +127,7 @@ class Session:
                     self._tell_again(one)
                     owed += self.adapter.data_to_send()
         self.streams.begin_at(position)
-        try:
-            spool.owe(bytes(owed))
-        except Uncertain as error:
-            raise InputUnknown from error
+        spool.owe(bytes(owed))
 
     def _tell_again(self, told: AdapterInput) -> None:
         match told:
@@ -143,7 +136,7 @@ class Session:
             case AdapterInput("answer", question=Question() as question, answer=Answer() as answer):
                 self.adapter.answer(question, answer)
             case AdapterInput("prompt", message=Message() as message):
-                self.streams.redactor.rest()
+                self.streams.redactor.flush()
                 self.adapter.prompt(Prompt.of(message))
             case AdapterInput("steer", message=Message() as message):
                 self.adapter.steer(Prompt.of(message))
@@ -174,7 +167,7 @@ class Session:
             late = await turn.over
             if late:
                 self.streams.broken = True
-                sink([*self.streams.unsaid(), late])
+                sink([*self.streams.pending_output(), late])
             if turn.error:
                 raise turn.error
         finally:
@@ -204,7 +197,7 @@ class Session:
         return any(begun)
 
     def prompt(self, prompt: Prompt) -> None:
-        self.streams.redactor.rest()  # drop the rest of a canceled turn
+        self.streams.redactor.flush()  # drop the rest of a canceled turn
         self.streams.tell(lambda: self.adapter.prompt(prompt))
         self._watch_start()
 

@@ -69,14 +69,14 @@ class SessionTurn:
         self._worked = 0.0  # seconds of work until the last resume, without waiting
         self._resumed = self._heard
         self._waiting = False  # for the client
-        self._clock = self._loop.call_later(self._until_late(), self._look)
+        self._clock = self._loop.call_later(self._until_late(), self._check_deadlines)
 
     def start(self) -> None:
         """Start the limit of the handshake: the prompt must wait for its end."""
         self._clock.cancel()
         self.starting = True
         if not self.over.done():
-            self._look()
+            self._check_deadlines()
 
     def started(self) -> None:
         """The CLI got its prompt."""
@@ -118,14 +118,14 @@ class SessionTurn:
             self._worked += now - self._resumed
         else:
             self._resumed = self._heard = now
-            self._look()
+            self._check_deadlines()
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         late = self._late()
         if late:
             self.end(late)
         else:
-            self._clock = self._loop.call_later(self._until_late(), self._look)
+            self._clock = self._loop.call_later(self._until_late(), self._check_deadlines)
 
     def _until_late(self) -> float:
         """Seconds until a limit can be exceeded."""
@@ -284,10 +284,10 @@ class SessionStreams:
         if data and self.process:
             self.process.write(data)
 
-    def unsaid(self) -> Sequence[AgentEvent]:
+    def pending_output(self) -> Sequence[AgentEvent]:
         """The output that waits because it may begin a secret. Call it at the end of the turn."""
         self.deliver(())
-        return self.redactor.rest()
+        return self.redactor.flush()
 
     def deliver(self, events: Iterable[AgentEvent]) -> None:
         """Pass the waiting events and `events` to the turn, without secrets."""

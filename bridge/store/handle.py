@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from bridge.store.event_log import EventLog
 from bridge.store.protocol import ContextKey, Fence, Store, TaskHead
-from bridge.store.replay import Recent, blank_task, replay, retold
+from bridge.store.replay import Recent, blank_task, replay, replay_updates
 from bridge.store.serialization import load, moment
 from bridge.task.message import Message, TextPart
 from bridge.task.state import StatusUpdate, Task, Update
@@ -114,7 +114,7 @@ class TaskHandles:
         task = handle.task
         handle.agent = self.agent
         self._handles[task.id] = handle
-        handle.log.bound(NEWEST, MOST_BEHIND, partial(retold, self.store, task.head()))
+        handle.log.bound(NEWEST, MOST_BEHIND, partial(replay_updates, self.store, task.head()))
 
     def remove(self, task_id: str) -> None:
         """Forget a task that was removed from the store."""

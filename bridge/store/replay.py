@@ -78,7 +78,7 @@ async def restored(store: Store, head: Task, end: int | None = None) -> Task:
     return task
 
 
-async def retold(store: Store, head: Task) -> AsyncIterator[Sequence[Entry[Update]]]:
+async def replay_updates(store: Store, head: Task) -> AsyncIterator[Sequence[Entry[Update]]]:
     """All updates of the task that the store has. It takes little memory, even for a long task.
     Raises as replay() does."""
     number = 0

@@ -141,7 +141,7 @@ class _Server(web.Server):
         self._make_request_of_app = made.request_factory
         shortest = min(limits.header, limits.body, limits.stall)
         self._every = min(LOOK_EVERY, shortest / 4)
-        self._timer = self.loop.call_later(self._every, self._look)
+        self._timer = self.loop.call_later(self._every, self._check_deadlines)
         self._paused = 0.0  # seconds in total
 
     def __call__(self) -> Connection:
@@ -162,7 +162,7 @@ class _Server(web.Server):
         the server could not read data that arrived in them."""
         return self.loop.time() - self._paused
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         late = self.loop.time() - self._timer.when()
         if late > self._every:
             self._paused += late
@@ -172,7 +172,7 @@ class _Server(web.Server):
         for connection, since in list(self.refused.items()):
             if now - since > REFUSED_FOR:
                 connection.abort()
-        self._timer = self.loop.call_later(self._every, self._look)
+        self._timer = self.loop.call_later(self._every, self._check_deadlines)
 
     def has_room(self, peer: str | int) -> bool:
         """Whether `peer` may open one more connection. It may replace the connection that has been

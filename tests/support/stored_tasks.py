@@ -57,7 +57,7 @@ async def store(path: Path, agent: str = "a") -> AsyncIterator[TaskHandles]:
         yield TaskHandles(agent, opened)
 
 
-def recorder(of: TaskHandles, lost: Callable[[TaskHandle], None] = lambda record: None) -> Recorder:
+def recorder(of: TaskHandles, lost: Callable[[TaskHandle], None] = lambda handle: None) -> Recorder:
     def nothing(*told: object) -> None: ...
 
     return Recorder(of, NO_AUDIT, on_status=nothing, on_end=nothing, on_lost=lost)
@@ -67,15 +67,15 @@ def begin(to: TaskHandles, name: str, context: str = "c", created: datetime = NO
     task = Task(name, context, created)
     prompt = Message("m", Role.USER, (TextPart(name),), name, context)
     task.history.append(prompt)
-    record = TaskHandle(task)
-    recorder(to).begin(record, prompt)
-    return record
+    handle = TaskHandle(task)
+    recorder(to).begin(handle, prompt)
+    return handle
 
 
 def happen(
-    to: TaskHandles, record: TaskHandle, *events: Event, read: OutputRead | None = None
+    to: TaskHandles, handle: TaskHandle, *events: Event, read: OutputRead | None = None
 ) -> None:
-    recorder(to).record(record, events, read=read)
+    recorder(to).record(handle, events, read=read)
 
 
 async def everything(of: TaskHandles) -> list[TaskHandle]:

@@ -74,9 +74,9 @@ class Bridge:
         parts = (TextPart(text),)
         message = Message("m-1", Role.USER, parts, task, context, metadata=metadata)
         params = SendParams(message, blocking=True, metadata=request_metadata)
-        record = (await self.manager.send(params)).handle
-        record.shown = True
-        return record
+        handle = (await self.manager.send(params)).handle
+        handle.shown = True
+        return handle
 
     async def run(self, text: str, context: str | None = None, **more: Any) -> TaskHandle:
         return await ended(await self.send(text, context, **more))
@@ -88,24 +88,24 @@ class Bridge:
                 await self.pool.changed()
 
 
-async def ended(record: TaskHandle) -> TaskHandle:
-    """`record`, as soon as its task has ended."""
+async def ended(handle: TaskHandle) -> TaskHandle:
+    """`handle`, as soon as its task has ended."""
     async with asyncio.timeout(WITHIN):
-        while not record.log.closed:
-            await record.log.changed()
-    return record
+        while not handle.log.closed:
+            await handle.log.changed()
+    return handle
 
 
-async def in_state(record: TaskHandle, state: TaskState) -> TaskHandle:
+async def in_state(handle: TaskHandle, state: TaskState) -> TaskHandle:
     async with asyncio.timeout(WITHIN):
-        while record.task.state is not state:
-            assert not record.log.closed, record.task
-            await record.log.changed()
-    return record
+        while handle.task.state is not state:
+            assert not handle.log.closed, handle.task
+            await handle.log.changed()
+    return handle
 
 
-def message(record: TaskHandle) -> str:
-    told = status_message(record.task, record.task.status)
+def message(handle: TaskHandle) -> str:
+    told = status_message(handle.task, handle.task.status)
     return told.text if told else ""
 
 

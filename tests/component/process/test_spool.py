@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.errors import InputUnknown
 from bridge.process.line_splitter import LongLine
-from bridge.process.spool import Spool, Uncertain, exit_code
+from bridge.process.spool import Spool, exit_code
 from tests import CHECKOUT
 from tests.support.liveness import Liveness, listening
 from tests.support.spools import LIMIT, WITHIN, Children, ended
@@ -257,7 +258,7 @@ async def test_a_write_that_may_have_happened_is_uncertain(
     (folder / "sent").write_bytes(SENT.pack(wanted, sent))
     with stdin_of(folder) as stdin:
         spool = Spool(folder)
-        with pytest.raises(Uncertain):
+        with pytest.raises(InputUnknown):
             spool.owe(b"x" * 20)
         spool.close()
         assert arrived(stdin) == b""
@@ -321,7 +322,7 @@ async def test_a_writer_that_is_killed_is_continued_exactly_or_not_at_all(
         writer.kill()
         writer.wait(WITHIN)
         second = Spool(folder)
-        with contextlib.suppress(Uncertain):
+        with contextlib.suppress(InputUnknown):
             second.owe(data)
             async with asyncio.timeout(WITHIN):
                 while len(got) < len(data):

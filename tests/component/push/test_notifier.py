@@ -81,10 +81,10 @@ class Bench(Push):
     def task(self, task_id: str = "t") -> TaskHandle:
         return begin(self.tasks, task_id)
 
-    def happen(self, record: TaskHandle, count: int, end: bool = False) -> None:
+    def happen(self, handle: TaskHandle, count: int, end: bool = False) -> None:
         """So many updates; with `end`, the last one ends the task."""
         events: list[Event] = [Status("x")] * (count - end)
-        happen(self.tasks, record, *events, *[Done()] * end)
+        happen(self.tasks, handle, *events, *[Done()] * end)
 
     async def find(self, head: TaskHead) -> TaskHandle | None:
         return await self.tasks.find(head.task_id)
@@ -166,11 +166,11 @@ async def buried(push: Bench, count: int) -> list[tuple[int, int, str]]:
 async def test_every_update_is_sent_once_and_in_order() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
+        handle = push.task()
+        await push.create(config(receiver), handle)
         for _ in range(5):
-            push.happen(record, 3)
-        push.happen(record, 5, end=True)
+            push.happen(handle, 3)
+        push.happen(handle, 5, end=True)
         assert await receiver.got(20) == bodies(range(1, 21))
         await drained(push)
         assert receiver.ids == [f"t:c:{number}" for number in range(1, 21)]
@@ -179,14 +179,14 @@ async def test_every_update_is_sent_once_and_in_order() -> None:
 async def test_the_headers_have_the_media_type_and_the_secrets_of_the_config() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
-        record = push.task()
+        handle = push.task()
         secrets = {"token": "t0k", "scheme": "Bearer", "credentials": "abc def="}
-        await push.create(config(receiver, **secrets), record)
-        push.happen(record, 1)
+        await push.create(config(receiver, **secrets), handle)
+        push.happen(handle, 1)
         await receiver.got(1)
         await push.delete("t", "c")
-        await push.create(config(receiver, scheme="Bearer"), record)
-        push.happen(record, 1)
+        await push.create(config(receiver, scheme="Bearer"), handle)
+        push.happen(handle, 1)
         await receiver.got(2)
     new, old = (headers for headers, _ in receiver.requests)
     assert new["Content-Type"] == old["Content-Type"] == "text/plain"
@@ -198,20 +198,20 @@ async def test_the_headers_have_the_media_type_and_the_secrets_of_the_config() -
 async def test_a_config_is_told_what_happens_after_it_was_created() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        push.happen(record, 3)
-        await push.create(config(receiver), record)
-        push.happen(record, 2)
+        handle = push.task()
+        push.happen(handle, 3)
+        await push.create(config(receiver), handle)
+        push.happen(handle, 2)
         assert await receiver.got(2) == bodies([4, 5])
 
 
 async def test_what_happens_while_a_config_is_being_created_is_not_missed() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        creating = asyncio.ensure_future(push.create(config(receiver), record))
+        handle = push.task()
+        creating = asyncio.ensure_future(push.create(config(receiver), handle))
         await asyncio.sleep(0)
-        push.happen(record, 3, end=True)
+        push.happen(handle, 3, end=True)
         await creating
         assert await receiver.got(3) == bodies([1, 2, 3])
 
@@ -224,9 +224,9 @@ async def test_the_encoding_may_leave_out_updates_and_its_bugs_are_dead_letters(
 
     receiver = Receiver()
     async with receiving(receiver), pushing(encode=some) as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 4)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 4)
         assert await receiver.got(2) == bodies([1, 4])
         assert await buried(push, 1) == [(3, 0, "internal error")]
 
@@ -237,10 +237,10 @@ async def test_a_body_shows_the_task_at_the_time_of_its_delivery() -> None:
 
     receiver = Receiver(status(500), accept)
     async with receiving(receiver), pushing(encode=state) as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 1)
-        push.happen(record, 1, end=True)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 1)
+        push.happen(handle, 1, end=True)
         assert (await receiver.got(3))[1:] == [b"completed"] * 2
 
 
@@ -249,18 +249,18 @@ async def test_updates_that_left_the_memory_are_read_from_the_store(directory: P
     late = Receiver()
     late.behaviours = [late.stall, accept]
     async with receiving(late), pushing(directory) as push:
-        record = push.task()
-        await push.create(config(late), record)
+        handle = push.task()
+        await push.create(config(late), handle)
         for _ in range(40):
-            happen(push.tasks, record, *[Text("x" * 5000)] * 3)
+            happen(push.tasks, handle, *[Text("x" * 5000)] * 3)
             await push.store.flush()
-        assert record.log.kept(0) is None
+        assert handle.log.kept(0) is None
         late.over.set()
-        last = record.log.last
+        last = handle.log.last
         await late.got(last // 2)
-        happen(push.tasks, record, Done())
+        happen(push.tasks, handle, Done())
         await drained(push)
-        assert list(dict.fromkeys(late.bodies)) == bodies(range(1, record.log.last + 1))
+        assert list(dict.fromkeys(late.bodies)) == bodies(range(1, handle.log.last + 1))
 
 
 class Locked(MemoryStore):
@@ -278,11 +278,11 @@ class Locked(MemoryStore):
 async def test_a_store_that_cannot_be_read_now_is_read_again() -> None:
     receiver, store = Receiver(), Locked()
     async with receiving(receiver), pushing(store) as push:
-        record = push.task()
-        happen(push.tasks, record, *[Text("x" * 10_000)] * 5, Done())
-        assert record.log.kept(0) is None
-        await push.create(config(receiver), record, after=0)
-        last = record.log.last
+        handle = push.task()
+        happen(push.tasks, handle, *[Text("x" * 10_000)] * 5, Done())
+        assert handle.log.kept(0) is None
+        await push.create(config(receiver), handle, after=0)
+        last = handle.log.last
         assert await receiver.got(last) == bodies(range(1, last + 1))
         assert store.left == 0
 
@@ -294,17 +294,17 @@ async def test_a_config_holds_no_updates_in_memory(directory: Path) -> None:
     kept: list[int] = []
     async with receiving(stalls), pushing(directory) as push:
         for name, configs in (("none", 0), ("t", 3)):
-            record = push.task(name)
+            handle = push.task(name)
             for n in range(configs):
-                await push.create(config(stalls, str(n)), record)
+                await push.create(config(stalls, str(n)), handle)
             for _ in range(40):
-                happen(push.tasks, record, *[Text("x" * 5000)] * 3)
+                happen(push.tasks, handle, *[Text("x" * 5000)] * 3)
                 await push.store.flush()
-            kept.append(len(record.log))
-        assert kept[0] == kept[1] < record.log.last / 2
-        happen(push.tasks, record, Done())
+            kept.append(len(handle.log))
+        assert kept[0] == kept[1] < handle.log.last / 2
+        happen(push.tasks, handle, Done())
         await push.store.flush()
-        assert len(record.log) == 0
+        assert len(handle.log) == 0
 
 
 # --- receivers that fail -----------------------------------------------------------------------
@@ -314,9 +314,9 @@ async def test_a_config_holds_no_updates_in_memory(directory: Path) -> None:
 async def test_what_may_change_is_attempted_again_and_the_order_is_kept(failure: int) -> None:
     receiver = Receiver(accept, status(failure), status(failure), accept)
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 4, end=True)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 4, end=True)
         assert await receiver.got(6) == bodies([1, 2, 2, 2, 3, 4])
         await drained(push)
         assert await dead(push) == []
@@ -329,9 +329,9 @@ async def test_what_will_not_change_is_a_dead_letter_at_once_and_the_next_goes_o
 ) -> None:
     receiver = Receiver(status(failure), accept)
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 3)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 3)
         assert await receiver.got(3) == bodies([1, 2, 3])
         assert await buried(push, 1) == [(1, 1, f"status {failure}")]
 
@@ -341,9 +341,9 @@ async def test_after_its_last_attempt_a_notification_is_a_dead_letter_and_the_ne
 ):
     receiver = Receiver(*[status(500)] * 4, accept)
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 3)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 3)
         assert await receiver.got(6) == bodies([1, 1, 1, 1, 2, 3])
         assert await buried(push, 1) == [(1, 4, "status 500")]
         assert [one.config_id for one in await push.store.push_failures("t")] == ["c"]
@@ -354,9 +354,9 @@ async def test_a_receiver_that_stalls_is_a_timeout() -> None:
     receiver = Receiver()
     receiver.behaviours = [receiver.stall, accept]
     async with receiving(receiver), pushing(timeout=0.2) as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 2)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 2)
         assert await receiver.got(3) == bodies([1, 1, 2])
 
 
@@ -364,18 +364,18 @@ async def test_a_receiver_that_is_not_there_is_a_failed_connection() -> None:
     async with receiving(gone := Receiver()):
         pass
     async with pushing() as push:
-        record = push.task()
-        await push.create(config(gone), record)
-        push.happen(record, 2)
+        handle = push.task()
+        await push.create(config(gone), handle)
+        push.happen(handle, 2)
         assert await buried(push, 2) == [(1, 4, "connection failed"), (2, 4, "connection failed")]
 
 
 async def test_a_connection_that_is_closed_early_is_attempted_again() -> None:
     receiver = Receiver(close_early, close_early, accept)
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 2)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 2)
         assert await receiver.got(4) == bodies([1, 1, 1, 2])
 
 
@@ -383,9 +383,9 @@ async def test_a_connection_that_is_closed_early_is_attempted_again() -> None:
 async def test_long_answers_are_accepted_and_not_read(answer: Behaviour) -> None:
     receiver = Receiver(answer)
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 3, end=True)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 3, end=True)
         assert await receiver.got(3) == bodies([1, 2, 3])
         await drained(push)
         assert await dead(push) == []
@@ -400,9 +400,9 @@ async def test_a_name_that_leads_into_the_private_network_is_a_dead_letter_at_on
         names = Names(["127.0.0.1"])
         options: dict[str, Any] = {"allow_private": False, "resolver": names}
         async with pushing(**options) as push:
-            record = push.task()
-            await push.create(config(f"https://receiver.example:{port}"), record)
-            push.happen(record, 1)
+            handle = push.task()
+            await push.create(config(f"https://receiver.example:{port}"), handle)
+            push.happen(handle, 1)
             assert await buried(push, 1) == [(1, 1, "refused address")]
     assert receiver.requests == []
 
@@ -424,9 +424,9 @@ async def test_what_failed_waits_for_its_time() -> None:
     receiver = Receiver(status(500))
     patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(receiver), pushing(policy=patient) as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 2)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 2)
         await until(lambda: postponed(push))
         await witness(receiver)
         assert [body for body in receiver.bodies if body] == bodies([1])
@@ -447,12 +447,12 @@ async def test_a_receiver_that_stalls_delays_no_other_and_not_the_task() -> None
     slow, quick = Receiver(), Receiver()
     slow.behaviours = [slow.stall]
     async with receiving(slow, quick), pushing() as push:
-        record = push.task()
-        await push.create(config(slow, "slow"), record)
-        await push.create(config(quick, "quick"), record)
-        push.happen(record, 1)
+        handle = push.task()
+        await push.create(config(slow, "slow"), handle)
+        await push.create(config(quick, "quick"), handle)
+        push.happen(handle, 1)
         await slow.got(1)
-        push.happen(record, 9, end=True)
+        push.happen(handle, 9, end=True)
         assert await quick.got(10) == bodies(range(1, 11))
         assert slow.bodies == bodies([1])
 
@@ -461,12 +461,12 @@ async def test_each_config_keeps_its_order_under_failures_of_its_own() -> None:
     flaky = Receiver(*[accept, status(500), close_early] * 10, accept)
     steady = Receiver()
     async with receiving(flaky, steady), pushing() as push:
-        record = push.task()
-        await push.create(config(flaky, "flaky"), record)
-        await push.create(config(steady, "steady"), record)
+        handle = push.task()
+        await push.create(config(flaky, "flaky"), handle)
+        await push.create(config(steady, "steady"), handle)
         for _ in range(10):
-            push.happen(record, 2)
-        record.log.close()
+            push.happen(handle, 2)
+        handle.log.close()
         assert await steady.got(20) == bodies(range(1, 21))
         await flaky.got(20)
         await drained(push)
@@ -478,14 +478,14 @@ async def test_a_host_sees_two_connections_at_once_and_other_hosts_are_not_kept(
     host, other = Receiver(), Receiver()
     host.behaviours = [host.stall]
     async with receiving(host, other), pushing() as push:
-        records = [push.task(f"t{n}") for n in range(5)]
-        for record in records:
-            await push.create(config(host), record)
-            push.happen(record, 2)
+        handles = [push.task(f"t{n}") for n in range(5)]
+        for handle in handles:
+            await push.create(config(host), handle)
+            push.happen(handle, 2)
         await host.got(2)
-        record = push.task("other")
-        await push.create(config(other.url.replace("127.0.0.1", "localhost")), record)
-        push.happen(record, 1)
+        handle = push.task("other")
+        await push.create(config(other.url.replace("127.0.0.1", "localhost")), handle)
+        push.happen(handle, 1)
         await other.got(1)
         assert len(host.requests) == 2
         host.over.set()
@@ -499,9 +499,9 @@ async def test_all_connections_together_are_limited() -> None:
     policy = replace(QUICK, per_host=100, overall=3)
     async with receiving(receiver), pushing(policy=policy) as push:
         for n in range(8):
-            record = push.task(f"t{n}")
-            await push.create(config(receiver), record)
-            push.happen(record, 1)
+            handle = push.task(f"t{n}")
+            await push.create(config(receiver), handle)
+            push.happen(handle, 1)
         await receiver.got(3)
         await witness(receiver)
         assert [body for body in receiver.bodies if body] == receiver.bodies[:3]
@@ -515,10 +515,10 @@ async def test_all_connections_together_are_limited() -> None:
 async def test_configs_are_listed_in_order_and_without_their_secrets() -> None:
     secrets = {"token": "t0k", "scheme": "Bearer", "credentials": "s3cret"}
     async with pushing() as push:
-        record = push.task()
-        await push.create(config("http://a.example/", "z", **secrets), record)
-        await push.create(config("http://b.example/", ""), record, default_id=True)
-        third = await push.create(config("http://b.example/", ""), record, default_id=True)
+        handle = push.task()
+        await push.create(config("http://a.example/", "z", **secrets), handle)
+        await push.create(config("http://b.example/", ""), handle, default_id=True)
+        third = await push.create(config("http://b.example/", ""), handle, default_id=True)
         first, second, last = await push.list("t")
         assert first == PushConfig("t", "z", "http://a.example/", "1.0", scheme="Bearer")
         assert second.id == "t"  # the task's: its default config
@@ -549,12 +549,12 @@ async def test_the_same_id_may_be_used_for_another_task() -> None:
 
 async def test_a_task_has_a_limited_number_of_configs_and_replacing_one_is_not_one_more() -> None:
     async with pushing() as push:
-        record = push.task()
+        handle = push.task()
         for n in range(CONFIGS_PER_TASK):
-            await push.create(config("http://a.example/", str(n)), record)
+            await push.create(config("http://a.example/", str(n)), handle)
         with pytest.raises(InvalidParams, match="at most 10"):
-            await push.create(config("http://a.example/", "one-more"), record)
-        await push.create(config("http://b.example/", "3"), record)
+            await push.create(config("http://a.example/", "one-more"), handle)
+        await push.create(config("http://b.example/", "3"), handle)
         listed = await push.list("t")
         assert [one.id for one in listed] == [str(n) for n in range(CONFIGS_PER_TASK)]
         assert listed[3].url == "http://b.example/"
@@ -564,12 +564,12 @@ async def test_what_waits_for_a_config_that_is_replaced_goes_to_the_new_address_
     wrong, right = Receiver(status(500)), Receiver()
     patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(wrong, right), pushing(policy=patient) as push:
-        record = push.task()
-        await push.create(config(wrong), record)
-        push.happen(record, 3)
+        handle = push.task()
+        await push.create(config(wrong), handle)
+        push.happen(handle, 3)
         await until(lambda: postponed(push))
-        await push.create(config(right, token="new"), record)
-        push.happen(record, 1)
+        await push.create(config(right, token="new"), handle)
+        push.happen(handle, 1)
         assert await right.got(4) == bodies([1, 2, 3, 4])
         assert {headers["X-A2A-Notification-Token"] for headers, _ in right.requests} == {"new"}
     assert wrong.bodies == bodies([1])
@@ -579,15 +579,15 @@ async def test_an_attempt_that_fails_while_its_config_is_replaced_decides_nothin
     right = Receiver()
 
     async def refuse(request: web.Request) -> web.StreamResponse:
-        replacing.set_result(asyncio.ensure_future(push.create(config(right), record)))
+        replacing.set_result(asyncio.ensure_future(push.create(config(right), handle)))
         return web.Response(status=404)
 
     replacing: asyncio.Future[asyncio.Future[PushConfig]] = asyncio.Future()
     wrong = Receiver(refuse)
     async with receiving(wrong, right), pushing() as push:
-        record = push.task()
-        await push.create(config(wrong), record)
-        push.happen(record, 3, end=True)
+        handle = push.task()
+        await push.create(config(wrong), handle)
+        push.happen(handle, 3, end=True)
         await (await replacing)
         assert await right.got(3) == bodies([1, 2, 3])
         assert await dead(push) == []
@@ -596,16 +596,16 @@ async def test_an_attempt_that_fails_while_its_config_is_replaced_decides_nothin
 async def test_creating_that_is_cut_off_leaves_what_was_there_going() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 1)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 1)
         for steps in range(20):  # wherever it is by then
-            creating = asyncio.ensure_future(push.create(config(receiver), record))
+            creating = asyncio.ensure_future(push.create(config(receiver), handle))
             for _ in range(steps):
                 await asyncio.sleep(0)
             creating.cancel()
             await asyncio.wait([creating])
-            push.happen(record, 1)
+            push.happen(handle, 1)
             await until_bodies(receiver, steps + 2)
         await drained(push)
     assert list(dict.fromkeys(receiver.bodies)) == bodies(range(1, 22))
@@ -616,8 +616,8 @@ async def test_a_config_whose_creation_is_cut_off_before_its_commit_is_served(
 ) -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing(directory) as push:
-        record = push.task()
-        creating = asyncio.ensure_future(push.create(config(receiver), record))
+        handle = push.task()
+        creating = asyncio.ensure_future(push.create(config(receiver), handle))
         for _ in range(3):
             await asyncio.sleep(0)
         creating.cancel()
@@ -625,7 +625,7 @@ async def test_a_config_whose_creation_is_cut_off_before_its_commit_is_served(
         assert await push.store.push_configs() == []
         await push.store.flush()
         assert len(await push.store.push_configs()) == 1
-        push.happen(record, 1)
+        push.happen(handle, 1)
         await receiver.got(1)
 
 
@@ -638,9 +638,9 @@ async def until_bodies(receiver: Receiver, count: int) -> None:
 async def test_configs_that_are_created_at_the_same_time_send_nothing_twice() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await asyncio.gather(*(push.create(config(receiver), record) for _ in range(5)))
-        push.happen(record, 5, end=True)
+        handle = push.task()
+        await asyncio.gather(*(push.create(config(receiver), handle) for _ in range(5)))
+        push.happen(handle, 5, end=True)
         await receiver.got(5)
         await drained(push)
     assert receiver.bodies == bodies(range(1, 6))
@@ -650,14 +650,14 @@ async def test_deleting_stops_what_is_under_way_and_can_be_repeated() -> None:
     receiver = Receiver()
     receiver.behaviours = [receiver.stall]
     async with receiving(receiver), pushing() as push:
-        record = push.task()
-        await push.create(config(receiver), record)
-        push.happen(record, 5)
+        handle = push.task()
+        await push.create(config(receiver), handle)
+        push.happen(handle, 5)
         await receiver.got(1)
         await push.delete("t", "c")
         await push.delete("t", "c")
         await push.delete("unknown", "c")
-        push.happen(record, 5, end=True)
+        push.happen(handle, 5, end=True)
         receiver.over.set()
         assert await push.list("t") == []
     assert len(receiver.requests) == 1
@@ -702,11 +702,11 @@ async def test_a_call_after_the_delivery_waits_for_all_configs() -> None:
     slow.behaviours = [slow.stall]
     called: list[int] = []
     async with receiving(slow, quick), pushing() as push:
-        record = push.task()
-        push.happen(record, 2, end=True)
+        handle = push.task()
+        push.happen(handle, 2, end=True)
         push.after_delivery("t", lambda: called.append(len(slow.requests)))  # before the configs
-        await push.create(config(slow, "slow"), record, after=0)
-        await push.create(config(quick, "quick"), record, after=0)
+        await push.create(config(slow, "slow"), handle, after=0)
+        await push.create(config(quick, "quick"), handle, after=0)
         await quick.got(2)
         await slow.got(1)
         assert called == []
@@ -723,10 +723,10 @@ async def was(called: list[int]) -> bool:
 async def test_what_is_undelivered_becomes_one_dead_letter_of_each_config() -> None:
     gone, patient = Receiver(status(500)), RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(gone), pushing(policy=patient) as push:
-        record = push.task()
+        handle = push.task()
         assert not await push.expire("t")
-        await push.create(config(gone), record)
-        push.happen(record, 3, end=True)
+        await push.create(config(gone), handle)
+        push.happen(handle, 3, end=True)
         await until(lambda: postponed(push))
         now = micros(datetime.now(UTC))
         few, day = Retention(AGENT, tasks=0), 24 * 3600 * 1_000_000
@@ -741,9 +741,9 @@ async def test_what_is_undelivered_becomes_one_dead_letter_of_each_config() -> N
 
 async def test_a_task_without_configs_costs_nothing() -> None:
     async with pushing() as push:
-        record = push.task()
+        handle = push.task()
         before = len(asyncio.all_tasks())
-        push.happen(record, 100)
+        push.happen(handle, 100)
         assert len(asyncio.all_tasks()) == before
 
 
@@ -776,10 +776,10 @@ async def test_all_is_the_owners_alone_on_the_disk(directory: Path) -> None:
 
 async def test_a_config_is_refused_while_the_store_cannot_write(directory: Path) -> None:
     async with pushing(directory) as push:
-        record = push.task()
+        handle = push.task()
         (directory / "tasks.db").rename(directory / "away")
         with pytest.raises(Unavailable):
-            await push.create(config("http://receiver.example/"), record)
+            await push.create(config("http://receiver.example/"), handle)
         (directory / "away").rename(directory / "tasks.db")
 
 
@@ -791,11 +791,11 @@ async def test_a_full_disk_delays_notifications_and_loses_none(directory: Path) 
         return push.store.problem is not None
 
     async with receiving(receiver), pushing(directory) as push:
-        record = push.task()
-        await push.create(config(receiver), record)
+        handle = push.task()
+        await push.create(config(receiver), handle)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
         try:
-            push.happen(record, 3, end=True)
+            push.happen(handle, 3, end=True)
             await until(stuck)
             assert receiver.requests == []
         finally:
@@ -811,13 +811,13 @@ async def test_a_later_server_continues_at_the_cursor(directory: Path, ended: bo
     patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(receiver):
         async with pushing(directory, policy=patient) as push:
-            record = push.task()
-            await push.create(config(receiver, token="t0k"), record)
-            push.happen(record, 6, end=ended)
+            handle = push.task()
+            await push.create(config(receiver, token="t0k"), handle)
+            push.happen(handle, 6, end=ended)
             await until(lambda: postponed(push))
-            await push.create(config(receiver, token="new"), record)  # its due is now
+            await push.create(config(receiver, token="new"), handle)  # its due is now
             await receiver.got(7)
-            await push.create(config("http://127.0.0.1:1/", "other"), record, after=4)
+            await push.create(config("http://127.0.0.1:1/", "other"), handle, after=4)
             await until(lambda: postponed_other(push))
             assert (await push.config()).cursor == 6
         async with pushing(directory, policy=QUICK) as push:
@@ -859,11 +859,11 @@ async def main(directory, count, *urls):
                         on_lost=nothing)
     push = Push(store, lambda c, t, e: ("text/plain", b"t/%d" % e.number), allow_private=True)
     await push.start(None)
-    record = TaskHandle(Task("t", "context", datetime.now(UTC)))
-    recorder.begin(record, Message("m", Role.USER, ()))
+    handle = TaskHandle(Task("t", "context", datetime.now(UTC)))
+    recorder.begin(handle, Message("m", Role.USER, ()))
     for n, url in enumerate(urls):
-        await push.create(PushConfig("", f"c{n}", url, "1.0"), record)
-    recorder.record(record, [*[Status("x")] * (int(count) - 1), Done()])
+        await push.create(PushConfig("", f"c{n}", url, "1.0"), handle)
+    recorder.record(handle, [*[Status("x")] * (int(count) - 1), Done()])
     await asyncio.Event().wait()
 
 asyncio.run(main(*sys.argv[1:]))

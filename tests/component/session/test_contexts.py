@@ -35,19 +35,19 @@ from tests.support.task_manager import WITHIN, Bridge, Make, ended, in_state, ma
 TOOL = '{"type": "tool_call", "id": "1", "name": "Read", "input": {}}'
 
 
-def answer(record: TaskHandle) -> str:
-    artifact = record.task.artifacts.get("assistant-response")
+def answer(handle: TaskHandle) -> str:
+    artifact = handle.task.artifacts.get("assistant-response")
     parts = artifact.parts if artifact else ()
     return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def statuses(record: TaskHandle) -> list[TaskState]:
-    entries = record.log.kept(0) or ()
+def statuses(handle: TaskHandle) -> list[TaskState]:
+    entries = handle.log.kept(0) or ()
     return [e.update.state for e in entries if isinstance(e.update, StatusUpdate)]
 
 
-def endings(record: TaskHandle) -> list[TaskState]:
-    return [state for state in statuses(record) if state.terminal]
+def endings(handle: TaskHandle) -> list[TaskState]:
+    return [state for state in statuses(handle) if state.terminal]
 
 
 def processes() -> list[psutil.Process]:
@@ -85,7 +85,7 @@ async def test_tasks_of_a_context_run_one_after_the_other_in_order(
     assert third.task.state is TaskState.SUBMITTED
     await live.release("second")
     await ended(third)
-    assert [answer(record) for record in (first, second, third)] == ["1", "2", "3"]
+    assert [answer(handle) for handle in (first, second, third)] == ["1", "2", "3"]
 
 
 async def test_contexts_run_side_by_side_up_to_the_limit(make: Make, live: Liveness) -> None:
@@ -142,20 +142,20 @@ async def test_a_task_that_fails_leaves_the_context_usable(make: Make) -> None:
 
 async def test_a_task_that_fails_leaves_no_process(make: Make, live: Liveness) -> None:
     bridge = make()
-    record = await bridge.send(f"spawn {live.path} helper\nwait {live.path} agent\nexit 4")
+    handle = await bridge.send(f"spawn {live.path} helper\nwait {live.path} agent\nexit 4")
     await live.pid("helper")
     await live.release("agent")
-    assert (await ended(record)).task.state is TaskState.FAILED
+    assert (await ended(handle)).task.state is TaskState.FAILED
     await live.gone("helper")
 
 
 async def test_an_agent_that_cannot_be_started_fails_the_task_with_the_reason(make: Make) -> None:
     bridge = make(binary="/nowhere/agent", sessions=1)
     for _ in range(2):
-        record = await bridge.run("pid", "c")
-        assert record.task.state is TaskState.FAILED
+        handle = await bridge.run("pid", "c")
+        assert handle.task.state is TaskState.FAILED
         text = "The agent could not be started: "
-        assert message(record) == f"{text}No such file or directory. The server's log says more."
+        assert message(handle) == f"{text}No such file or directory. The server's log says more."
     assert (await bridge.run("pid", "d")).task.state is TaskState.FAILED
 
 
@@ -172,9 +172,9 @@ async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_e
                 yield Status(wrong) if event == Text("b") else event
 
     bridge = make(adapter=Broken)
-    record = await bridge.run("text a\ntext b\ntext c", "c")
-    assert record.task.state is TaskState.FAILED
-    assert "log" in message(record) and endings(record) == [TaskState.FAILED]
+    handle = await bridge.run("text a\ntext b\ntext c", "c")
+    assert handle.task.state is TaskState.FAILED
+    assert "log" in message(handle) and endings(handle) == [TaskState.FAILED]
     assert (await bridge.run("text d", "c")).task.state is TaskState.COMPLETED
 
 
@@ -191,12 +191,12 @@ async def test_an_idle_session_is_given_up_after_its_time(make: Make, live: Live
 async def test_a_session_is_not_given_up_while_it_works(make: Make, live: Liveness) -> None:
     bridge = make(idle=0.1)
     await bridge.run("text a", "c")
-    record = await bridge.send(f"wait {live.path} agent\nturn", "c")
+    handle = await bridge.send(f"wait {live.path} agent\nturn", "c")
     await live.pid("agent")
     await asyncio.wait([asyncio.create_task(live.gone("agent"))], timeout=0.4)
     assert live.alive("agent")
     await live.release("agent")
-    assert answer(await ended(record)) == "2"
+    assert answer(await ended(handle)) == "2"
 
 
 async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(make: Make) -> None:
@@ -213,17 +213,17 @@ async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(ma
 SCRIPTS = ("turn", "turn", "ask q Which?\nturn", "exit 3", "fail no")
 
 
-async def ends(bridge: Bridge, context: str, record: TaskHandle, chance: random.Random) -> None:
+async def ends(bridge: Bridge, context: str, handle: TaskHandle, chance: random.Random) -> None:
     """Answered, canceled or left alone."""
     if chance.random() < 0.2:
         for _ in range(chance.randrange(200)):
             await asyncio.sleep(0)
-        if not record.task.state.terminal:
-            await cancel(bridge, record)
-    while not record.log.closed:
-        if record.task.question:
-            await bridge.send("yes", context, task=record.task.id)
-        await record.log.changed()
+        if not handle.task.state.terminal:
+            await cancel(bridge, handle)
+    while not handle.log.closed:
+        if handle.task.question:
+            await bridge.send("yes", context, task=handle.task.id)
+        await handle.log.changed()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -254,9 +254,9 @@ async def test_a_warm_session_gives_up_its_place_the_longest_idle_one_first(
 
 async def test_a_warm_session_gives_up_its_place_to_many(make: Make) -> None:
     bridge = make(sessions=1)
-    records = [await bridge.send("cwd", f"c-{n}") for n in range(10)]
-    for record in records:
-        assert (await ended(record)).task.state is TaskState.COMPLETED
+    handles = [await bridge.send("cwd", f"c-{n}") for n in range(10)]
+    for handle in handles:
+        assert (await ended(handle)).task.state is TaskState.COMPLETED
     assert len(processes()) <= 1
 
 
@@ -277,12 +277,12 @@ async def test_a_message_to_a_context_whose_session_is_being_given_up_is_served(
 # --- cancel ------------------------------------------------------------------------------------
 
 
-async def cancel(bridge: Bridge, record: TaskHandle) -> None:
-    assert await bridge.manager.cancel(record.task.id) is record
-    assert record.task.state is TaskState.CANCELED and record.log.closed
-    assert endings(record) == [TaskState.CANCELED]
+async def cancel(bridge: Bridge, handle: TaskHandle) -> None:
+    assert await bridge.manager.cancel(handle.task.id) is handle
+    assert handle.task.state is TaskState.CANCELED and handle.log.closed
+    assert endings(handle) == [TaskState.CANCELED]
     with pytest.raises(TaskNotCancelable):
-        await bridge.manager.cancel(record.task.id)
+        await bridge.manager.cancel(handle.task.id)
 
 
 async def test_a_working_task_is_canceled_with_all_its_processes(
@@ -290,13 +290,13 @@ async def test_a_working_task_is_canceled_with_all_its_processes(
 ) -> None:
     bridge = make()
     script = f"text a\nspawn {live.path} helper\nwait {live.path} agent\ntext b"
-    record = await bridge.send(script, "c")
+    handle = await bridge.send(script, "c")
     after = await bridge.send("turn", "c")
     await live.pid("agent")
     await live.pid("helper")
-    await cancel(bridge, record)
+    await cancel(bridge, handle)
     await live.gone("agent", "helper")
-    assert answer(record) == "a"
+    assert answer(handle) == "a"
     assert answer(await ended(after)) == "1"
 
 
@@ -306,10 +306,10 @@ async def test_a_task_that_is_being_started_is_canceled_and_its_process_with_it(
 ) -> None:
     """Canceled a turn of the loop later each time: before, while and after it is spawned."""
     bridge = make()
-    record = await bridge.send("ask q-1 Which?", "c")
+    handle = await bridge.send("ask q-1 Which?", "c")
     for _ in range(turns):
         await asyncio.sleep(0)
-    await cancel(bridge, record)
+    await cancel(bridge, handle)
     async with asyncio.timeout(WITHIN):
         while processes():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.001)
@@ -327,7 +327,7 @@ async def test_a_task_in_the_queue_of_its_context_is_canceled_alone(
     await cancel(bridge, second)
     assert live.alive("agent")
     await live.release("agent")
-    assert [answer(await ended(record)) for record in (first, third)] == ["1", "2"]
+    assert [answer(await ended(handle)) for handle in (first, third)] == ["1", "2"]
     assert answer(second) == ""
 
 
@@ -345,7 +345,7 @@ async def test_a_task_that_waits_for_a_place_is_canceled_and_takes_none(
             await asyncio.sleep(0)
     next_of_a = await bridge.send("turn", "a")
     await live.release("agent")
-    assert [answer(await ended(record)) for record in (first, next_of_a)] == ["1", "2"]
+    assert [answer(await ended(handle)) for handle in (first, next_of_a)] == ["1", "2"]
     assert live.alive("warm")
     assert answer(await bridge.run("turn", "a")) == "3"
 
@@ -367,14 +367,14 @@ async def test_after_a_cancel_in_the_queue_for_a_place_the_next_task_of_it_runs(
 
 async def test_a_task_that_asks_is_canceled(make: Make, live: Liveness) -> None:
     bridge = make()
-    record = await bridge.send(f"here {live.path} agent\nask q-1 Which?", "c")
+    handle = await bridge.send(f"here {live.path} agent\nask q-1 Which?", "c")
     after = await bridge.send("turn", "c")
-    await in_state(record, TaskState.INPUT_REQUIRED)
-    await cancel(bridge, record)
+    await in_state(handle, TaskState.INPUT_REQUIRED)
+    await cancel(bridge, handle)
     await live.gone("agent")
     assert answer(await ended(after)) == "1"
     with pytest.raises(UnsupportedOperation):
-        await bridge.send("late", "c", record.task.id)
+        await bridge.send("late", "c", handle.task.id)
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -383,22 +383,22 @@ async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, tur
     the log has each of its entries."""
     bridge = make()
     await bridge.run("turn", "c")
-    record = await bridge.send("text a\ntext b", "c")
+    handle = await bridge.send("text a\ntext b", "c")
     for _ in range(turns):
         async with asyncio.timeout(WITHIN):
-            if not record.log.closed and turns > 5:
-                await record.log.changed()
+            if not handle.log.closed and turns > 5:
+                await handle.log.changed()
             else:
                 await asyncio.sleep(0)
-    if record.task.state.terminal:
+    if handle.task.state.terminal:
         with pytest.raises(TaskNotCancelable):
-            await bridge.manager.cancel(record.task.id)
+            await bridge.manager.cancel(handle.task.id)
     else:
-        await cancel(bridge, record)
-    last = statuses(record)[-1]
+        await cancel(bridge, handle)
+    last = statuses(handle)[-1]
     after = await bridge.run("turn", "c")
     assert after.task.state is TaskState.COMPLETED
-    assert endings(record) == [last] and statuses(record)[-1] is last
+    assert endings(handle) == [last] and statuses(handle)[-1] is last
 
 
 # --- questions ---------------------------------------------------------------------------------
@@ -406,56 +406,56 @@ async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, tur
 
 async def test_an_answer_goes_to_its_question_and_the_turn_goes_on(make: Make) -> None:
     bridge = make()
-    record = await bridge.send("permit q-1 May I?\nask q-2 How?", "c")
-    await in_state(record, TaskState.INPUT_REQUIRED)
-    await bridge.send("Go on", task=record.task.id)
-    assert record.task.state is TaskState.WORKING
-    await in_state(record, TaskState.INPUT_REQUIRED)
-    await bridge.send("like this", task=record.task.id)
-    await ended(record)
+    handle = await bridge.send("permit q-1 May I?\nask q-2 How?", "c")
+    await in_state(handle, TaskState.INPUT_REQUIRED)
+    await bridge.send("Go on", task=handle.task.id)
+    assert handle.task.state is TaskState.WORKING
+    await in_state(handle, TaskState.INPUT_REQUIRED)
+    await bridge.send("like this", task=handle.task.id)
+    await ended(handle)
     assert (
-        answer(record) == 'answered ["q-1", "Go on", "yes"]\n\nanswered ["q-2", "like this", null]'
+        answer(handle) == 'answered ["q-1", "Go on", "yes"]\n\nanswered ["q-2", "like this", null]'
     )
 
 
 async def test_a_client_may_take_longer_to_answer_than_a_turn_may_last(make: Make) -> None:
     bridge = make(turn=0.3)
-    record = await bridge.send("ask q-1 How?\nask q-2 How?", "c")
+    handle = await bridge.send("ask q-1 How?\nask q-2 How?", "c")
     for _ in range(2):
-        await in_state(record, TaskState.INPUT_REQUIRED)
-        closed = asyncio.create_task(ended(record))
+        await in_state(handle, TaskState.INPUT_REQUIRED)
+        closed = asyncio.create_task(ended(handle))
         assert await asyncio.wait([closed], timeout=0.4) == (set(), {closed})
         closed.cancel()
-        await bridge.send("so", task=record.task.id)
-    assert (await ended(record)).task.state is TaskState.COMPLETED
+        await bridge.send("so", task=handle.task.id)
+    assert (await ended(handle)).task.state is TaskState.COMPLETED
 
 
 async def test_an_answer_that_is_not_understood_is_asked_for_again(make: Make) -> None:
     bridge = make()
-    record = await bridge.send("ask q-1 How?", "c")
-    await in_state(record, TaskState.INPUT_REQUIRED)
-    before = record.log.last
-    await bridge.send("   ", task=record.task.id)
-    assert record.task.state is TaskState.INPUT_REQUIRED and record.log.last > before
-    await bridge.send("so", task=record.task.id)
-    await ended(record)
-    assert answer(record) == 'answered ["q-1", "so", null]'
+    handle = await bridge.send("ask q-1 How?", "c")
+    await in_state(handle, TaskState.INPUT_REQUIRED)
+    before = handle.log.last
+    await bridge.send("   ", task=handle.task.id)
+    assert handle.task.state is TaskState.INPUT_REQUIRED and handle.log.last > before
+    await bridge.send("so", task=handle.task.id)
+    await ended(handle)
+    assert answer(handle) == 'answered ["q-1", "so", null]'
 
 
 async def test_a_message_to_a_task_of_another_context_is_refused(
     make: Make, live: Liveness
 ) -> None:
     bridge = make()
-    record = await bridge.send(f"wait {live.path} agent", "c")
+    handle = await bridge.send(f"wait {live.path} agent", "c")
     await live.pid("agent")
     with pytest.raises(InvalidParams, match="contextId"):
-        await bridge.send("hello", "another", record.task.id)
+        await bridge.send("hello", "another", handle.task.id)
     with pytest.raises(TaskNotFound):
         await bridge.send("hello", task="unknown")
     await live.release("agent")
-    await ended(record)
+    await ended(handle)
     with pytest.raises(UnsupportedOperation, match="completed"):
-        await bridge.send("hello", task=record.task.id)
+        await bridge.send("hello", task=handle.task.id)
 
 
 # --- directories and ids -----------------------------------------------------------------------
@@ -529,19 +529,19 @@ async def test_a_directory_that_was_swapped_for_a_link_is_not_gone_to(
     assert answer(await bridge.run("cwd", "c", metadata={"cwd": "inner"}))
     (workspace / "inner").rmdir()
     (workspace / "inner").symlink_to(outside)
-    record = await bridge.run("exit 3", "c")  # a session that is still warm is where it was
-    record = await bridge.run("cwd", "c")
-    assert record.task.state is TaskState.FAILED
-    assert task_metadata(record.task) == {"bridge": {"reason": "launch"}}
-    assert "not the directory any more" in message(record)
-    assert str(outside) not in message(record)
+    handle = await bridge.run("exit 3", "c")  # a session that is still warm is where it was
+    handle = await bridge.run("cwd", "c")
+    assert handle.task.state is TaskState.FAILED
+    assert task_metadata(handle.task) == {"bridge": {"reason": "launch"}}
+    assert "not the directory any more" in message(handle)
+    assert str(outside) not in message(handle)
 
 
 @pytest.mark.parametrize("context", ["a", "A-z_0.9:x", "x" * 128])
 async def test_a_context_id_of_the_client_is_kept(make: Make, context: str) -> None:
-    record = await make().run("prompt", context)
-    assert record.task.context_id == context
-    assert f'"contextId": "{context}"' in answer(record)
+    handle = await make().run("prompt", context)
+    assert handle.task.context_id == context
+    assert f'"contextId": "{context}"' in answer(handle)
 
 
 @pytest.mark.parametrize("context", ["x" * 129, "a b", "a/b", "../a", "a\n", "é", "a\0", "٣"])
@@ -552,9 +552,9 @@ async def test_other_context_ids_are_refused(make: Make, context: str) -> None:
 
 async def test_without_a_context_id_each_task_has_its_own(make: Make) -> None:
     bridge = make()
-    records = [await bridge.run("turn") for _ in range(2)]
-    assert records[0].task.context_id != records[1].task.context_id
-    assert [answer(record) for record in records] == ["1", "1"]
+    handles = [await bridge.run("turn") for _ in range(2)]
+    assert handles[0].task.context_id != handles[1].task.context_id
+    assert [answer(handle) for handle in handles] == ["1", "1"]
 
 
 # --- what is remembered ------------------------------------------------------------------------
@@ -583,9 +583,9 @@ async def test_the_newest_finished_tasks_are_remembered_and_no_others(
 async def test_cold_contexts_are_forgotten_when_there_are_too_many(make: Make, script: str) -> None:
     bridge = make(keep=3, sessions=1)
     for number in range(10):
-        record = await bridge.send(script, f"c-{number}")
-        record.shown = False
-        await ended(record)
+        handle = await bridge.send(script, f"c-{number}")
+        handle.shown = False
+        await ended(handle)
     assert bridge.manager.figures()["contexts"] <= 5
     assert (await bridge.run("turn", "c-0")).task.state is TaskState.COMPLETED
 
@@ -597,16 +597,16 @@ async def test_a_shut_down_lets_working_tasks_end_within_the_drain(
     make: Make, live: Liveness
 ) -> None:
     bridge = make()
-    record = await bridge.send(f"wait {live.path} agent\ntext a", "c")
+    handle = await bridge.send(f"wait {live.path} agent\ntext a", "c")
     await live.pid("agent")
     closing = asyncio.create_task(bridge.manager.close(drain=WITHIN))
     await asyncio.sleep(0)
     with pytest.raises(Unavailable):
         await bridge.send("text b")
     await live.release("agent")
-    await ended(record)
+    await ended(handle)
     await closing
-    assert record.task.state is TaskState.COMPLETED
+    assert handle.task.state is TaskState.COMPLETED
     assert processes() == []
 
 
@@ -622,21 +622,21 @@ async def test_a_shut_down_ends_every_task_and_every_process(make: Make, live: L
         await live.pid(name)
     async with asyncio.timeout(WITHIN):
         await asyncio.gather(bridge.manager.close(drain=0.1), asking.manager.close(drain=0.1))
-    for record in (*working, *queued, question):
-        assert endings(record) == [TaskState.FAILED]
-        assert record.task.state is TaskState.FAILED and "shut down" in message(record)
+    for handle in (*working, *queued, question):
+        assert endings(handle) == [TaskState.FAILED]
+        assert handle.task.state is TaskState.FAILED and "shut down" in message(handle)
     assert processes() == []
     await live.gone("a", "b", "helper-a", "helper-b")
 
 
 async def test_kill_leaves_no_process(make: Make, live: Liveness) -> None:
     bridge = make()
-    record = await bridge.send(f"deaf\nspawn {live.path} helper\nwait {live.path} agent")
+    handle = await bridge.send(f"deaf\nspawn {live.path} helper\nwait {live.path} agent")
     await live.pid("agent")
     await live.pid("helper")
     bridge.manager.kill()
     await live.gone("agent", "helper")
-    assert (await ended(record)).task.state is TaskState.FAILED
+    assert (await ended(handle)).task.state is TaskState.FAILED
 
 
 # --- when another server takes the context -------------------------------------------------------
@@ -649,17 +649,17 @@ async def test_a_lost_context_stops_its_session_and_ends_the_logs(
     """Whether its turn has ended by then, or goes on."""
     bridge = make(sessions=1)
     script = f"text a\nwait {live.path} agent\ntext b\n{rest.format(live.path)}"
-    record = await bridge.send(script, "c")
+    handle = await bridge.send(script, "c")
     queued = await bridge.send("turn", "c")
     await live.pid("agent")
-    assert record.fence and record.fence == queued.fence
-    await bridge.tasks.store.release(record.fence)  # as a claim of another server has it
+    assert handle.fence and handle.fence == queued.fence
+    await bridge.tasks.store.release(handle.fence)  # as a claim of another server has it
     await live.release("agent")
-    for one in (record, queued):
+    for one in (handle, queued):
         assert (await ended(one)).lost
-    assert TaskState.COMPLETED not in statuses(record)
-    head = await bridge.tasks.store.head(record.task.id)
-    assert head and (head.state, head.last) == (TaskState.WORKING, record.log.last)
+    assert TaskState.COMPLETED not in statuses(handle)
+    head = await bridge.tasks.store.head(handle.task.id)
+    assert head and (head.state, head.last) == (TaskState.WORKING, handle.log.last)
     await bridge.rested()
     async with asyncio.timeout(WITHIN):
         while processes():  # noqa: ASYNC110

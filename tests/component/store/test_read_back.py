@@ -56,10 +56,10 @@ def encoded(task: Task) -> list[bytes]:
     return [orjson.dumps(codec.encode_task(task, None)) for codec in CODECS]
 
 
-async def read(record: TaskHandle, after: int = 0) -> Numbered:
+async def read(handle: TaskHandle, after: int = 0) -> Numbered:
     """All that comes after this number, up to the end, which must come."""
     async with asyncio.timeout(WITHIN):
-        batches = record.log.follow(after, NEVER)
+        batches = handle.log.follow(after, NEVER)
         return [(entry.number, entry.update) async for batch in batches for entry in batch]
 
 
@@ -68,29 +68,29 @@ async def durable(tasks: TaskHandles) -> None:
     await asyncio.wait_for(tasks.store.flush(), WITHIN)
 
 
-async def gone(tasks: TaskHandles, record: TaskHandle) -> None:
+async def gone(tasks: TaskHandles, handle: TaskHandle) -> None:
     """Until it is put away."""
     await durable(tasks)
-    assert record.back and len(record.log) == 0
+    assert handle.back and len(handle.log) == 0
 
 
 async def say(tasks: TaskHandles, name: str, size: int) -> TaskHandle:
     """A finished task with so much text, put away."""
-    record = begin(tasks, name)
+    handle = begin(tasks, name)
     for start in range(0, size, BLOCK):
-        happen(tasks, record, Text(noise(min(BLOCK, size - start), start)))
-        await record.log.reached(record.log.last)
-    happen(tasks, record, Done())
-    await gone(tasks, record)
-    return record
+        happen(tasks, handle, Text(noise(min(BLOCK, size - start), start)))
+        await handle.log.reached(handle.log.last)
+    happen(tasks, handle, Done())
+    await gone(tasks, handle)
+    return handle
 
 
-def lively(record: TaskHandle, count: int, seed: int) -> Iterator[Event]:
+def lively(handle: TaskHandle, count: int, seed: int) -> Iterator[Event]:
     """Anything that may happen to the task; what ends it comes last."""
     chance = random.Random(seed)
     for number in range(count):
         while True:
-            event = some_event(chance, record.task, number)
+            event = some_event(chance, handle.task, number)
             if type(event) not in ENDINGS:
                 break
         yield event
@@ -105,32 +105,32 @@ def lively(record: TaskHandle, count: int, seed: int) -> Iterator[Event]:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_what_was_put_away_comes_back_as_it_was(tasks: TaskHandles, seed: int) -> None:
-    record = begin(tasks, "t")
-    before = record.task  # who has it before it is put away has all of it
-    live = asyncio.create_task(read(record))
-    for event in lively(record, 150, seed):
-        happen(tasks, record, event)
+    handle = begin(tasks, "t")
+    before = handle.task  # who has it before it is put away has all of it
+    live = asyncio.create_task(read(handle))
+    for event in lively(handle, 150, seed):
+        happen(tasks, handle, event)
         await asyncio.sleep(0)
     updates = await live
-    assert record.size > SMALL and len(updates) > 200
-    await gone(tasks, record)
-    assert record.task.artifacts == {} and record.task.history == []
-    head = (record.task.id, record.task.state, record.task.status_time, record.task.owner)
+    assert handle.size > SMALL and len(updates) > 200
+    await gone(tasks, handle)
+    assert handle.task.artifacts == {} and handle.task.history == []
+    head = (handle.task.id, handle.task.state, handle.task.status_time, handle.task.owner)
     assert head == (before.id, before.state, before.status_time, before.owner)
-    whole = await record.whole()
+    whole = await handle.whole()
     assert whole is not before and encoded(whole) == encoded(before)
     for after in (0, 1, 7, len(updates) // 2, len(updates) - 1, len(updates), len(updates) + 5):
-        assert await read(record, after) == updates[after:]
+        assert await read(handle, after) == updates[after:]
 
 
 async def test_a_small_task_stays_as_it_is(tasks: TaskHandles) -> None:
-    record = begin(tasks, "t")
-    happen(tasks, record, Text("x" * (SMALL // 2)), Done())
+    handle = begin(tasks, "t")
+    happen(tasks, handle, Text("x" * (SMALL // 2)), Done())
     async with asyncio.timeout(WITHIN):
-        await record.log.reached(record.log.last)
-    assert record.back is None
-    assert await record.whole() is record.task
-    assert await read(record, 1) == (await read(record))[1:]
+        await handle.log.reached(handle.log.last)
+    assert handle.back is None
+    assert await handle.whole() is handle.task
+    assert await read(handle, 1) == (await read(handle))[1:]
 
 
 async def test_who_ask_at_once_share_a_reading(tasks: TaskHandles) -> None:
@@ -182,13 +182,13 @@ async def test_who_asks_for_what_cannot_be_read_is_told_whether_to_try_again(
 
 async def test_tasks_that_were_asked_for_take_no_more_than_so_much(tasks: TaskHandles) -> None:
     size = RECENT // 4
-    records = [await say(tasks, f"t{number}", size) for number in range(8)]
+    handles = [await say(tasks, f"t{number}", size) for number in range(8)]
     with traced() as kept:
-        for record in records:
-            await record.whole()
+        for handle in handles:
+            await handle.whole()
     assert RECENT // 2 < kept[0] < 1.2 * RECENT
-    newest = [await record.whole() for record in records[-3:]]
-    assert [await record.whole() for record in records[-3:]] == newest
+    newest = [await handle.whole() for handle in handles[-3:]]
+    assert [await handle.whole() for handle in handles[-3:]] == newest
 
 
 @contextlib.contextmanager
@@ -219,17 +219,17 @@ async def test_a_finished_task_costs_little_memory(tasks: TaskHandles) -> None:
 
 
 async def test_what_is_kept_of_a_long_task_does_not_grow(tasks: TaskHandles) -> None:
-    record = begin(tasks, "t")
+    handle = begin(tasks, "t")
     most = 0
     for number in range(20_000):
-        happen(tasks, record, Status(f"{number}"))
+        happen(tasks, handle, Status(f"{number}"))
         if number % 100 == 0:
             async with asyncio.timeout(WITHIN):
-                await record.log.reached(record.log.last)
-        most = max(most, len(record.log))
+                await handle.log.reached(handle.log.last)
+        most = max(most, len(handle.log))
     assert most <= 2 * NEWEST // ENTRY + 100
-    happen(tasks, record, Done())
-    numbers = [number for number, _ in await read(record)]
+    happen(tasks, handle, Done())
+    numbers = [number for number, _ in await read(handle)]
     assert numbers == list(range(1, 20_002))
 
 
@@ -237,19 +237,19 @@ async def test_a_reader_from_the_beginning_of_a_long_task_misses_nothing(
     tasks: TaskHandles,
 ) -> None:
     """It begins in what was written down, and arrives at what happens."""
-    record = begin(tasks, "t")
+    handle = begin(tasks, "t")
     for number in range(5000):
-        happen(tasks, record, Status(f"{number}"))
+        happen(tasks, handle, Status(f"{number}"))
         if number % 100 == 0:
-            await record.log.reached(record.log.last)
-    assert len(record.log) < 2500
-    reader = asyncio.create_task(read(record))
-    middle = asyncio.create_task(read(record, 1234))
+            await handle.log.reached(handle.log.last)
+    assert len(handle.log) < 2500
+    reader = asyncio.create_task(read(handle))
+    middle = asyncio.create_task(read(handle, 1234))
     for number in range(5000, 9000):
-        happen(tasks, record, Status(f"{number}"))
+        happen(tasks, handle, Status(f"{number}"))
         if number % 50 == 0:
             await asyncio.sleep(0)
-    happen(tasks, record, Done())
+    happen(tasks, handle, Done())
     found = await reader
     assert [number for number, _ in found] == list(range(1, 9002))
     events = [update.event for _, update in found[:-1] if isinstance(update, StatusUpdate)]
@@ -258,61 +258,61 @@ async def test_a_reader_from_the_beginning_of_a_long_task_misses_nothing(
 
 
 async def test_a_reader_who_is_behind_costs_so_much_and_no_more(tasks: TaskHandles) -> None:
-    record = begin(tasks, "t")
-    happen(tasks, record, Text("first"))
-    batches = record.log.follow(0, NEVER)
+    handle = begin(tasks, "t")
+    happen(tasks, handle, Text("first"))
+    batches = handle.log.follow(0, NEVER)
     async with asyncio.timeout(WITHIN):
         seen = [entry.number for entry in await anext(batches)]
     most = 0
     for number in range(400):
-        happen(tasks, record, Text(noise(BLOCK, number)))
-        await record.log.reached(record.log.last)
-        most = max(most, len(record.log))
+        happen(tasks, handle, Text(noise(BLOCK, number)))
+        await handle.log.reached(handle.log.last)
+        most = max(most, len(handle.log))
     assert 0.8 * MOST_BEHIND / BLOCK < most <= (MOST_BEHIND + NEWEST) // BLOCK + 2
-    happen(tasks, record, Done())
+    happen(tasks, handle, Done())
     async with asyncio.timeout(WITHIN):
         seen += [entry.number async for batch in batches for entry in batch]
-    assert seen == list(range(1, record.log.last + 1))
-    await gone(tasks, record)
+    assert seen == list(range(1, handle.log.last + 1))
+    await gone(tasks, handle)
 
 
 async def test_a_reader_who_falls_behind_twice_misses_nothing(tasks: TaskHandles) -> None:
     """Once the task goes on, and once it is put away meanwhile."""
-    record = begin(tasks, "t")
+    handle = begin(tasks, "t")
 
     async def go_on() -> None:
         for number in range(6000):
-            happen(tasks, record, Status(f"{number}"))
+            happen(tasks, handle, Status(f"{number}"))
             if number % 100 == 0:
-                await record.log.reached(record.log.last)
+                await handle.log.reached(handle.log.last)
         await durable(tasks)
 
     await go_on()
-    batches, seen = record.log.follow(0, NEVER), list[int]()
+    batches, seen = handle.log.follow(0, NEVER), list[int]()
     async with asyncio.timeout(WITHIN):
         while len(seen) < 6000:
             seen += [entry.number for entry in await anext(batches)]
         await go_on()
-        happen(tasks, record, Done())
+        happen(tasks, handle, Done())
         await durable(tasks)
         seen += [entry.number async for batch in batches for entry in batch]
     assert seen == list(range(1, 12_002))
-    await gone(tasks, record)
+    await gone(tasks, handle)
 
 
 async def test_reading_a_long_past_takes_little_memory(tasks: TaskHandles) -> None:
-    record = await say(tasks, "t", 4_000_000)
+    handle = await say(tasks, "t", 4_000_000)
     count = 0
     with traced() as kept:
-        async for batch in record.log.follow(0, NEVER):
+        async for batch in handle.log.follow(0, NEVER):
             count += len(batch)
     print(f"{kept[1]} bytes at most")
-    assert count == record.log.last
+    assert count == handle.log.last
     assert kept[1] < 700_000
 
 
 async def test_others_have_their_turn_while_a_task_is_read(tasks: TaskHandles) -> None:
-    record = await say(tasks, "t", 2_000_000)
+    handle = await say(tasks, "t", 2_000_000)
     turns = 0
 
     async def others() -> None:
@@ -322,7 +322,7 @@ async def test_others_have_their_turn_while_a_task_is_read(tasks: TaskHandles) -
             await asyncio.sleep(0)
 
     other = asyncio.create_task(others())
-    await record.whole()
+    await handle.whole()
     other.cancel()
     assert turns >= 20
 
@@ -336,20 +336,20 @@ def remove(tasks: TaskHandles, name: str) -> None:
 
 
 async def test_a_task_that_is_removed_is_nowhere(tasks: TaskHandles) -> None:
-    record = await say(tasks, "t", 2 * SMALL)
-    await record.whole()
+    handle = await say(tasks, "t", 2 * SMALL)
+    await handle.whole()
     remove(tasks, "t")
     await durable(tasks)
     assert await tasks.find("t") is None
     with pytest.raises(TaskNotFound):
-        await record.whole()
+        await handle.whole()
     with pytest.raises(LookupError):
-        await read(record)
+        await read(handle)
 
 
 async def test_who_reads_a_task_while_it_is_removed_gets_no_part_of_it(tasks: TaskHandles) -> None:
-    record = await say(tasks, "t", 20 * PIECE)
-    reading = asyncio.create_task(record.whole())
+    handle = await say(tasks, "t", 20 * PIECE)
+    reading = asyncio.create_task(handle.whole())
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # it has begun
     remove(tasks, "t")
@@ -368,7 +368,7 @@ DAMAGE = """
 async def test_a_start_reads_of_finished_tasks_that_they_are(tmp_path: Path) -> None:
     async with store(tmp_path) as first:
         before = [await say(first, f"t{number}", 3 * SMALL) for number in range(3)]
-        whole = [encoded(await record.whole()) for record in before]
+        whole = [encoded(await handle.whole()) for handle in before]
     async with journal(tmp_path) as opened:
         opened.write((DAMAGE, ()))
     async with store(tmp_path) as second:
@@ -388,33 +388,33 @@ async def test_a_start_reads_of_finished_tasks_that_they_are(tmp_path: Path) -> 
 async def test_a_long_task_that_was_cut_short_goes_on(tmp_path: Path) -> None:
     """Cut short: the store closes, and nothing ends the task."""
     async with store(tmp_path) as first:
-        record = begin(first, "t")
+        handle = begin(first, "t")
         for number in range(3000):
-            happen(first, record, Status(f"{number}"))
+            happen(first, handle, Status(f"{number}"))
         await durable(first)
-        before = await following(record, 3000)
+        before = await following(handle, 3000)
     async with store(tmp_path) as second:
-        ((record, _),) = await second.restore()
-        assert len(record.log) < 2000
-        assert await following(record, 3000) == before
-        happen(second, record, Status("more"), Done())
-        rest = await read(record, 2990)
+        ((handle, _),) = await second.restore()
+        assert len(handle.log) < 2000
+        assert await following(handle, 3000) == before
+        happen(second, handle, Status("more"), Done())
+        rest = await read(handle, 2990)
         assert rest[:10] == before[2990:]
         assert [number for number, _ in rest] == list(range(2991, 3003))
 
 
-async def following(record: TaskHandle, count: int) -> Numbered:
+async def following(handle: TaskHandle, count: int) -> Numbered:
     """The first so many."""
     found: Numbered = []
     async with asyncio.timeout(WITHIN):
-        async for batch in record.log.follow(0, NEVER):
+        async for batch in handle.log.follow(0, NEVER):
             found += [(entry.number, entry.update) for entry in batch]
             if len(found) >= count:
                 break
     return found
 
 
-async def records(manager: TaskManager) -> list[TaskHandle]:
+async def handles(manager: TaskManager) -> list[TaskHandle]:
     store = manager._store
     page = await store.list(TaskQuery(agents=("jsonl",)))
     return [one for one in [await manager.find(head.task_id) for head in page.heads] if one]
@@ -431,11 +431,11 @@ async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, ver
         client, (manager,) = server.client(version), server.managers
         live = await client.collect(LONG)
         name = task_id(live[0])
-        (record,) = await records(manager)
+        (handle,) = await handles(manager)
         async with asyncio.timeout(WITHIN):
-            while len(record.log):  # noqa: ASYNC110 - until its stream lets go of it
+            while len(handle.log):  # noqa: ASYNC110 - until its stream lets go of it
                 await asyncio.sleep(0.001)
-        assert record.back
+        assert handle.back
 
         for after in (0, 300, len(live) - 2):
             params = {"id": name, "metadata": {"bridge": {"after": after}}}
@@ -451,7 +451,7 @@ async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, ver
             assert listed["tasks"] == [task]
             del task["artifacts"]
             assert (await client.call("ListTasks", {}))["tasks"] == [task]
-            assert record.outline is None  # its history is long
+            assert handle.outline is None  # its history is long
             task = await client.get(name)
             async with client.subscribe(name) as items:
                 with pytest.raises(RpcError):
@@ -461,7 +461,7 @@ async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, ver
         sent = await client.send(LONG)
         assert sent == await client.get(sent["id"])
         assert artifact_text(sent) == artifact_text(task)
-        assert all(one.back for one in await records(manager))
+        assert all(one.back for one in await handles(manager))
 
 
 async def test_lists_read_nothing_back_where_little_is_shown(workspace: Path) -> None:
@@ -470,13 +470,13 @@ async def test_lists_read_nothing_back_where_little_is_shown(workspace: Path) ->
         tool = {"type": "tool_call", "id": "1", "name": "Bash"}  # after which a block begins
         script = f"repeat 3000 abcdefgh\nline {json.dumps(tool)}\ntext done"
         task = await client.send(script)
-        (record,) = await records(manager)
-        assert record.back and record.outline  # at once
+        (handle,) = await handles(manager)
+        assert handle.back and handle.outline  # at once
         del task["artifacts"]
         for _ in range(2):  # what is kept for lists, and what is read back for one
             assert (await client.call("ListTasks", {}))["tasks"] == [task]
-            assert record.outline
-            record.outline = None
+            assert handle.outline
+            handle.outline = None
 
 
 V1 = {"A2A-Version": "1.0"}

@@ -54,16 +54,16 @@ def message(text: str = "go", name: str = "m") -> Message:
     return Message(name, Role.USER, (TextPart(text),))
 
 
-async def seen(record: TaskHandle) -> list[object]:
-    whole = await record.whole()
+async def seen(handle: TaskHandle) -> list[object]:
+    whole = await handle.whole()
     task = [orjson.dumps(codec.encode_task(whole, None)) for codec in CODECS]
-    log = record.log
-    return [*task, log.last, log.visible, log.closed, record.begun, record.batches, record.size]
+    log = handle.log
+    return [*task, log.last, log.visible, log.closed, handle.begun, handle.batches, handle.size]
 
 
 async def ids(path: Path, agent: str = "a") -> list[str]:
     async with store(path, agent) as found:
-        return [record.task.id for record in await everything(found)]
+        return [handle.task.id for handle in await everything(found)]
 
 
 # --- what is given back ------------------------------------------------------------------------
@@ -72,44 +72,44 @@ async def ids(path: Path, agent: str = "a") -> list[str]:
 async def test_tasks_are_given_back_as_they_were(tmp_path: Path) -> None:
     chance, before = random.Random(5), {}
     async with store(tmp_path) as first:
-        records = [begin(first, f"t{number:02}", f"c{number % 3}") for number in range(20)]
+        handles = [begin(first, f"t{number:02}", f"c{number % 3}") for number in range(20)]
         for number in range(400):
-            record = chance.choice(records)
-            if not record.task.state.terminal:
-                happen(first, record, some_event(chance, record.task, number))
-    for record in records:
-        record.task.reply = None  # a task that is given back is shown as one
-        before[record.task.id] = await seen(record)
+            handle = chance.choice(handles)
+            if not handle.task.state.terminal:
+                happen(first, handle, some_event(chance, handle.task, number))
+    for handle in handles:
+        handle.task.reply = None  # a task that is given back is shown as one
+        before[handle.task.id] = await seen(handle)
     async with store(tmp_path) as second:
-        unfinished = [r.task.id for r in records if not r.task.state.terminal]
+        unfinished = [r.task.id for r in handles if not r.task.state.terminal]
         restored = await second.restore()
-        assert [record.task.id for record, _ in restored] == unfinished
+        assert [handle.task.id for handle, _ in restored] == unfinished
         assert [prompt.text for _, prompt in restored] == unfinished
-        assert [record.task.id for record in second.unfinished()] == unfinished
+        assert [handle.task.id for handle in second.unfinished()] == unfinished
     async with store(tmp_path) as second:
         found = await everything(second)
-        assert {record.task.id: await seen(record) for record in found} == before
-        assert all(record.shown for record in found)
+        assert {handle.task.id: await seen(handle) for handle in found} == before
+        assert all(handle.shown for handle in found)
 
 
 async def test_updates_are_seen_when_they_are_durable(tmp_path: Path) -> None:
     async with store(tmp_path) as first:
-        record = begin(first, "t")
-        assert (record.log.visible, record.log.last) == (-1, 0)
-        happen(first, record, Text("a"), Done())
-        assert (record.log.visible, record.log.closed) == (-1, False)
+        handle = begin(first, "t")
+        assert (handle.log.visible, handle.log.last) == (-1, 0)
+        happen(first, handle, Text("a"), Done())
+        assert (handle.log.visible, handle.log.closed) == (-1, False)
         async with asyncio.timeout(WITHIN):
-            await record.log.reached(0)
-            await record.log.reached(record.log.last)
-        assert record.log.closed
+            await handle.log.reached(0)
+            await handle.log.reached(handle.log.last)
+        assert handle.log.closed
 
 
 async def test_in_memory_all_is_seen_at_once() -> None:
     memory = TaskHandles("a", MemoryStore())
-    record = begin(memory, "t")
-    assert record.log.visible == 0
-    happen(memory, record, Text("a"), Done())
-    assert record.log.closed
+    handle = begin(memory, "t")
+    assert handle.log.visible == 0
+    happen(memory, handle, Text("a"), Done())
+    assert handle.log.closed
 
 
 async def test_new_tasks_come_after_those_of_the_last_run(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_new_tasks_come_after_those_of_the_last_run(tmp_path: Path) -> Non
         async with store(tmp_path) as found:
             begin(found, name)
     async with store(tmp_path) as found:
-        assert [record.task.id for record, _ in await found.restore()] == ["b", "a", "c"]
+        assert [handle.task.id for handle, _ in await found.restore()] == ["b", "a", "c"]
 
 
 async def test_agents_have_tasks_of_their_own(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_agents_have_tasks_of_their_own(tmp_path: Path) -> None:
             begin(TaskHandles(agent, opened), f"t{number}")
     for number, agent in enumerate("ab"):
         async with store(tmp_path, agent) as found:
-            assert [record.task.id for record in await everything(found)] == [f"t{number}"]
+            assert [handle.task.id for handle in await everything(found)] == [f"t{number}"]
             assert await found.find(f"t{1 - number}") is None
 
 
@@ -150,12 +150,12 @@ async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> Non
     async with store(tmp_path) as first:
         opened = SessionOpened("id", ContextKey("a", "local", "c"), b"{}")
         first.store.append([opened], fence=None)
-        record, calls = begin(first, "t"), list[str]()
+        handle, calls = begin(first, "t"), list[str]()
         for one in given:
             then = partial(calls.append, one.kind)
-            recorder(first).record_input(record, one, session_id="id", then=then)
-            assert record.begun
-        happen(first, record, Text("a"), read=OutputRead("id", 333))
+            recorder(first).record_input(handle, one, session_id="id", then=then)
+            assert handle.begun
+        happen(first, handle, Text("a"), read=OutputRead("id", 333))
         recorder(first).after_commit(lambda: calls.append("after"))
         assert calls == []
     assert calls == ["prompt", "answer", "steer", "after"]
@@ -163,25 +163,25 @@ async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> Non
         (session,) = await second.store.sessions("a")
         assert (session.id, session.position) == ("id", 333)
         assert [load(AdapterInput, one) for one in session.given] == given
-        (record,) = await everything(second)
-        assert record.begun
+        (handle,) = await everything(second)
+        assert handle.begun
 
 
 async def test_a_rejected_append_loses_the_task_and_gives_no_input(tmp_path: Path) -> None:
     async with store(tmp_path) as tasks:
-        record, lost, given = begin(tasks, "t"), list[TaskHandle](), list[str]()
+        handle, lost, given = begin(tasks, "t"), list[TaskHandle](), list[str]()
         one = recorder(tasks, lost.append)
-        one.record(record, [Text("a")])
-        record.fence = Fence(ContextKey("a", "local", "c"), 1)  # of no claim
-        one.record(record, [Text("b")])
+        one.record(handle, [Text("a")])
+        handle.fence = Fence(ContextKey("a", "local", "c"), 1)  # of no claim
+        one.record(handle, [Text("b")])
         prompt = AdapterInput("prompt", 0, message())
-        one.record_input(record, prompt, session_id=None, then=lambda: given.append("x"))
+        one.record_input(handle, prompt, session_id=None, then=lambda: given.append("x"))
         await asyncio.wait_for(tasks.store.flush(), WITHIN)
-        assert (lost, given, record.lost) == ([record], [], True)
-        assert record.log.closed
-        one.record(record, [Text("c")])  # a lost task takes no events
+        assert (lost, given, handle.lost) == ([handle], [], True)
+        assert handle.log.closed
+        one.record(handle, [Text("c")])  # a lost task takes no events
         head = await tasks.store.head("t")
-        assert head and (head.batches, head.last) == (1, record.log.last)
+        assert head and (head.batches, head.last) == (1, handle.log.last)
 
 
 async def test_a_task_whose_session_ends_with_the_server_has_begun(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_task_whose_session_ends_with_the_server_has_begun(tmp_path: Pat
         recorder(first).record_input(begin(first, "t"), given, session_id=None, then=lambda: None)
         begin(first, "u")
     async with store(tmp_path) as second:
-        assert [record.begun for record in await everything(second)] == [True, False]
+        assert [handle.begun for handle in await everything(second)] == [True, False]
         assert await second.store.sessions("a") == []
 
 
@@ -220,11 +220,11 @@ async def test_what_cannot_be_read_is_one_task_and_not_all(
         opened.write(("INSERT INTO event VALUES (1, 2, 0, ?, 9)", (odd,)))
     async with store(tmp_path) as second:
         found = await everything(second)
-        assert [record.task.id for record in found] == ["t", "u"]
-        assert [record.log.last for record in found] == [2, 2]
+        assert [handle.task.id for handle in found] == ["t", "u"]
+        assert [handle.log.last for handle in found] == [2, 2]
         happen(second, found[0], Failed("x"))  # its next batch is written
     async with store(tmp_path) as third:
-        assert [record.task.id for record, _ in await third.restore()] == ["u"]
+        assert [handle.task.id for handle, _ in await third.restore()] == ["u"]
     assert "a task cannot be read" in caplog.text
 
 
@@ -237,11 +237,11 @@ async def test_a_task_with_a_damaged_prompt_stays_and_the_others_are_restored(
     async with journal(tmp_path) as opened:
         opened.write(("UPDATE task SET prompt = '{}' WHERE id = 't'", ()))
     async with store(tmp_path) as second:
-        assert [record.task.id for record, _ in await second.restore()] == ["u"]
-        record = await second.find("t")
-        assert record
+        assert [handle.task.id for handle, _ in await second.restore()] == ["u"]
+        handle = await second.find("t")
+        assert handle
         with pytest.raises(DataLoss):
-            await record.whole()
+            await handle.whole()
 
 
 @pytest.mark.parametrize("damaged", ["start", "given"])
@@ -258,10 +258,10 @@ def test_a_damaged_session_is_none(damaged: str) -> None:
 async def test_a_removed_task_leaves_nothing(tmp_path: Path) -> None:
     async with store(tmp_path) as first:
         for name in ("t", "u"):
-            record = begin(first, name)
+            handle = begin(first, name)
             key = MessageKey("a", "local", name, b"d")
             first.store.append([MessageAccepted(key, name)], fence=None)
-            happen(first, record, Text("a"), Done())
+            happen(first, handle, Text("a"), Done())
         for name in ("t", "unknown"):
             first.store.append([TaskRemoved(name)], fence=None)
             first.remove(name)

@@ -268,14 +268,14 @@ async def test_what_is_stored_is_counted_in_bytes_and_known_after_a_restart(
     for _ in range(2):
         state = await open_state(tmp_path / "state")
         tasks = TaskHandles("agent", state.store)
-        record = await tasks.find("t")
-        if record is None:
+        handle = await tasks.find("t")
+        if handle is None:
             task = Task("t", "c", datetime.now(UTC), owner="alice")
-            record = TaskHandle(task)
+            handle = TaskHandle(task)
             one = recorder(tasks)
-            one.begin(record, Message("m", Role.USER, (TextPart("x" * 1000),)))
+            one.begin(handle, Message("m", Role.USER, (TextPart("x" * 1000),)))
             for event in (Text("y" * 5000), Done()):
-                one.record(record, [event])
-        sizes.append(record.size)
+                one.record(handle, [event])
+        sizes.append(handle.size)
         await state.close()
     assert sizes[0] == sizes[1] and 6000 < sizes[0] < 8000

@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from bridge.a2a import CODECS, Operation, requests, v0_3, v1_0
+from tests.support.bindings import ROUTES, RestBinding, failed
 from tests.support.cases import each
 from tests.support.children import children
 from tests.support.client import Json, state, states
-from tests.support.doors import ROUTES, RestDoor, failed
 from tests.support.rest import A2A, HOOK, PLAIN, TABLE, Rest, check_unrouted
 from tests.support.served import Server, serving
 
@@ -92,7 +92,7 @@ class Asking:
 
     async def ask(self, way: Way, params: Any, **headers: str) -> Answer:
         if way.rest:
-            verb, path, body = RestDoor(self.server)._route(way.method, params)
+            verb, path, body = RestBinding(self.server)._route(way.method, params)
             return await self.rest(verb, path, body, **headers)
         body = {"jsonrpc": "2.0", "id": "i", "method": way.method, "params": params}
         return await self.rpc(way, body, **headers)

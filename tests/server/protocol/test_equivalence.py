@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.support.bindings import Binding, RestBinding, failed
 from tests.support.cases import each
 from tests.support.client import Json, RpcError
-from tests.support.doors import Door, RestDoor, failed
 from tests.support.rest import HOOK, message
 from tests.support.served import serving
 
@@ -22,7 +22,7 @@ UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
-class JsonRpcDoor(Door):
+class JsonRpcBinding(Binding):
     async def ask(self, method: str, params: Json) -> Json:
         try:
             return await self.server.client().call(method, params) or {}
@@ -53,18 +53,23 @@ def normalised(answer: Any) -> Any:
     return walk(answer)
 
 
+Bindings = tuple[Binding, Binding]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Door, Door]]:
-    """Both bindings of a server, which has more slots than the tests before leave sessions that
-    still end: a task that waits for a slot says so, through one of the doors and not the other."""
+async def bindings(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Bindings]:
+    """Both bindings of a server. It has so many slots that no task waits for one: a waiting task
+    has one more status, which only one of the bindings might show."""
     workspace = tmp_path_factory.mktemp("workspace")
     async with serving(workspace, bridge_max_sessions=32) as server:
-        yield JsonRpcDoor(server), RestDoor(server)
+        yield JsonRpcBinding(server), RestBinding(server)
 
 
-async def both(doors: tuple[Door, Door], scenario: Callable[[Door], Awaitable[Any]]) -> Any:
-    """What `scenario` sees, which is the same through both doors."""
-    first, second = [normalised(await scenario(door)) for door in doors]
+async def both(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
+    """The result of `scenario`, which must be the same through both bindings."""
+    first, second = [normalised(await scenario(binding)) for binding in bindings]
     assert first == second
     return first
 
@@ -72,94 +77,98 @@ async def both(doors: tuple[Door, Door], scenario: Callable[[Door], Awaitable[An
 # --- what works --------------------------------------------------------------------------------
 
 
-async def test_a_send_has_the_same_task(doors: tuple[Door, Door]) -> None:
-    task = await both(doors, lambda door: door.send("status busy\ntext hello\ndone well"))
+async def test_a_send_has_the_same_task(bindings: Bindings) -> None:
+    task = await both(bindings, lambda binding: binding.send("status busy\ntext hello\ndone well"))
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_a_direct_reply_is_the_same_message(doors: tuple[Door, Door]) -> None:
+async def test_a_direct_reply_is_the_same_message(bindings: Bindings) -> None:
     params = {"message": message("reply hi")}
-    assert "message" in await both(doors, lambda door: door.ask("SendMessage", params))
-    (item,) = await both(doors, lambda door: door.stream("SendStreamingMessage", params))
+    assert "message" in await both(bindings, lambda binding: binding.ask("SendMessage", params))
+    (item,) = await both(bindings, lambda binding: binding.stream("SendStreamingMessage", params))
     assert "message" in item
 
 
 @each("ending", ["done", "fail no", "reject no", "exit 3"])
-async def test_a_stream_has_the_same_items(doors: tuple[Door, Door], ending: str) -> None:
+async def test_a_stream_has_the_same_items(bindings: Bindings, ending: str) -> None:
     params = {"message": message(f"status busy\nthought hm\ntext a\n{ending}")}
-    items = await both(doors, lambda door: joined(door, params))
+    items = await both(bindings, lambda binding: joined(binding, params))
     assert next(iter(items[0])) == "task"
     assert items[-1]["statusUpdate"]["status"]["state"] in (
         *("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"),
     )
 
 
-async def joined(door: Door, params: Json) -> list[Json]:
+async def joined(binding: Binding, params: Json) -> list[Json]:
     """The items, but for the pieces in which the text happened to come."""
-    items = await door.stream("SendStreamingMessage", params)
+    items = await binding.stream("SendStreamingMessage", params)
     return [item for item in items if "artifactUpdate" not in item]
 
 
-async def test_a_send_that_does_not_wait_has_the_same_task(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
+async def test_a_send_that_does_not_wait_has_the_same_task(
+    bindings: Bindings,
+) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
         params = {
             "message": message("ask q What?"),
             "configuration": {"returnImmediately": True, "historyLength": 0},
         }
-        task = (await door.ask("SendMessage", params))["task"]
-        canceled = await door.ask("CancelTask", {"id": task["id"]})
+        task = (await binding.ask("SendMessage", params))["task"]
+        canceled = await binding.ask("CancelTask", {"id": task["id"]})
         return [task.keys() - {"metadata"}, canceled["status"]["state"]]
 
-    task, state = await both(doors, scenario)
+    task, state = await both(bindings, scenario)
     assert task == {"id", "contextId", "status"}
     assert state == "TASK_STATE_CANCELED"
 
 
-async def test_a_question_is_answered_in_the_same_way(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
-        asked = await door.send("permit q May I?\ntext done")
+async def test_a_question_is_answered_in_the_same_way(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
+        asked = await binding.send("permit q May I?\ntext done")
         nonsense = [{"data": {"questionId": "q", "optionId": "perhaps"}}]
-        unclear = await door.send("", taskId=asked["id"], parts=nonsense)
-        return [asked, unclear, await door.send("yes", taskId=asked["id"])]
+        unclear = await binding.send("", taskId=asked["id"], parts=nonsense)
+        return [asked, unclear, await binding.send("yes", taskId=asked["id"])]
 
-    tasks = await both(doors, scenario)
+    tasks = await both(bindings, scenario)
     assert [task["status"]["state"].removeprefix("TASK_STATE_") for task in tasks] == [
         *("INPUT_REQUIRED", "INPUT_REQUIRED", "COMPLETED"),
     ]
 
 
-async def test_a_subscription_has_the_same_items(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
-        task = await door.send("ask q What?")
-        async with door.server.client().subscribe(task["id"]) as other:
+async def test_a_subscription_has_the_same_items(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
+        task = await binding.send("ask q What?")
+        async with binding.server.client().subscribe(task["id"]) as other:
             await anext(other)
-            await door.ask("CancelTask", {"id": task["id"]})
+            await binding.ask("CancelTask", {"id": task["id"]})
             seen = [item async for item in other]
-        return [*seen, await door.ask("SubscribeToTask", {"id": task["id"]})]
+        return [*seen, await binding.ask("SubscribeToTask", {"id": task["id"]})]
 
-    *_, last, refused = await both(doors, scenario)
+    *_, last, refused = await both(bindings, scenario)
     assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
     assert refused["error"] == "UNSUPPORTED_OPERATION"
 
 
-async def test_a_canceled_task_looks_the_same(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
-        named = {"id": (await door.send("ask q What?"))["id"]}
-        return [await door.ask(method, named) for method in ("CancelTask", "GetTask", "CancelTask")]
+async def test_a_canceled_task_looks_the_same(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
+        named = {"id": (await binding.send("ask q What?"))["id"]}
+        return [
+            await binding.ask(method, named) for method in ("CancelTask", "GetTask", "CancelTask")
+        ]
 
-    canceled, got, again = await both(doors, scenario)
+    canceled, got, again = await both(bindings, scenario)
     assert canceled == got
     assert again["error"] == "TASK_NOT_CANCELABLE"
 
 
 @each("length", [None, 0, 1, 2, 100])
-async def test_history_is_cut_in_the_same_way(doors: tuple[Door, Door], length: Any) -> None:
-    async def scenario(door: Door) -> Json:
-        task = await door.send("status one\nstatus two\ndone")
+async def test_history_is_cut_in_the_same_way(bindings: Bindings, length: Any) -> None:
+    async def scenario(binding: Binding) -> Json:
+        task = await binding.send("status one\nstatus two\ndone")
         asked = {} if length is None else {"historyLength": length}
-        return await door.ask("GetTask", {"id": task["id"], **asked})
+        return await binding.ask("GetTask", {"id": task["id"], **asked})
 
-    task = await both(doors, scenario)
+    task = await both(bindings, scenario)
     assert len(task.get("history", ())) == min(3 if length is None else length, 3)
 
 
@@ -182,16 +191,16 @@ async def test_history_is_cut_in_the_same_way(doors: tuple[Door, Door], length: 
         ({"unknown": "ignored"}, 4),
     ],
 )
-async def test_a_list_has_the_same_tasks(doors: tuple[Door, Door], asked: Json, found: int) -> None:
-    async def scenario(door: Door) -> Json:
-        context = (await door.send("text one"))["contextId"]
+async def test_a_list_has_the_same_tasks(bindings: Bindings, asked: Json, found: int) -> None:
+    async def scenario(binding: Binding) -> Json:
+        context = (await binding.send("text one"))["contextId"]
         for text in ("fail no", "text two", "ask q What?"):
-            last = await door.send(text, contextId=context)
-        listed = await door.ask("ListTasks", {"contextId": context, **asked})
-        await door.ask("CancelTask", {"id": last["id"]})
+            last = await binding.send(text, contextId=context)
+        listed = await binding.ask("ListTasks", {"contextId": context, **asked})
+        await binding.ask("CancelTask", {"id": last["id"]})
         return listed
 
-    listed = await both(doors, scenario)
+    listed = await both(bindings, scenario)
     assert (len(listed["tasks"]), listed["totalSize"], listed["nextPageToken"]) == (
         found,
         found,
@@ -199,43 +208,43 @@ async def test_a_list_has_the_same_tasks(doors: tuple[Door, Door], asked: Json, 
     )
 
 
-async def test_pages_are_the_same(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[list[Json]]:
-        context = (await door.send("text 0"))["contextId"]
+async def test_pages_are_the_same(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[list[Json]]:
+        context = (await binding.send("text 0"))["contextId"]
         for number in range(1, 5):
-            await door.send(f"text {number}", contextId=context)
+            await binding.send(f"text {number}", contextId=context)
         pages: list[list[Json]] = []
         asked = {"contextId": context, "pageSize": 2, "includeArtifacts": True, "pageToken": ""}
         while asked["pageToken"] or not pages:
             assert len(pages) < 5, "no page is the last one"
-            page = await door.ask("ListTasks", asked)
+            page = await binding.ask("ListTasks", asked)
             pages.append(page["tasks"])
             asked["pageToken"] = page["nextPageToken"]
         return pages
 
-    assert [len(page) for page in await both(doors, scenario)] == [2, 2, 1]
+    assert [len(page) for page in await both(bindings, scenario)] == [2, 2, 1]
 
 
-async def test_push_configs_are_the_same(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
-        task = {"taskId": (await door.send("done"))["id"]}
+async def test_push_configs_are_the_same(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
+        task = {"taskId": (await binding.send("done"))["id"]}
         secrets = {"token": "t", "authentication": {"scheme": "Bearer", "credentials": "secret"}}
         made = [
-            await door.ask("CreateTaskPushNotificationConfig", {**task, **HOOK, **more})
+            await binding.ask("CreateTaskPushNotificationConfig", {**task, **HOOK, **more})
             for more in ({}, {"id": "mine", **secrets}, {"id": "mine"})
         ]
         named = {**task, "id": "mine"}
         return [
             *made,
-            await door.ask("GetTaskPushNotificationConfig", named),
-            await door.ask("ListTaskPushNotificationConfigs", task),
-            await door.ask("DeleteTaskPushNotificationConfig", named),
-            await door.ask("DeleteTaskPushNotificationConfig", named),
-            await door.ask("GetTaskPushNotificationConfig", named),
-            await door.ask("ListTaskPushNotificationConfigs", task),
+            await binding.ask("GetTaskPushNotificationConfig", named),
+            await binding.ask("ListTaskPushNotificationConfigs", task),
+            await binding.ask("DeleteTaskPushNotificationConfig", named),
+            await binding.ask("DeleteTaskPushNotificationConfig", named),
+            await binding.ask("GetTaskPushNotificationConfig", named),
+            await binding.ask("ListTaskPushNotificationConfigs", task),
         ]
 
-    answers = await both(doors, scenario)
+    answers = await both(bindings, scenario)
     assert [answer.get("error", "") for answer in answers] == [*[""] * 7, "TASK_NOT_FOUND", ""]
     assert "secret" not in json.dumps(answers)
 
@@ -295,8 +304,8 @@ def ids(cases: list[tuple[str, Json]]) -> list[str]:
     return [about.encode("ascii", "backslashreplace").decode() for about, _ in cases]
 
 
-async def check_refused(doors: tuple[Door, Door], method: str, params: Json) -> Json:
-    answer: Json = await both(doors, lambda door: door.ask(method, params))
+async def check_refused(bindings: Bindings, method: str, params: Json) -> Json:
+    answer: Json = await both(bindings, lambda binding: binding.ask(method, params))
     assert answer["error"] == "INVALID_PARAMS", answer
     assert answer["wrong"], "no field is named"
     return answer
@@ -305,9 +314,9 @@ async def check_refused(doors: tuple[Door, Door], method: str, params: Json) -> 
 @each("method", ["SendMessage", "SendStreamingMessage"])
 @each("params", [p for _, p in wrong_sends()], ids=ids(wrong_sends()))
 async def test_a_wrong_send_is_refused_for_the_same_reason(
-    doors: tuple[Door, Door], method: str, params: Json
+    bindings: Bindings, method: str, params: Json
 ) -> None:
-    await check_refused(doors, method, params)
+    await check_refused(bindings, method, params)
 
 
 LISTS = wrong_in({}, LIST_FIELDS)
@@ -315,9 +324,9 @@ LISTS = wrong_in({}, LIST_FIELDS)
 
 @each("params", [p for _, p in LISTS], ids=ids(LISTS))
 async def test_a_wrong_list_is_refused_for_the_same_reason(
-    doors: tuple[Door, Door], params: Json
+    bindings: Bindings, params: Json
 ) -> None:
-    answer = await check_refused(doors, "ListTasks", params)
+    answer = await check_refused(bindings, "ListTasks", params)
     assert answer["wrong"][0][0]["field"].split(".")[0] in params
 
 
@@ -326,22 +335,22 @@ PUSHES = wrong_in(HOOK, PUSH_FIELDS)
 
 @each("params", [p for _, p in PUSHES], ids=ids(PUSHES))
 async def test_a_wrong_push_config_is_refused_for_the_same_reason(
-    doors: tuple[Door, Door], params: Json
+    bindings: Bindings, params: Json
 ) -> None:
-    async def scenario(door: Door) -> Json:
-        created = {"taskId": (await door.send("done"))["id"], **params}
-        return await door.ask("CreateTaskPushNotificationConfig", created)
+    async def scenario(binding: Binding) -> Json:
+        created = {"taskId": (await binding.send("done"))["id"], **params}
+        return await binding.ask("CreateTaskPushNotificationConfig", created)
 
-    answer = await both(doors, scenario)
+    answer = await both(bindings, scenario)
     assert answer["error"] == "INVALID_PARAMS"
     assert answer["wrong"]
 
 
 @each("length", [-1, 1.5, "x", True])
 async def test_a_wrong_history_length_is_refused_for_the_same_reason(
-    doors: tuple[Door, Door], length: Any
+    bindings: Bindings, length: Any
 ) -> None:
-    await check_refused(doors, "GetTask", {"id": "none", "historyLength": length})
+    await check_refused(bindings, "GetTask", {"id": "none", "historyLength": length})
 
 
 @each(
@@ -362,36 +371,36 @@ async def test_a_wrong_history_length_is_refused_for_the_same_reason(
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_an_unknown_task_is_not_found(
-    doors: tuple[Door, Door], method: str, params: Json
-) -> None:
-    answer = await both(doors, lambda door: door.ask(method, params))
+async def test_an_unknown_task_is_not_found(bindings: Bindings, method: str, params: Json) -> None:
+    answer = await both(bindings, lambda binding: binding.ask(method, params))
     assert answer["error"] == "TASK_NOT_FOUND"
 
 
-async def test_a_task_of_another_context_is_refused(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
-        task = await door.send("ask q What?")
+async def test_a_task_of_another_context_is_refused(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
+        task = await binding.send("ask q What?")
         answer = message("this", taskId=task["id"], contextId="another")
-        refused = await door.ask("SendMessage", {"message": answer})
-        return [refused, await door.ask("CancelTask", {"id": task["id"]})]
+        refused = await binding.ask("SendMessage", {"message": answer})
+        return [refused, await binding.ask("CancelTask", {"id": task["id"]})]
 
-    refused, _ = await both(doors, scenario)
+    refused, _ = await both(bindings, scenario)
     assert refused["error"] == "INVALID_PARAMS"
 
 
-async def test_a_message_to_a_task_that_has_ended_is_refused(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> list[Json]:
-        task = await door.send("done")
+async def test_a_message_to_a_task_that_has_ended_is_refused(
+    bindings: Bindings,
+) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
+        task = await binding.send("done")
         params = {"message": message("more", taskId=task["id"])}
-        return [await door.ask(m, params) for m in ("SendMessage", "SendStreamingMessage")]
+        return [await binding.ask(m, params) for m in ("SendMessage", "SendStreamingMessage")]
 
-    for refused in await both(doors, scenario):
+    for refused in await both(bindings, scenario):
         assert refused["error"] == "UNSUPPORTED_OPERATION"
 
 
-async def test_unknown_members_are_ignored(doors: tuple[Door, Door]) -> None:
-    async def scenario(door: Door) -> Json:
+async def test_unknown_members_are_ignored(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> Json:
         extra = {"tenant": "acme", "unknown": {"deep": [1, None]}}
         part = {"text": "text hello", **extra}
         params = {
@@ -399,27 +408,27 @@ async def test_unknown_members_are_ignored(doors: tuple[Door, Door]) -> None:
             "configuration": {"historyLength": 0, **extra},
             **extra,
         }
-        return await door.ask("SendMessage", params)
+        return await binding.ask("SendMessage", params)
 
-    assert (await both(doors, scenario))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert (await both(bindings, scenario))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_the_extended_card_is_unsupported_without_a_token(doors: tuple[Door, Door]) -> None:
-    answer = await both(doors, lambda door: door.ask("GetExtendedAgentCard", {}))
+async def test_the_extended_card_is_unsupported_without_a_token(
+    bindings: Bindings,
+) -> None:
+    answer = await both(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
     assert answer["error"] == "UNSUPPORTED_OPERATION"
 
 
 async def test_the_extended_card_is_the_same(workspace: Path) -> None:
     async with serving(workspace, bridge_token="x" * 16) as server:
         server.http.headers["Authorization"] = "Bearer " + "x" * 16
-        doors = JsonRpcDoor(server), RestDoor(server)
-        card = await both(doors, lambda door: door.ask("GetExtendedAgentCard", {}))
+        bindings = JsonRpcBinding(server), RestBinding(server)
+        card = await both(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
     assert card["capabilities"]["extendedAgentCard"]
 
 
 @each("choice", [{"cwd": "none"}, {"cwd": "/"}, {"model": "x"}, {"mode": "x"}])
-async def test_a_choice_that_is_not_available_is_refused(
-    doors: tuple[Door, Door], choice: Json
-) -> None:
+async def test_a_choice_that_is_not_available_is_refused(bindings: Bindings, choice: Json) -> None:
     params = {"message": {**SEND, "metadata": {"bridge": choice}}}
-    await check_refused(doors, "SendMessage", params)
+    await check_refused(bindings, "SendMessage", params)

@@ -47,7 +47,7 @@ from tests import CHECKOUT
 from tests.support.cases import each
 
 GOLDEN = CHECKOUT / "tests" / "golden"
-WRITE = "WRITE_GOLDENS"  # set it to 1 to write the golden files anew
+WRITE = "WRITE_GOLDENS"  # set it to 1 to update the golden files
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 NEW, OLD = V1_0(), V0_3()
 Json = dict[str, Any]
@@ -205,7 +205,7 @@ def compare(path: Path, value: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), (
-        f"to write it anew: {WRITE}=1 python -m pytest tests/unit/a2a/test_codec.py; then review it"
+        f"to update it: {WRITE}=1 python -m pytest tests/unit/a2a/test_codec.py; then review it"
     )
 
 

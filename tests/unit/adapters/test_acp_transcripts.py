@@ -23,7 +23,7 @@ from tests.support.transcripts import Json, described, rows_of, shape
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "acp"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
-WRITE = "WRITE_GOLDENS"  # set it to 1 to write the expected events anew
+WRITE = "WRITE_GOLDENS"  # set it to 1 to update the expected events
 
 
 def name_of(path: Path) -> str:
@@ -148,7 +148,7 @@ def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     golden = path.with_suffix(".events.json")
     if os.environ.get(WRITE):
         golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8"), f"to write them anew: {WRITE}=1"
+    assert text == golden.read_text(encoding="utf-8"), f"to update them: {WRITE}=1"
 
 
 @each("path", RECORDINGS, ids=name_of)

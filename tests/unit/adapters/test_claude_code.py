@@ -306,8 +306,8 @@ def test_a_broken_stream_is_retracted_when_the_text_comes_whole_instead() -> Non
     one = running()
     begin_message(one, "m1")
     delta(one, "half")
-    anew = assistant(one, "m2", text_block("whole"))
-    assert anew == [Retracted(4), Text("whole", new_block=True)]
+    repeated = assistant(one, "m2", text_block("whole"))
+    assert repeated == [Retracted(4), Text("whole", new_block=True)]
 
 
 def test_confirmed_text_is_not_retracted_by_the_next_message() -> None:

@@ -38,7 +38,7 @@ from tests.support.transcripts import described, shape
 NAMES = ("cursor", "gemini-print", "copilot-print", "opencode-run", "codex-exec")
 FOLDER = CHECKOUT / "tests" / "transcripts"
 RECORDINGS = [path for name in NAMES for path in sorted((FOLDER / name).glob("*.jsonl"))]
-WRITE = "WRITE_GOLDENS"  # set it to 1 to write the expected events anew
+WRITE = "WRITE_GOLDENS"  # set it to 1 to update the expected events
 ID = "11111111-2222-4333-8444-555555555555"
 Json = dict[str, Any]
 
@@ -139,7 +139,7 @@ def test_a_recording_becomes_the_events_written_down_for_it(path: Path) -> None:
     golden = path.with_suffix(".events.json")
     if os.environ.get(WRITE):
         golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8"), f"to write them anew: {WRITE}=1"
+    assert text == golden.read_text(encoding="utf-8"), f"to update them: {WRITE}=1"
 
 
 @each("path", RECORDINGS, ids=name_of)

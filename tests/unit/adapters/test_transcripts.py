@@ -21,7 +21,7 @@ from tests.support.cases import each
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "claude-code"
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
-WRITE = "WRITE_GOLDENS"  # set it to 1 to write the expected events anew
+WRITE = "WRITE_GOLDENS"  # set it to 1 to update the expected events
 
 ClaudeCode = registry.load("claude-code")
 Json = dict[str, Any]

@@ -90,7 +90,7 @@ async def test_a_session_is_started_once_and_kept_between_turns() -> None:
     lease = await house.lease("a")
     assert lease.cold
     first = await acquire(lease)
-    lease.rest()
+    lease.mark_idle()
     assert lease.idle and not lease.cold
     assert await acquire(lease) is first
     assert [one.calls for one in house.made] == [["open"]]
@@ -100,7 +100,7 @@ async def test_an_idle_session_gives_its_slot_to_another_context() -> None:
     house = House()
     one, other = await house.lease("a"), await house.lease("b")
     await acquire(one)
-    one.rest()
+    one.mark_idle()
     assert await acquire(other)
     assert one.cold
     assert [fake.calls for fake in house.made] == [["open", "stop"], ["open"]]
@@ -110,14 +110,14 @@ async def test_a_session_that_is_engaged_does_not_expire() -> None:
     house = House(idle_seconds=0.0)
     lease = await house.lease("a")
     await acquire(lease)
-    lease.rest()
+    lease.mark_idle()
     lease.engage()  # before the timer fires
     timers: asyncio.Queue[None] = asyncio.Queue()
     asyncio.get_running_loop().call_later(0.01, timers.put_nowait, None)
     async with asyncio.timeout(WITHIN):
         await timers.get()
         assert lease.session and house.made[0].calls == ["open"]
-        lease.rest()
+        lease.mark_idle()
         while not lease.cold:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert house.made[0].calls == ["open", "stop"]
@@ -172,7 +172,7 @@ async def test_a_session_of_other_files_is_closed() -> None:
     house = House()
     lease = await house.lease("a")
     await acquire(lease)
-    lease.rest()
+    lease.mark_idle()
     await lease.prepare("/files")
     assert house.made[0].calls == ["open", "stop"]
     assert lease.start.folder == "/files"
@@ -185,7 +185,7 @@ async def test_a_session_with_too_much_output_is_not_kept(tmp_path: Path) -> Non
     await acquire(lease)
     assert lease.read == OutputRead("spool", 7)
     house.made[0].position = MOST_OUTPUT + 1
-    lease.rest()
+    lease.mark_idle()
     assert lease.session is None
     async with asyncio.timeout(WITHIN):
         await lease.close()

@@ -62,7 +62,7 @@ class Controlled(MemoryStore):
         return [load_events(batch.events) for batch in batches]
 
 
-class Watched:
+class ObservedRecorder:
     """A recorder, its store, and its calls about one task."""
 
     def __init__(self) -> None:
@@ -77,42 +77,42 @@ class Watched:
             on_end=self.ended.append,
             on_lost=self.lost.append,
         )
-        self.record = TaskHandle(Task("t", "c", datetime.now(UTC)))
+        self.handle = TaskHandle(Task("t", "c", datetime.now(UTC)))
 
-    def _on_status(self, record: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
-        assert record is self.record
+    def _on_status(self, handle: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
+        assert handle is self.handle
         self.states += [update.state for update in updates]
 
     def happen(self, *events: Event, **more: Any) -> None:
-        self.recorder.record(self.record, events, **more)
+        self.recorder.record(self.handle, events, **more)
 
 
 def test_an_update_is_visible_after_its_commit() -> None:
-    one = Watched()
+    one = ObservedRecorder()
     one.happen(Text("a"), Status("b"), read=OutputRead("session", 7))
-    assert one.record.task.state is TaskState.WORKING
-    assert (one.record.log.last, one.record.log.visible, one.states) == (3, 0, [])
+    assert one.handle.task.state is TaskState.WORKING
+    assert (one.handle.log.last, one.handle.log.visible, one.states) == (3, 0, [])
     one.store.commit()
-    assert one.record.log.visible == 3
+    assert one.handle.log.visible == 3
     assert one.states == [TaskState.WORKING, TaskState.WORKING]
     assert one.store.written == [[Text("a"), Status("b")]]
     assert one.store.appended[-1] == OutputRead("session", 7)
 
 
 def test_the_end_closes_the_log_and_nothing_happens_after_it() -> None:
-    one = Watched()
+    one = ObservedRecorder()
     one.happen(Canceled(), Text("late"))
-    assert one.ended == [one.record]
-    assert not one.record.log.closed  # its readers have not seen the end
+    assert one.ended == [one.handle]
+    assert not one.handle.log.closed  # its readers have not seen the end
     one.store.commit()
-    assert one.record.log.closed
+    assert one.handle.log.closed
     one.happen(Text("later"))
     assert one.store.written == [[Canceled()]]
-    assert one.ended == [one.record]
+    assert one.ended == [one.handle]
 
 
 def test_events_before_an_illegal_one_are_recorded() -> None:
-    one = Watched()
+    one = ObservedRecorder()
     asked = Question("q", "text", "?")
     with pytest.raises(IllegalTransition):
         one.happen(Text("a"), Answered(cast(Any, None)), asked)
@@ -120,20 +120,20 @@ def test_events_before_an_illegal_one_are_recorded() -> None:
 
 
 def test_a_tool_value_is_cut_and_a_question_is_stored_as_it_was() -> None:
-    one = Watched()
+    one = ObservedRecorder()
     call = ToolCall("c", "Write", LARGE)
     asked = Question("q", "permission", "?", subject=LARGE)
     one.happen(call, asked)
     assert one.store.written == [[bounded(call), asked]]
-    assert one.record.task.question is asked
-    published = one.record.task.status
+    assert one.handle.task.question is asked
+    published = one.handle.task.status
     assert published and published.event == bounded(asked)
 
 
 def test_an_input_is_given_after_its_commit() -> None:
-    one, given = Watched(), AdapterInput("prompt", 0)
+    one, given = ObservedRecorder(), AdapterInput("prompt", 0)
     said: list[str] = []
-    one.recorder.record_input(one.record, given, session_id="s", then=lambda: said.append("prompt"))
+    one.recorder.record_input(one.handle, given, session_id="s", then=lambda: said.append("prompt"))
     one.recorder.after_commit(lambda: said.append("stop"))
     assert one.store.appended == [InputRecorded("s", dump(given)), TaskBegun("t")]
     assert said == []
@@ -142,7 +142,7 @@ def test_an_input_is_given_after_its_commit() -> None:
 
 
 def test_a_session_is_paused_while_too_much_waits_for_its_commit() -> None:
-    one = Watched()
+    one = ObservedRecorder()
     paused: list[bool] = []
     one.recorder.slow_down(paused.append)
     assert paused == []
@@ -155,7 +155,7 @@ def test_a_session_is_paused_while_too_much_waits_for_its_commit() -> None:
 
 
 def test_status_listeners_hear_nothing_of_text_alone() -> None:
-    one = Watched()
+    one = ObservedRecorder()
     one.happen(Text("a"))
     one.store.commit()
     one.states.clear()

@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWNERS = ("ann", "bob", "cat", "dan")
 
 
-class Holder:
+class FakeHolder:
     """Who holds a place, and does as it is told."""
 
     def __init__(self, owner: str = "ann", idle: bool = False) -> None:
@@ -29,12 +29,12 @@ class Holder:
     async def close(self) -> None: ...
 
 
-def entering(pool: SessionPool, holder: Holder) -> asyncio.Task[None]:
+def entering(pool: SessionPool, holder: FakeHolder) -> asyncio.Task[None]:
     return asyncio.create_task(pool.acquire(holder, lambda: True))
 
 
 async def test_places_that_are_given_up_at_once_are_all_taken() -> None:
-    pool, holders = SessionPool(2), [Holder() for _ in range(4)]
+    pool, holders = SessionPool(2), [FakeHolder() for _ in range(4)]
     async with asyncio.timeout(WITHIN):
         for holder in holders[:2]:
             await pool.acquire(holder, lambda: True)
@@ -48,9 +48,9 @@ async def test_places_that_are_given_up_at_once_are_all_taken() -> None:
 async def test_a_place_that_one_may_not_take_any_more_is_another_s() -> None:
     """For whom it was given up has one at work elsewhere by then, and may have no second one."""
     pool = SessionPool(2, Quotas({"ann": replace(Quota.none(), running=1)}))
-    warm = Holder("ann")
+    warm = FakeHolder("ann")
 
-    class Idle(Holder):
+    class Idle(FakeHolder):
         async def close(self) -> None:
             await asyncio.sleep(0)  # in which the second one comes
             pool.release(self)
@@ -60,7 +60,7 @@ async def test_a_place_that_one_may_not_take_any_more_is_another_s() -> None:
         for holder in (Idle("bob", idle=True), warm):
             await pool.acquire(holder, lambda: True)
             pool.idle(holder)
-        first, second = entering(pool, Holder("ann")), entering(pool, Holder("bob"))
+        first, second = entering(pool, FakeHolder("ann")), entering(pool, FakeHolder("bob"))
         await second
         assert not first.done()
         pool.release(warm)
@@ -68,12 +68,12 @@ async def test_a_place_that_one_may_not_take_any_more_is_another_s() -> None:
 
 
 async def test_a_question_holds_no_place_and_an_answer_needs_none() -> None:
-    pool, asking, other = SessionPool(1), Holder(), Holder()
+    pool, asking, other = SessionPool(1), FakeHolder(), FakeHolder()
     async with asyncio.timeout(WITHIN):
         await pool.acquire(asking, lambda: True)
         pool.ask(asking, NOW, lambda: None)
         await pool.acquire(other, lambda: True)
-        third = entering(pool, Holder())
+        third = entering(pool, FakeHolder())
         pool.resume(asking)
         assert pool.figures()["working"] == 2
         pool.release(other)
@@ -86,11 +86,11 @@ async def test_a_question_holds_no_place_and_an_answer_needs_none() -> None:
 async def test_the_question_that_has_waited_longest_is_given_up() -> None:
     pool, given_up = SessionPool(3, waiting_limit=2), []
     for number, minutes in enumerate((5, 1, 3)):
-        holder = Holder()
+        holder = FakeHolder()
         await pool.acquire(holder, lambda: True)
         since = NOW + timedelta(minutes=minutes)
 
-        def give_up(holder: Holder = holder, number: int = number) -> None:
+        def give_up(holder: FakeHolder = holder, number: int = number) -> None:
             given_up.append(number)
             pool.resume(holder)
 
@@ -103,12 +103,12 @@ async def test_idle_sessions_make_room_for_those_that_go_on() -> None:
     """Spare ones first, then those that are idle for longest."""
     pool, closed = SessionPool(2), []
 
-    class Idle(Holder):
+    class Idle(FakeHolder):
         async def close(self) -> None:
             closed.append(self)
             pool.release(self)
 
-    spare, idle, asking = Idle(idle=True), Idle(), Holder()
+    spare, idle, asking = Idle(idle=True), Idle(), FakeHolder()
     async with asyncio.timeout(WITHIN):
         await pool.acquire(asking, lambda: True)
         pool.ask(asking, NOW, lambda: None)
@@ -121,7 +121,7 @@ async def test_idle_sessions_make_room_for_those_that_go_on() -> None:
         idle.idle = True
         pool.idle(idle)
         pool.ask(asking, NOW, lambda: None)
-        await pool.acquire(second := Holder(), lambda: True)
+        await pool.acquire(second := FakeHolder(), lambda: True)
         pool.resume(asking)
         while closed != [spare, idle]:
             await pool.changed()

@@ -162,9 +162,7 @@ def test_the_diagram_in_the_docs_is_the_table() -> None:
     text = DESIGN.read_text(encoding="utf-8")
     found = re.search(r"<!-- states -->\n(.*?)\n?<!-- /states -->", text, re.DOTALL)
     assert found, "docs/design.md has no block <!-- states -->"
-    assert found[1].strip() == mermaid(), (
-        "to print it anew: .venv/bin/python -m tests.support.diagram"
-    )
+    assert found[1].strip() == mermaid(), "to update it: .venv/bin/python -m tests.support.diagram"
 
 
 # --- text ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ ROUTES = {
 }
 
 
-class Door(ABC):
+class Binding(ABC):
     """One binding of the server, in the words of the operations."""
 
     def __init__(self, server: Server) -> None:
@@ -49,7 +49,7 @@ class Door(ABC):
         return task
 
 
-class RestDoor(Door):
+class RestBinding(Binding):
     async def ask(self, method: str, params: Json) -> Json:
         verb, path, body = self._route(method, params)
         answer = await Rest(self.server.http, self.server.url).ask(verb, path, body)
