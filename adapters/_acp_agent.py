@@ -53,6 +53,9 @@ class AcpAgent(Adapter):
     list_first: ClassVar[bool] = False
     """The agent resumes an unknown conversation as an empty one, so session/list comes first."""
 
+    load_prefix: ClassVar[str] = ""
+    """Precedes the id of the conversation in session/load and in all later requests."""
+
     late_history: ClassVar[bool] = False
     """After its answer, session/load continues with the history."""
 

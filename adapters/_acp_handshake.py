@@ -32,7 +32,7 @@ class Handshake:
         ready: Callable[[], Said],
         failed: Callable[[Failed], Said],
     ) -> None:
-        self.session_id: str | None = None
+        self.session_id: str | None = None  # as the requests have it
         self.facts: dict[str, str | None] = {}  # model and mode of the session
         self.done = False
         self.loading = False  # the answer to session/resume or session/load is awaited
@@ -67,7 +67,8 @@ class Handshake:
     def started(self) -> Started:
         info = as_dict((self._initialized or {}).get("agentInfo"))
         version, mode = as_word(info.get("version")), self.facts.get("mode")
-        return Started(self.session_id, self.facts.get("model"), version, mode)
+        conversation = (self.session_id or "").removeprefix(self._agent.load_prefix) or None
+        return Started(conversation, self.facts.get("model"), version, mode)
 
     def can(self, group: str, name: str) -> bool:
         """Whether the agent has a capability; an object as its value counts as yes."""
@@ -153,22 +154,33 @@ class Handshake:
         return ()
 
     def _resume(self) -> None:
+        if self.can("sessionCapabilities", "resume"):
+            self.loading = True
+            self._request("session/resume", sessionId=self._agent.start.session_id)
+        else:  # even if it is not offered: the error names the problem
+            self._load()
+
+    def _load(self) -> None:
         self.loading = True
-        # session/load even if it is not offered: the error names the problem.
-        method = "resume" if self.can("sessionCapabilities", "resume") else "load"
-        self._request(f"session/{method}", sessionId=self._agent.start.session_id)
+        self._request("session/load", sessionId=self._loaded_id())
+
+    def _loaded_id(self) -> str:
+        return self._agent.load_prefix + self._agent.start.session_id
 
     def _on_opened(self, method: str, response: Response) -> Said:
         self.loading = False
         error, result = response.error, response.members
         if error and error.code == METHOD_NOT_FOUND and method == "session/resume":
-            self.loading = True
-            self._request("session/load", sessionId=self._agent.start.session_id)  # qwen
+            self._load()  # qwen
             return ()
         if error:
             return self._not_opened(error, resumed=method != "session/new")
-        new = method == "session/new"
-        session_id = result.get("sessionId") if new else self._agent.start.session_id
+        if method == "session/new":
+            session_id = result.get("sessionId")
+        elif method == "session/load":
+            session_id = self._loaded_id()
+        else:
+            session_id = self._agent.start.session_id
         if not isinstance(session_id, str):
             return self._give_up(Failed(f"{self._agent.title} began no session.", "protocol"))
         self.session_id = session_id
@@ -280,7 +292,14 @@ def _means_lost(error: RpcError) -> bool:
     """Whether an error of session/load means that the session does not exist. The codes differ:
     -32002 by the standard, -32602 and -32603 of gemini."""
     words = reason_of(error).casefold()
-    known = ("not found", "invalid session", "no such", "unknown session", "does not exist")
+    known = (
+        "not found",
+        "invalid session",
+        "no such",
+        "unknown session",
+        "does not exist",
+        "no previous sessions",
+    )
     return error.code in (NOT_FOUND, -32602, METHOD_NOT_FOUND) or any(one in words for one in known)
 
 

@@ -53,8 +53,11 @@ class Gemini(Acp):
     model_flag = "--model"
     images = True
     logins = (("GEMINI_API_KEY", "gemini-api-key"),)
-    # It names its files by the minute, and does not find but deletes a file of the present minute.
-    resumes_next_minute = True
+    # session/load first makes an empty file with the minute and 8 characters of the id in its name,
+    # in the same minute in place of the conversation's own file; and a later start of the CLI
+    # deletes all files with these 8 characters, because that file is empty. It ignores the space
+    # where it looks for the conversation, but the name has another character for it.
+    load_prefix = " "
     late_history = True
     silent_failures = True  # a broken stream ends as end_turn
     project_files = files.GEMINI

@@ -269,9 +269,6 @@ class Adapter(ABC):
     uses_any_port: ClassVar[bool] = False
     """Whether the CLI connects to itself over a TCP port that it chooses at run time."""
 
-    resumes_next_minute: ClassVar[bool] = False
-    """Whether a conversation cannot be resumed within the clock minute in which it began."""
-
     verified: ClassVar[bool] = True
     """Whether the adapter was run with the CLI itself; else it follows the documentation."""
 

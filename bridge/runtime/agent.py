@@ -31,7 +31,6 @@ class Agent:
     idle_seconds: float
     attachments: Attachments
     steers: bool = False
-    resumes_next_minute: bool = False
     rules: tuple[Rule, ...] = ()
     patience: float = 0.0
     audit: Audit = NO_AUDIT

@@ -80,7 +80,6 @@ class Contexts:
             make=agent.sessions.make,
             prewarm=self._prewarm,
             idle_seconds=agent.idle_seconds,
-            waits_a_minute=agent.resumes_next_minute,
         )
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self.recorder, questions=questions, lease=lease)

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
@@ -59,8 +59,7 @@ class StoredSession:
 class Lease:
     """A holder of the pool. It keeps an idle session for `idle_seconds`, unless another context
     needs the slot. The next session resumes the conversation. `start`: the launch parameters of the
-    next session. `idle`: no task needs the session. `waits_a_minute`: see
-    Adapter.resumes_next_minute."""
+    next session. `idle`: no task needs the session."""
 
     def __init__(
         self,
@@ -71,7 +70,6 @@ class Lease:
         make: Make,
         prewarm: Prewarm,
         idle_seconds: float,
-        waits_a_minute: bool = False,
     ) -> None:
         self.fence = fence
         self.key = fence.context.name
@@ -84,8 +82,6 @@ class Lease:
         self._make = make
         self._prewarm = prewarm
         self._idle_seconds = idle_seconds
-        self._waits_a_minute = waits_a_minute
-        self._began = datetime.now(UTC)  # the latest possible begin of the conversation
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -109,8 +105,6 @@ class Lease:
 
     def remember(self, session_id: str, *, resume: bool) -> None:
         """Record the id of the conversation that the next session resumes or begins."""
-        if session_id != self.start.session_id:
-            self._began = datetime.now(UTC)
         self._change(replace(self.start, session_id=session_id, resume=resume))
 
     def _change(self, start: SessionStart) -> None:
@@ -121,13 +115,6 @@ class Lease:
     def save(self) -> None:
         """Store the launch parameters of the next session."""
         self._store.append([ContextSaved(self.fence.context, dump(self.start))], fence=self.fence)
-
-    def resume_delay(self) -> float:
-        """Seconds until the CLI can resume its conversation (see Adapter); 0 = immediately."""
-        now = datetime.now(UTC)
-        minute = now.replace(second=0, microsecond=0)
-        early = self._waits_a_minute and self.start.resume and minute <= self._began
-        return 60.1 - now.second if early else 0.0
 
     # --- the session and its slot --------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Sequence
@@ -147,9 +145,6 @@ class Turn:
         """The idle session, or a new session when a slot is free. None: the task has ended."""
         await self._lease.prepare(self._agent.attachments.folder(self._lease.key))
         if self._lease.session is None:
-            while (delay := self._lease.resume_delay()) and not self.ended:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.handle.log.changed(), delay)
             await self._ask_for_trust()
         if self.ended:
             return None

@@ -153,7 +153,6 @@ def _runtime_agent(
         idle_seconds=settings.limits.session_idle_ms / 1000,
         attachments=_attachments(agent, state.files, sandbox),
         steers=adapter.steers,
-        resumes_next_minute=adapter.resumes_next_minute,
         rules=settings.agent.rules,
         patience=settings.limits.question_timeout_ms / 1000,
         audit=state.audit,

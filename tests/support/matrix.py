@@ -26,8 +26,6 @@ SCENARIOS = {
 CANNOT: dict[tuple[str, str], str] = {}
 """The scenarios that a CLI cannot pass by its nature, with the reason; by name and scenario."""
 NOTES: dict[tuple[str, str], str] = {
-    ("gemini", "resume"): "a task waits for the next minute if its conversation began in the "
-    "current one, because the CLI cannot find its own file of the same minute",
     ("codex", "cancel running"): "the command has permission to leave the CLI's own sandbox",
     ("codex-acp", "cancel running"): "as for `codex`",
     ("aider", "tool"): "it does not call its model again after a command",

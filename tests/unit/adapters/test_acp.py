@@ -71,6 +71,7 @@ class Talk:
         kind = registry.load(name).variant_for(PLAIN)
         self.adapter: Adapter = kind(AgentConfig("/opt/agent", **config), start)
         self.owed: list[Json] = []
+        self.session = "s-1"  # in the updates of the agent
 
     def prompt(self, *parts: Part) -> None:
         message = Message("m", Role.USER, parts or (TextPart("hello"),))
@@ -113,7 +114,7 @@ class Talk:
         return self
 
     def update(self, **update: Any) -> list[AgentEvent]:
-        params = {"sessionId": "s-1", "update": update}
+        params = {"sessionId": self.session, "update": update}
         return self.hear(method="session/update", params=params)
 
     def text(self, text: str, **members: Any) -> list[AgentEvent]:
@@ -402,13 +403,29 @@ def test_what_is_said_before_a_load_is_answered_is_history() -> None:
     assert talk.text("new")[1:] == [Text("new", new_block=True)]
 
 
+def test_gemini_loads_a_conversation_by_an_id_that_names_no_file_of_it() -> None:
+    """The bridge itself knows the conversation by its own id."""
+    talk = Talk("gemini", resume=True)
+    talk.prompt()
+    talk.initialized(LOADS)
+    load = talk.asked("session/load")
+    talk.session = load["params"]["sessionId"]
+    assert talk.session == " s-1"
+    talk.hear(id=load["id"], result={})
+    assert talk.asked("session/prompt")["params"]["sessionId"] == " s-1"
+    assert talk.text("new") == [Started("s-1", None, "9.8", None), Text("new", new_block=True)]
+    talk.adapter.interrupt()
+    assert talk.asked("session/cancel")["params"]["sessionId"] == " s-1"
+
+
 def test_gemini_continues_with_the_history_after_the_answer() -> None:
     talk = Talk("gemini", resume=True)
+    talk.session = " s-1"
     talk.prompt()
     talk.initialized(LOADS)
     talk.reply("session/load", {"modes": {"currentModeId": "default", "availableModes": []}})
     barrier = talk.asked("session/set_mode")
-    assert barrier["params"] == {"sessionId": "s-1", "modeId": "default"}
+    assert barrier["params"] == {"sessionId": " s-1", "modeId": "default"}
     assert talk.written() == []
     assert talk.text("old") == []
     assert talk.hear(id=barrier["id"], result={}) == []
@@ -422,6 +439,7 @@ def test_gemini_continues_with_the_history_after_the_answer() -> None:
         {"code": -32002, "message": "Resource not found: s-1"},
         {"code": -32602, "message": 'Session not found: "s-1"'},
         {"code": -32603, "message": "Internal error", "data": {"details": "Invalid session id"}},
+        {"code": -32603, "message": "No previous sessions found for this project."},
         {"code": -32601, "message": "Method not found"},
     ],
 )

@@ -209,12 +209,3 @@ async def test_a_detached_session_is_not_stopped() -> None:
     assert lease.detach() == "marker"
     await lease.close()
     assert house.made[0].calls == ["open", "detach"]
-
-
-async def test_a_conversation_may_have_to_wait_for_the_next_minute() -> None:
-    house = House(waits_a_minute=True)
-    lease = await house.lease("a")
-    assert lease.resume_delay() == 0.0
-    lease.remember("conversation", resume=True)
-    assert 0.0 <= lease.resume_delay() <= 60.1
-    assert (await House().lease("a")).resume_delay() == 0.0
