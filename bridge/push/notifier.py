@@ -30,7 +30,7 @@ from bridge.push import egress
 from bridge.push.configs import check
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import Store, TaskHead
+from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, Store, TaskHead
 from bridge.store.push import (
     PushAdvanced,
     PushChange,
@@ -58,10 +58,11 @@ _chance = SystemRandom().random
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`attempts`: per notification. `first_pause`, `longest_pause`: seconds between attempts.
-    `per_host`, `overall`: open connections."""
+    """`attempts`: per notification. `timeout`: seconds of one request. `first_pause`,
+    `longest_pause`: seconds between attempts. `per_host`, `overall`: open connections."""
 
     attempts: int = 10
+    timeout: float = egress.TIMEOUT
     first_pause: float = 1.0
     longest_pause: float = 300.0
     per_host: int = 2
@@ -75,8 +76,8 @@ class RetryPolicy:
 
 
 class Push:
-    """Sends the updates of tasks. `random`: returns a number between 0 and 1. `timeout`: seconds of
-    one request."""
+    """Sends the updates of tasks. `random`: returns a number between 0 and 1. `write_within`:
+    seconds for the commit of a config."""
 
     def __init__(
         self,
@@ -85,17 +86,17 @@ class Push:
         *,
         allow_private: bool = False,
         policy: RetryPolicy = RetryPolicy(),
-        timeout: float = egress.TIMEOUT,
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
+        write_within: float = WRITE_WITHIN,
     ) -> None:
         self._store = store
         self._encode = encode
         self._allow_private = allow_private
         self._policy = policy
-        self._timeout = timeout
         self._resolver = resolver
         self._random = random
+        self._write_within = write_within
         self._connections = _Connections(policy.per_host, policy.overall)
         self._changing = asyncio.Lock()  # of the set of configs
         self._loops: dict[Key, asyncio.Task[None]] = {}
@@ -105,7 +106,7 @@ class Push:
     async def start(self, find: Find) -> None:
         """Continue the deliveries of an earlier server. The store must be open."""
         self._session = egress.open_session(
-            allow_private=self._allow_private, timeout=self._timeout, resolver=self._resolver
+            allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
         )
         for config in await self._store.push_configs():
             head = await self._store.head(config.task_id)
@@ -142,21 +143,25 @@ class Push:
         Unavailable if it cannot be stored now.
         """
         if self._store.problem:
-            raise Unavailable("The server cannot write to its store now. Retry later.")
+            raise Unavailable(CANNOT_WRITE)
         task_id = handle.task.id
         cursor = handle.log.last if after is None else after
         config = replace(config, task_id=task_id, cursor=cursor)
         async with self._changing:
-            await self.check(config, task_id)
+            known = {one.id for one in await self._store.push_configs(task_id)}
+            check(config, known, self._allow_private)
             if not config.id:
-                known = {one.id for one in await self._store.push_configs(task_id)}
                 named = default_id and task_id not in known
                 config = replace(config, id=task_id if named else uuid.uuid4().hex)
             key = (task_id, config.id)
             try:
                 # First stop the attempt at the old address: its failure must not count.
                 await self._halt([key])
-                await self._commit([PushSaved(config)], lambda: self._begin(key, handle))
+                await self._commit_soon([PushSaved(config)], lambda: self._begin(key, handle))
+            except Unavailable:
+                if config.id not in known:
+                    self._store.append([PushRemoved(*key)], fence=None)  # the client has an error
+                raise
             finally:
                 self._begin(key, handle)
         return config
@@ -167,9 +172,10 @@ class Push:
         return [replace(config, token=None, credentials=None) for config in configs]
 
     async def delete(self, task_id: str, config_id: str) -> None:
-        """Delete a config with its undelivered notifications. The config need not exist."""
+        """Delete a config with its undelivered notifications. The config need not exist. Raises
+        Unavailable if the store cannot be written now."""
         async with self._changing:
-            await self._commit([PushRemoved(task_id, config_id)])
+            await self._commit_soon([PushRemoved(task_id, config_id)])
             await self._halt([(task_id, config_id)])
         self._leave(task_id)
 
@@ -297,6 +303,17 @@ class Push:
         names = (config.task_id, config.id, number)
         failed = PushFailed(*names, attempts, error, time=_now())
         await self._commit([failed, PushAdvanced(*names)])
+
+    async def _commit_soon(
+        self, changes: Sequence[PushChange], then: Callable[[], None] | None = None
+    ) -> None:
+        """As _commit(), for a client that waits. Raises Unavailable after `write_within` seconds;
+        the store then commits the changes later."""
+        try:
+            async with asyncio.timeout(self._write_within):
+                await self._commit(changes, then)
+        except TimeoutError:
+            raise Unavailable(CANNOT_WRITE) from None
 
     async def _commit(
         self, changes: Sequence[PushChange], then: Callable[[], None] | None = None

@@ -23,7 +23,7 @@ from bridge.runtime.contexts import Contexts
 from bridge.runtime.extension import Options, read_options
 from bridge.runtime.idempotency import IdempotencyIndex, Reservation
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import ContextKey, Fence
+from bridge.store.protocol import CANNOT_WRITE, ContextKey, Fence
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import Task
 from bridge.workspace.paths import Workspaces, check_place
@@ -105,7 +105,7 @@ class SendOperation:
         if self.closed:
             raise Unavailable("The server is shutting down; try again in a moment.")
         if self._tasks.store.problem:
-            raise Unavailable("The server cannot write anything down now; try again in a moment.")
+            raise Unavailable(CANNOT_WRITE)
 
     async def _named(
         self, message: Message, principal: Principal, key: ContextKey

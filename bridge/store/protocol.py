@@ -17,6 +17,13 @@ LOCAL = "local"
 """The owner whose names have no prefix: the only one until there were several principals."""
 
 
+WRITE_WITHIN = 10.0
+"""Seconds for a commit that a client waits for."""
+
+CANNOT_WRITE = "The server cannot write to its store now. Retry later."
+"""The message of the Unavailable error after that time, or while the store has a problem."""
+
+
 # --- keys ----------------------------------------------------------------------------------------
 
 

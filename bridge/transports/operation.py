@@ -25,6 +25,7 @@ from bridge.runtime.router import Router
 from bridge.runtime.send import Sent
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
+from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
@@ -37,7 +38,6 @@ Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 
 T = TypeVar("T")
-WRITE_WITHIN = 10.0  # seconds: limit for the commit of an update
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,7 @@ async def _durable(answer: T, *handles: TaskHandle) -> T:
             for log, number in awaited:
                 await log.reached(number)
     except TimeoutError:
-        text = "The server cannot write to its store now. Retry later."
-        raise Unavailable(text) from None
+        raise Unavailable(CANNOT_WRITE) from None
     return answer
 
 

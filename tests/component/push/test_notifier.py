@@ -353,7 +353,7 @@ async def test_after_its_last_attempt_a_notification_is_a_dead_letter_and_the_ne
 async def test_a_receiver_that_stalls_is_a_timeout() -> None:
     receiver = Receiver()
     receiver.behaviours = [receiver.stall, accept]
-    async with receiving(receiver), pushing(timeout=0.2) as push:
+    async with receiving(receiver), pushing(policy=replace(QUICK, timeout=0.2)) as push:
         handle = push.task()
         await push.create(config(receiver), handle)
         push.happen(handle, 2)
@@ -781,6 +781,30 @@ async def test_a_config_is_refused_while_the_store_cannot_write(directory: Path)
         with pytest.raises(Unavailable):
             await push.create(config("http://receiver.example/"), handle)
         (directory / "away").rename(directory / "tasks.db")
+
+
+async def test_a_config_is_refused_if_its_commit_takes_too_long(directory: Path) -> None:
+    """The lock of the configs is free again, and the store has only the config of the retry."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with pushing(directory, write_within=0.1) as push:
+        handle = push.task()
+        await push.create(config("http://receiver.example/", "old"), handle)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            async with asyncio.timeout(WITHIN):
+                with pytest.raises(Unavailable, match="cannot write"):
+                    await push.create(config("http://receiver.example/", "new"), handle)
+                with pytest.raises(Unavailable, match="cannot write"):
+                    await push.delete("t", "missing")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await until(lambda: can_write(push))
+        await push.create(config("http://receiver.example/", "retry"), handle)
+        assert [one.id for one in await push.list("t")] == ["old", "retry"]
+
+
+async def can_write(push: Bench) -> bool:
+    return push.store.problem is None
 
 
 async def test_a_full_disk_delays_notifications_and_loses_none(directory: Path) -> None:
