@@ -405,6 +405,10 @@ TESTED_ELSEWHERE = {
         "process: agent_process cgroup line_splitter pipes process_tree procfs",
     ),
     "tests/component/process/test_fork_server.py": ("needs children", "process: fork_server spawn"),
+    "tests/component/process/test_psutil_table.py": (
+        "reads the process table",
+        "process: psutil_table",
+    ),
     "tests/component/process/test_pty_runner.py": (
         "needs a terminal and children",
         "process: pty_runner",

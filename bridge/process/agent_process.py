@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from bridge.errors import LaunchError
-from bridge.process import process_tree, procfs
+from bridge.process import process_tree
 from bridge.process.cgroup import Cgroup
 from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.process.pipes import READ_BYTES, Channel, Pipes
@@ -291,7 +291,7 @@ class AgentProcess:
         deadline = self._loop.time() + within
         before, since = None, self._loop.time()
         while self.exit_code is None and (now := self._loop.time()) < deadline:
-            activity = procfs.activity(self.pid)
+            activity = process_tree.table.activity(self.pid)
             if activity != before:
                 before, since = activity, now
             elif now - since >= QUIET:

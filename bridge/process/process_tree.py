@@ -20,9 +20,17 @@ from pathlib import Path
 
 from bridge.process import cgroup, procfs
 from bridge.process.cgroup import Cgroup
+from bridge.process.procfs import MARKER, Family
 from bridge.process.spawn import Child, launcher
 from bridge.process.spool import exit_code, who
 from bridge.sandbox.kernel import LIBC
+
+if sys.platform == "linux":
+    table = procfs
+else:
+    from bridge.process import psutil_table
+
+    table = psutil_table
 
 KILL_GRACE = 5.0  # seconds for the kernel to end a process after SIGKILL
 COLLECTED_WITHIN = 2.0  # seconds for another process to write the exit status of a CLI
@@ -43,7 +51,7 @@ class ProcessTree:
         self._grouped = child.grouped
         self.ended = False  # the child itself; it may have been reaped
 
-    def family(self) -> procfs.Family:
+    def family(self) -> Family:
         """The descendants that only the process table shows; none if the control group has all of
         them.
 
@@ -54,10 +62,10 @@ class ProcessTree:
         """
         if self._grouped:
             return {}
-        family = {} if self.ended else procfs.descendants(self._pid)
+        family = {} if self.ended else table.descendants(self._pid)
         if not self.ended or self._pid not in _ours:
-            for pid, started in procfs.descendants(os.getpid()).items():
-                if pid != self._pid and self._pid in procfs.group_and_session(pid):
+            for pid, started in table.descendants(os.getpid()).items():
+                if pid != self._pid and self._pid in table.group_and_session(pid):
                     family[pid] = started
         return family
 
@@ -65,10 +73,10 @@ class ProcessTree:
         """Send SIGKILL to the descendants, without waiting."""
         self.cgroup.kill()
         if not self._grouped:
-            for pid in {*self.family(), *procfs.marked(self._marker)}:
-                procfs.kill(pid)
+            for pid in {*self.family(), *table.marked(self._marker)}:
+                _kill(pid)
 
-    async def sweep(self, family: procfs.Family) -> None:
+    async def sweep(self, family: Family) -> None:
         """Send SIGKILL until no descendant is left, at most KILL_GRACE seconds, and reap them.
         `family`: descendants that were found before. If the control group has all of them, the
         process table is not read: with many agents that takes long."""
@@ -80,11 +88,11 @@ class ProcessTree:
             if not self._grouped:
                 family |= self.family()
                 marked = await asyncio.to_thread(procfs.marked, self._marker)
-                left |= procfs.alive(family) | marked
+                left |= table.alive(family) | marked
             self.cgroup.kill()
             for pid in left:
-                family |= {} if self._grouped else procfs.descendants(pid)
-                procfs.kill(pid)
+                family |= {} if self._grouped else table.descendants(pid)
+                _kill(pid)
             reap_orphans()
             if not left or loop.time() > deadline:
                 self.cgroup.remove()
@@ -117,22 +125,22 @@ def keep_private() -> None:
 def kill_marked(beginning: str, spared: Collection[str]) -> int:
     """Send SIGKILL to all processes whose marker begins with `beginning` and is not in `spared`.
     Returns the number of processes."""
-    wanted = f"{procfs.MARKER}={beginning}".encode()
-    kept = {f"{procfs.MARKER}={marker}".encode() for marker in spared}
+    wanted = f"{MARKER}={beginning}".encode()
+    kept = {f"{MARKER}={marker}".encode() for marker in spared}
     killed: set[int] = set()
     groups = {one for one in cgroup.markers() if one.startswith(beginning)} - set(spared)
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:  # a process may have forked before it was killed
         found = {
             pid
-            for pid in procfs.processes()
-            if any(line.startswith(wanted) and line not in kept for line in procfs.environment(pid))
+            for pid in table.processes()
+            if any(line.startswith(wanted) and line not in kept for line in table.environment(pid))
         }
         found = found.union(*(Cgroup(marker).pids() for marker in groups))
         if not found:
             break
         for pid in found:
-            procfs.kill(pid)
+            _kill(pid)
         killed |= found
         time.sleep(0.002)
     reap_orphans()
@@ -148,21 +156,27 @@ def kill_descendants(spared: Collection[str] = ()) -> None:
     and processes that are being started."""
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:
-        left = procfs.descendants(os.getpid()).keys() - _with_descendants(spared)
+        left = table.descendants(os.getpid()).keys() - _with_descendants(spared)
         if not (left or _starting):
             return
         for pid in left:
-            procfs.kill(pid)
+            _kill(pid)
         time.sleep(0.002)  # a process may have forked before it was killed
 
 
 def _with_descendants(markers: Collection[str]) -> set[int]:
     """Processes with one of these markers, their descendants and their parents; and the launcher,
     which may hold the output of a child that has just ended. The launcher ends by itself."""
-    roots = {pid for marker in markers for pid in procfs.marked(marker)}
-    parents = {int(fields[1]) for pid in roots if (fields := procfs.living(pid))}
+    roots = {pid for marker in markers for pid in table.marked(marker)}
+    parents = {above for pid in roots if (above := table.parent(pid))}
     parents |= {launcher()} if markers else set()
-    return roots.union(parents, *(procfs.descendants(pid) for pid in roots))
+    return roots.union(parents, *(table.descendants(pid) for pid in roots))
+
+
+def _kill(pid: int) -> None:
+    """Send SIGKILL. A missing process and a process of another user are ignored."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 # --- reap ----------------------------------------------------------------------------------------
@@ -189,6 +203,8 @@ def reap_orphans() -> None:
     """Reap dead descendants that became children of this process. A child with an AgentProcess is
     left to it, and the AgentProcess then calls this function. While a child is being started, no
     process is reaped: the pid of the child is not known yet."""
+    if sys.platform != "linux":  # orphans become children of init
+        return
     with contextlib.suppress(ChildProcessError):
         while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             # Checked after waitid(): a process that it returns is registered or being started.
@@ -242,6 +258,6 @@ def wait_for_exit(
     pause, patience = 0.002, within
     while (code := reap()) is None and patience > 0:
         time.sleep(pause)
-        patience -= 0 if procfs.living(pid) else pause
+        patience -= 0 if table.start_time(pid) else pause
         pause = min(2 * pause, 0.1)
     return -signal.SIGKILL if code is None else code

@@ -1,11 +1,10 @@
-"""The process table of /proc. Without /proc, it is empty."""
+"""The process table of /proc (Linux); psutil_table.py has the same functions for other systems."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import signal
 from pathlib import Path
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
@@ -45,6 +44,12 @@ def start_time(pid: int) -> int:
     """Clock ticks after boot at which the process started; 0 if it is gone or a zombie."""
     fields = living(pid)
     return int(fields[19]) if fields else 0
+
+
+def parent(pid: int) -> int:
+    """Its parent; 0 if it is gone or a zombie."""
+    fields = living(pid)
+    return int(fields[1]) if fields else 0
 
 
 def group_and_session(pid: int) -> tuple[int, ...]:
@@ -136,9 +141,3 @@ def children(pid: int) -> list[int]:
                 text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
                 found += map(int, text.split())
     return found
-
-
-def kill(pid: int) -> None:
-    """Send SIGKILL. A missing process and a process of another user are ignored."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

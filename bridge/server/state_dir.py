@@ -17,8 +17,7 @@ from pathlib import Path
 
 from bridge.errors import ConfigurationError
 from bridge.files.folders import closing, open_folder, replace_file
-from bridge.process import procfs
-from bridge.process.process_tree import kill_marked
+from bridge.process.process_tree import kill_marked, table
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import OperatorToken
@@ -148,7 +147,7 @@ def _in_use(folder: Path) -> str:
     who = "another process"
     with contextlib.suppress(OSError, ValueError):
         pid, address = (folder / SERVER).read_text().split()
-        if procfs.living(int(pid)):
+        if table.start_time(int(pid)):
             who = f"the server at {address} (pid {pid})"
     step = "Stop it, or set BRIDGE_STATE_DIR to another folder."
     return f"{who} uses the state folder {folder}: its database is locked. {step}"
