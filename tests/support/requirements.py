@@ -96,7 +96,7 @@ SENDING = (
                 "test_a_blocking_send_answers_when_the_agent_asks",
                 "test_a_login_is_asked_for_as_auth_required",
             ),
-            *_in("unit/a2a/codec", "test_a_send_waits_for_the_task_unless_told_otherwise"),
+            *_in("unit/a2a/codec", "test_a_send_waits_for_the_task_by_default"),
         ),
     ),
     Requirement(
@@ -118,7 +118,7 @@ SENDING = (
         "SHOULD",
         "`blocking` decides whether a send waits; without it, it does.",
         (
-            *_in("unit/a2a/codec", "test_a_send_waits_for_the_task_unless_told_otherwise"),
+            *_in("unit/a2a/codec", "test_a_send_waits_for_the_task_by_default"),
             *_in("server/protocol/server", "test_a_non_blocking_send_answers_at_once"),
         ),
     ),
@@ -256,7 +256,7 @@ IDENTITY = (
         "Tasks of one context are one conversation: the agent remembers, and tasks run in the "
         "order in which they were sent.",
         (
-            *_in("server/protocol/server", "test_the_same_context_goes_on_in_the_same_process"),
+            *_in("server/protocol/server", "test_the_same_context_continues_in_the_same_process"),
             *_in(
                 "component/session/contexts",
                 "test_tasks_of_a_context_run_one_after_the_other_in_order",
@@ -440,7 +440,7 @@ GETTING = (
         (
             *_in("server/protocol/server", "test_unknown_tasks_are_not_found"),
             *_in("server/protocol/equivalence", "test_an_unknown_task_is_not_found"),
-            *_in("server/protocol/rest", "test_what_is_asked_of_an_unknown_task_is_not_found"),
+            *_in("server/protocol/rest", "test_operations_on_an_unknown_task_are_not_found"),
         ),
     ),
     Requirement(
@@ -597,7 +597,7 @@ LISTING = (
             *_in("unit/a2a/codec", "test_all_tasks_are_listed_unless_a_filter_is_given"),
             *_in(
                 "server/protocol/list",
-                "test_what_cannot_be_listed_is_named",
+                "test_the_error_names_the_invalid_parameter_of_a_list",
                 "test_a_token_of_another_principal_is_refused",
             ),
             *_in("server/protocol/rest", "test_a_query_that_makes_no_sense_names_its_parameter"),
@@ -731,7 +731,7 @@ STREAMS = (
         (
             *_in(
                 "server/protocol/streams",
-                "test_a_later_subscriber_begins_with_the_task_as_it_stands",
+                "test_a_later_subscriber_begins_with_the_current_task",
                 "test_a_task_that_ends_while_its_stream_begins_loses_nothing",
                 "test_a_subscription_stays_open_at_a_question",
             ),
@@ -792,7 +792,7 @@ STREAMS = (
             *_in(
                 "unit/task/state",
                 "test_an_artifact_is_appended_to_or_replaced",
-                "test_what_cannot_be_appended_to_begins",
+                "test_a_part_that_cannot_be_appended_begins_an_artifact",
             ),
         ),
     ),
@@ -820,7 +820,7 @@ STREAMS = (
         "A silent stream contains comments, so that clients can distinguish it from a dead one.",
         _in(
             "server/protocol/streams",
-            "test_heartbeats_come_while_nothing_else_does",
+            "test_a_silent_stream_has_heartbeats",
             "test_a_client_hears_something_before_the_agent_has_said_a_word",
         ),
     ),
@@ -838,7 +838,7 @@ PUSH = (
             *_in(
                 "server/protocol/push_over_http",
                 "test_a_config_is_made_got_listed_and_deleted",
-                "test_the_server_names_what_has_no_name",
+                "test_configs_without_an_id_get_different_ids",
                 "test_a_config_with_a_known_id_takes_its_place",
             ),
             *_in("server/protocol/rest", "test_push_configs_are_made_got_listed_and_deleted"),
@@ -854,10 +854,10 @@ PUSH = (
         "is answered with null.",
         _in(
             "server/protocol/push_over_http",
-            "test_a_config_looks_in_each_version_as_it_should",
+            "test_a_config_has_the_shape_of_each_version",
             "test_in_the_old_version_the_task_alone_may_name_a_config",
             "test_in_the_old_version_a_config_without_an_id_is_the_default",
-            "test_to_delete_what_is_not_there_is_fine_and_the_result_is_null",
+            "test_deleting_a_missing_config_succeeds_with_null",
         ),
     ),
     Requirement(
@@ -871,12 +871,12 @@ PUSH = (
             *_in(
                 "server/protocol/push_over_http",
                 "test_unknown_tasks_and_configs_are_not_found",
-                "test_to_delete_what_is_not_there_is_fine_and_the_result_is_null",
+                "test_deleting_a_missing_config_succeeds_with_null",
                 "test_who_is_deleted_hears_no_more",
             ),
             *_in(
                 "component/push/notifier",
-                "test_deleting_stops_what_is_under_way_and_can_be_repeated",
+                "test_deleting_stops_the_delivery_and_is_idempotent",
             ),
         ),
     ),
@@ -889,7 +889,7 @@ PUSH = (
         _in(
             "server/protocol/push_over_http",
             "test_a_send_that_waits_may_ask_for_notifications",
-            "test_an_answer_may_ask_for_notifications_of_what_follows",
+            "test_an_answer_can_register_notifications",
             "test_a_send_with_a_config_that_is_wrong_begins_nothing",
         ),
     ),
@@ -914,8 +914,8 @@ PUSH = (
         "A notification is an item with the shape of a stream item, of A2A's own media type.",
         _in(
             "server/protocol/push_over_http",
-            "test_the_receiver_is_told_what_the_stream_tells_in_the_same_order",
-            "test_each_receiver_is_told_in_the_version_of_its_registration",
+            "test_the_receiver_gets_the_items_of_the_stream_in_order",
+            "test_each_receiver_gets_the_version_of_its_registration",
         ),
     ),
     Requirement(
@@ -926,8 +926,8 @@ PUSH = (
         "A notification is the whole Task, independent of the versions of other clients.",
         _in(
             "server/protocol/push_over_http",
-            "test_in_the_old_version_the_whole_task_is_told_each_time",
-            "test_each_receiver_is_told_in_the_version_of_its_registration",
+            "test_in_0_3_each_notification_is_the_whole_task",
+            "test_each_receiver_gets_the_version_of_its_registration",
         ),
     ),
     Requirement(
@@ -957,13 +957,13 @@ PUSH = (
         (
             *_in(
                 "server/protocol/push_over_http",
-                "test_every_config_of_a_task_is_told_everything",
-                "test_a_question_and_a_cancel_are_told_too",
+                "test_every_config_of_a_task_gets_all_updates",
+                "test_questions_and_cancels_are_notified",
             ),
             *_in(
                 "component/push/notifier",
                 "test_every_update_is_sent_once_and_in_order",
-                "test_what_happens_while_a_config_is_being_created_is_not_missed",
+                "test_updates_during_the_creation_of_a_config_are_delivered",
             ),
         ),
     ),
@@ -977,7 +977,7 @@ PUSH = (
         (
             *_in(
                 "component/push/notifier",
-                "test_what_may_change_is_attempted_again_and_the_order_is_kept",
+                "test_temporary_failures_are_retried_in_order",
                 "test_a_receiver_that_stalls_is_a_timeout",
                 "test_pauses_double_up_to_the_longest_and_half_of_each_is_chance",
             ),
@@ -1015,7 +1015,7 @@ PUSH = (
         "Credentials and tokens are never shown again; only the owner can read them on the disk.",
         (
             *_in("server/protocol/push_over_http", "test_secrets_are_shown_in_no_answer"),
-            *_in("component/push/notifier", "test_all_is_the_owners_alone_on_the_disk"),
+            *_in("component/push/notifier", "test_only_the_owner_can_read_the_files"),
         ),
     ),
     Requirement(
@@ -1036,7 +1036,7 @@ VERSIONS = (
         "MUST",
         "No version, or an empty one, means 0.3.",
         (
-            *_in("server/protocol/server", "test_the_version_is_what_the_client_says_it_is"),
+            *_in("server/protocol/server", "test_the_header_of_the_client_decides_the_version"),
             *_in("server/protocol/rest", "test_another_version_or_none_is_not_supported"),
         ),
     ),
@@ -1049,10 +1049,10 @@ VERSIONS = (
         (
             *_in(
                 "server/protocol/server",
-                "test_the_version_is_what_the_client_says_it_is",
+                "test_the_header_of_the_client_decides_the_version",
                 "test_both_versions_see_the_same_task",
             ),
-            *_in("server/protocol/rest", "test_one_dot_zero_is_spoken_whatever_the_patch"),
+            *_in("server/protocol/rest", "test_every_patch_version_of_1_0_is_accepted"),
         ),
     ),
     Requirement(
@@ -1062,7 +1062,10 @@ VERSIONS = (
         "MUST",
         "Any other version is refused with VersionNotSupported, which names the supported ones.",
         (
-            *_in("server/protocol/server", "test_an_unknown_version_is_told_which_are_known"),
+            *_in(
+                "server/protocol/server",
+                "test_the_error_for_an_unknown_version_lists_the_known_ones",
+            ),
             *_in("server/protocol/rest", "test_another_version_or_none_is_not_supported"),
         ),
     ),
@@ -1073,7 +1076,7 @@ VERSIONS = (
         "MAY",
         "The version may be in the query; a header takes precedence.",
         (
-            *_in("server/protocol/server", "test_the_version_is_what_the_client_says_it_is"),
+            *_in("server/protocol/server", "test_the_header_of_the_client_decides_the_version"),
             *_in("server/protocol/rest", "test_the_version_may_stand_in_the_query"),
         ),
     ),
@@ -1126,9 +1129,9 @@ CARDS = (
         (
             *_in(
                 "server/protocol/cards",
-                "test_each_shape_has_what_its_version_requires_and_nothing_else",
+                "test_each_shape_has_exactly_the_members_of_its_version",
             ),
-            *_in("unit/a2a/codec", "test_what_is_answered_looks_as_it_was_reviewed"),
+            *_in("unit/a2a/codec", "test_the_answers_equal_the_golden_files"),
         ),
     ),
     Requirement(
@@ -1140,7 +1143,7 @@ CARDS = (
         (
             *_in(
                 "server/protocol/cards",
-                "test_each_shape_has_what_its_version_requires_and_nothing_else",
+                "test_each_shape_has_exactly_the_members_of_its_version",
             ),
             *_in("server/protocol/server", "test_the_card_is_served_in_the_shape_that_is_set"),
         ),
@@ -1202,7 +1205,7 @@ CARDS = (
         (
             *_in(
                 "server/protocol/cards",
-                "test_each_shape_has_what_its_version_requires_and_nothing_else",
+                "test_each_shape_has_exactly_the_members_of_its_version",
                 "test_a_token_is_declared_in_both_versions_words",
             ),
             *_in(
@@ -1221,7 +1224,7 @@ CARDS = (
             *_in(
                 "server/protocol/cards",
                 "test_there_is_no_extended_card_without_a_token",
-                "test_without_a_token_there_is_nothing_to_authenticate",
+                "test_without_a_token_the_card_has_no_security_scheme",
             ),
             *_in(
                 "server/protocol/rest",
@@ -1251,7 +1254,7 @@ CARDS = (
             *_in("server/protocol/rest", "test_the_extended_card_is_for_bearers_of_the_token"),
             *_in(
                 "server/protocol/cards",
-                "test_the_extended_card_is_the_card_with_the_details_of_what_runs",
+                "test_the_extended_card_adds_the_details_of_the_cli",
             ),
             *_in("server/protocol/server", "test_without_the_token_nothing_is_answered"),
             *_in("server/protocol/equivalence", "test_the_extended_card_is_the_same"),
@@ -1266,7 +1269,7 @@ CARDS = (
         _in(
             "server/protocol/cards",
             "test_a_token_is_declared_in_both_versions_words",
-            "test_without_a_token_there_is_nothing_to_authenticate",
+            "test_without_a_token_the_card_has_no_security_scheme",
         ),
     ),
     Requirement(
@@ -1277,7 +1280,7 @@ CARDS = (
         "The card has a lifetime and a tag; a valid copy is not sent again.",
         _in(
             "server/protocol/cards",
-            "test_a_card_says_how_long_it_is_good_and_what_it_is",
+            "test_a_card_has_caching_headers_and_a_media_type",
             "test_the_tag_changes_with_the_card",
             "test_a_copy_that_is_still_good_is_not_sent_again",
         ),
@@ -1324,7 +1327,7 @@ SHAPES = (
             *_in("unit/a2a/codec", "test_no_member_is_in_snake_case_and_none_is_null"),
             *_in(
                 "server/protocol/cards",
-                "test_each_shape_has_what_its_version_requires_and_nothing_else",
+                "test_each_shape_has_exactly_the_members_of_its_version",
             ),
         ),
     ),
@@ -1337,7 +1340,7 @@ SHAPES = (
         _in(
             "unit/a2a/codec",
             "test_the_new_version_has_no_discriminators_and_the_old_one_has",
-            "test_what_is_answered_looks_as_it_was_reviewed",
+            "test_the_answers_equal_the_golden_files",
         ),
     ),
     Requirement(
@@ -1363,7 +1366,7 @@ SHAPES = (
         _in(
             "unit/a2a/codec",
             "test_every_state_has_its_name_in_both_versions",
-            "test_what_is_answered_looks_as_it_was_reviewed",
+            "test_the_answers_equal_the_golden_files",
         ),
     ),
     Requirement(
@@ -1423,7 +1426,7 @@ SHAPES = (
             *_in("server/protocol/equivalence", "test_a_wrong_send_is_refused_for_the_same_reason"),
             *_in(
                 "server/protocol/bad_params",
-                "test_what_does_not_fit_a_field_is_refused_by_the_fields_name",
+                "test_the_error_names_the_field_with_an_invalid_value",
             ),
         ),
     ),
@@ -1470,7 +1473,7 @@ JSON_RPC = (
         (
             *_in(
                 "server/protocol/server",
-                "test_the_id_of_the_request_comes_back_as_it_was",
+                "test_the_id_of_the_request_is_returned_unchanged",
                 "test_a_value_that_is_not_a_request_is_refused",
             ),
             *_in(
@@ -1513,7 +1516,7 @@ JSON_RPC = (
                 "server/protocol/json_rpc",
                 "test_json_beyond_our_limits_is_an_invalid_request",
                 "test_a_value_that_is_not_json_is_a_parse_error",
-                "test_what_cannot_be_executed_is_an_invalid_request_and_no_notification",
+                "test_an_invalid_notification_is_an_invalid_request",
             ),
         ),
     ),
@@ -1539,7 +1542,7 @@ JSON_RPC = (
             *_in("server/protocol/list", "test_a_list_needs_no_params"),
             *_in(
                 "server/protocol/cards",
-                "test_the_extended_card_is_the_card_with_the_details_of_what_runs",
+                "test_the_extended_card_adds_the_details_of_the_cli",
             ),
         ),
     ),
@@ -1550,7 +1553,7 @@ JSON_RPC = (
         "MUST",
         "Results of sends are wrapped by the name of their type; tasks of a get or a "
         "cancel are not.",
-        _in("unit/a2a/codec", "test_what_is_answered_looks_as_it_was_reviewed"),
+        _in("unit/a2a/codec", "test_the_answers_equal_the_golden_files"),
     ),
 )
 
@@ -1623,7 +1626,7 @@ HTTP = (
         _in(
             "server/protocol/rest",
             "test_the_table_of_errors_is_the_one_of_the_specification",
-            "test_what_is_asked_of_an_unknown_task_is_not_found",
+            "test_operations_on_an_unknown_task_are_not_found",
             "test_a_body_that_is_not_json_is_a_parse_error",
             "test_a_message_that_lacks_members_is_refused_by_their_names",
         ),
@@ -1729,7 +1732,7 @@ ERRORS = (
         "An agent that breaks off or writes invalid output fails its own task only.",
         _in(
             "server/protocol/bad_input",
-            "test_a_cli_that_misbehaves_fails_its_task_and_nothing_else",
+            "test_a_cli_that_misbehaves_fails_only_its_task",
             "test_a_line_that_an_agent_got_wrong_does_not_end_its_turn",
         ),
     ),

@@ -68,7 +68,7 @@ def test_lines_end_at_newlines_only_however_they_arrive(stream: bytes, lines: Li
 
 
 @each("size", [1, 3, 7, 8, 9, 100])
-def test_a_line_over_the_limit_is_cut_wherever_it_stands_and_says_how_long_it_was(
+def test_a_line_over_the_limit_is_cut_and_has_its_full_length(
     size: int,
 ) -> None:
     long = LongLine(b"abcdefgh", 9)
@@ -77,7 +77,7 @@ def test_a_line_over_the_limit_is_cut_wherever_it_stands_and_says_how_long_it_wa
     assert split(8, *chunks) == [b"1", b"abcdefgh", long, b"2", long, long]
 
 
-def test_what_is_kept_of_a_long_line_is_no_more_than_the_limit() -> None:
+def test_the_splitter_keeps_at_most_the_limit_of_a_long_line() -> None:
     splitter = LineSplitter(1000)
     for _ in range(1000):
         assert splitter.feed(b"x" * 1000) == []
@@ -219,7 +219,7 @@ async def test_output_written_right_before_the_exit_is_read_to_the_last_byte(
     assert child.process.stderr == b"e" * 60_000
 
 
-async def test_a_grandchild_that_goes_on_writing_does_not_delay_the_exit(spawn: Spawner) -> None:
+async def test_a_grandchild_that_keeps_writing_does_not_delay_the_exit(spawn: Spawner) -> None:
     child = await spawn("/bin/sh", "-c", "yes & exit 4")
     assert await child.ended() == 4
     assert child.exits == [4]
@@ -239,7 +239,7 @@ async def test_a_flood_of_stderr_blocks_nothing_and_its_tail_is_kept(spawn: Spaw
     assert child.process.stderr.endswith(b"eeethe last words")
 
 
-async def test_a_flood_of_stdout_arrives_whole(spawn: Spawner) -> None:
+async def test_a_flood_of_stdout_arrives_completely(spawn: Spawner) -> None:
     child = await spawn.python(
         "import os\nfor _ in range(300): os.write(1, b'x' * 99_999 + b'\\n')"
     )
@@ -294,7 +294,7 @@ async def test_without_stdin_a_child_reads_the_end_of_file_at_once(spawn: Spawne
     assert child.lines == []
 
 
-async def test_more_than_a_pipe_holds_arrives_whole_on_stdin(spawn: Spawner) -> None:
+async def test_input_larger_than_a_pipe_arrives_completely(spawn: Spawner) -> None:
     data = os.urandom(10_000_000)
     child = await spawn("/bin/sh", "-c", "head -c 10000003 | sha256sum", stdin=True)
     child.process.write(data)
@@ -342,7 +342,7 @@ async def test_a_child_that_never_reads_can_be_written_to_and_stopped(
         (("/bin/echo", "a\0b"), "/", "cannot start /bin/echo: embedded null byte"),
     ],
 )
-async def test_what_cannot_be_started_says_what_and_why(
+async def test_the_error_names_the_program_and_the_cause(
     spawn: Spawner, tmp_path: Path, argv: Sequence[str], cwd: str, text: str
 ) -> None:
     (tmp_path / "plain").write_text("")
@@ -472,7 +472,7 @@ async def test_no_descendant_survives_wherever_it_has_gone(spawn: Spawner, live:
     await live.gone(*FAMILY)
 
 
-async def test_kill_ends_the_whole_family_without_waiting(spawn: Spawner, live: Liveness) -> None:
+async def test_kill_ends_all_descendants_without_waiting(spawn: Spawner, live: Liveness) -> None:
     child = await spawn.misbehaving("has_a_family", live)
     for name in FAMILY:
         await live.pid(name)
@@ -481,7 +481,7 @@ async def test_kill_ends_the_whole_family_without_waiting(spawn: Spawner, live: 
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_what_a_dead_child_left_in_its_session_goes_even_without_the_marker(
+async def test_processes_in_the_session_of_a_dead_child_are_killed_without_a_marker(
     spawn: Spawner, live: Liveness, end: str
 ) -> None:
     child = await spawn.misbehaving("leaves_a_cleared_orphan", live)
@@ -494,7 +494,7 @@ async def test_what_a_dead_child_left_in_its_session_goes_even_without_the_marke
     await live.gone("cleared-environment")
 
 
-async def test_what_is_born_while_the_child_ends_goes_too(spawn: Spawner, live: Liveness) -> None:
+async def test_a_process_forked_during_the_stop_is_killed(spawn: Spawner, live: Liveness) -> None:
     child = await spawn.misbehaving("forks_when_terminated", live)
     await live.pid("child")
     assert await child.stop() == "terminated"
@@ -542,7 +542,7 @@ async def test_kill_descendants_finds_processes_without_marker_parent_and_group(
     reap_orphans()
 
 
-async def test_a_pid_that_another_process_has_by_now_is_not_taken_for_the_child(
+async def test_a_reused_pid_is_not_signaled(
     spawn: Spawner,
 ) -> None:
     ended = await spawn("/bin/true")

@@ -52,7 +52,9 @@ def test_a_limit_that_the_group_does_not_have_is_an_error(group: Path) -> None:
         ("pids.events", "max 12\n", "processes"),
     ],
 )
-def test_what_was_too_much_is_told(group: Path, file: str, events: str, found: str | None) -> None:
+def test_the_exceeded_limit_is_reported(
+    group: Path, file: str, events: str, found: str | None
+) -> None:
     (group / file).write_text(events)
     assert Cgroup("one", group.parent).exceeded() == found
 
@@ -69,13 +71,15 @@ def test_a_group_that_is_gone_has_met_no_limit(tmp_path: Path) -> None:
         (ExitStatus(-9), "exit", None),
     ],
 )
-def test_clients_are_told_in_a_word(status: ExitStatus, reason: str, limit: str | None) -> None:
+def test_an_exit_is_explained_with_its_reason_and_limit(
+    status: ExitStatus, reason: str, limit: str | None
+) -> None:
     text, word, details = explain_exit("It", status)
     assert (word, details.get("limit")) == (reason, limit)
     assert limit is None or limit in text
 
 
-def test_controllers_are_asked_for_and_what_is_not_delegated_is_named(tmp_path: Path) -> None:
+def test_missing_controllers_are_named(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
     (tmp_path / "cgroup.subtree_control").touch()
     assert cgroup.enable({"memory", "cpu"}, tmp_path) is None

@@ -172,7 +172,7 @@ def test_a_group_in_which_no_process_can_start_is_entered(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("spools", [False, True])
-def test_a_start_that_hangs_is_given_up(tmp_path: Path, spools: bool) -> None:
+def test_a_start_that_hangs_is_aborted(tmp_path: Path, spools: bool) -> None:
     """Here at a file that nobody reads from, for which it waits as for a disk out of reach."""
     os.mkfifo(tmp_path / "cgroup.procs")
     with pytest.raises(TimeoutError, match="not started within"):
@@ -182,7 +182,7 @@ def test_a_start_that_hangs_is_given_up(tmp_path: Path, spools: bool) -> None:
 
 
 @pytest.mark.parametrize("start", ["spool"], indirect=True)
-async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> None:
+async def test_the_pid_and_the_exit_status_are_written(start: Starter) -> None:
     child = await start("/bin/sh", "-c", "read x; exit 5")
     folder = child.folder
     assert folder
@@ -195,7 +195,7 @@ async def test_who_it_is_and_how_it_ended_is_written_down(start: Starter) -> Non
 
 
 @pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "thread"])
-async def test_rows_that_are_never_written_are_not_waited_for(
+async def test_a_missing_exit_status_counts_as_killed(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
     """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""
@@ -281,7 +281,7 @@ async def test_neither_a_descriptor_nor_a_variable_of_another_session_is_handed_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the memory of others")
-async def test_what_a_session_is_told_is_nowhere_but_in_its_program(start: Starter) -> None:
+async def test_the_launcher_does_not_keep_the_environment_of_a_session(start: Starter) -> None:
     half = uuid.uuid4().hex
     child = await start("/bin/sleep", "1000", SECRET=f"{half}{half}")
     (one,) = launchers()
@@ -304,7 +304,7 @@ def in_memory(pid: int, wanted: bytes) -> bool:
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
-async def test_a_refusal_is_told_on_stderr_and_nothing_has_run(start: Starter) -> None:
+async def test_a_confinement_error_is_on_stderr_and_nothing_runs(start: Starter) -> None:
     child = await start("/bin/true", rules={"profile": "chroot"})
     assert await child.ended() == REFUSED
     assert child.process.stderr.startswith(NOT_STARTED.encode())
@@ -333,7 +333,7 @@ async def test_a_launcher_that_has_ended_is_replaced(start: Starter, meanwhile: 
 
 
 @pytest.mark.parametrize("variables", [0, 20], ids=["small", "more than the socket takes"])
-async def test_a_launcher_that_hangs_is_replaced_and_what_it_does_late_is_not_run(
+async def test_a_launcher_that_hangs_is_replaced_and_its_late_children_do_not_run(
     start: Starter, tmp_path: Path, variables: int
 ) -> None:
     large = {f"V{number}": "x" * 60_000 for number in range(variables)}

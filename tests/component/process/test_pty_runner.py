@@ -81,7 +81,7 @@ def test_where_it_pauses(driven: Driven) -> None:
     assert driven.heard() == {"pause": 1}
 
 
-def test_a_line_that_grows_is_told_whole_each_time(driven: Driven) -> None:
+def test_a_growing_line_is_reported_completely_each_time(driven: Driven) -> None:
     driven.shell("printf 'a \\303'; read x; printf '\\244'; read x; echo", open=True)
     assert driven.heard() == {"tail": "a "}  # the rest is not a character yet
     driven.order(write="\n")
@@ -97,7 +97,7 @@ def test_the_end_of_stderr(driven: Driven) -> None:
 
 
 @pytest.mark.parametrize("stays_open", [False, True])
-def test_what_is_written_to_a_terminal_is_not_a_key(driven: Driven, stays_open: bool) -> None:
+def test_control_characters_of_a_prompt_are_not_keys(driven: Driven, stays_open: bool) -> None:
     keys = "\x00\x03\x04\x1a\x1c\x1b\x15\x16\x7f\x9b\r"
     say = "IFS= read -r x; printf '%s\n' \"$x\""
     driven.shell(f"{say}; {say}", pty=True, open=stays_open, input=f"\ta{keys}é\n{keys}b\n")
@@ -124,7 +124,7 @@ def test_who_inherits_the_streams_does_not_keep_it(driven: Driven) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_line_without_end_is_told_in_pieces(driven: Driven) -> None:
+def test_an_endless_line_is_reported_in_pieces(driven: Driven) -> None:
     count = pty_runner.LONGEST_LINE
     driven.shell(f"head -c {count} /dev/zero | sed 's/\\x00/\\xc3\\xa4/g'")
     pieces = [one["line"] for one in driven.heard_until("exit") if "line" in one]
@@ -155,7 +155,7 @@ def test_orders_that_make_no_sense(driven: Driven) -> None:
 
 
 @pytest.mark.parametrize("pty", [False, True])
-def test_an_interrupt_is_what_it_is_on_a_terminal(driven: Driven, pty: bool) -> None:
+def test_an_interrupt_is_the_key_of_the_terminal(driven: Driven, pty: bool) -> None:
     driven.shell("trap 'echo stopped; exit 7' INT; echo on; while :; do sleep 0.05; done", pty=pty)
     assert driven.heard() == {"line": "on"}
     driven.order(interrupt=True)

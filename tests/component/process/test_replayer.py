@@ -179,7 +179,7 @@ def play(tape: str, speed: float, given: bytes) -> subprocess.CompletedProcess[b
 GIVEN = b'nonsense\n[]\n{"type":"other"}\n{"type":"prompt","text":"x"}\n'
 
 
-def test_the_player_prints_what_was_printed_and_where(tmp_path: Path) -> None:
+def test_the_player_writes_the_recorded_output_to_its_stream(tmp_path: Path) -> None:
     done = play(write(tmp_path / "tape", TURN), 0, GIVEN)
     out = [line for line in done.stdout.decode().splitlines() if line.startswith("{")]
     assert [json.loads(line)["type"] for line in out] == ["text", "text", "done"]

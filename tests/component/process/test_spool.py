@@ -43,7 +43,9 @@ def split(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("piece", [1, 3, 2**18])
-async def test_a_dead_childs_output_goes_on_at_every_byte(children: Children, piece: int) -> None:
+async def test_the_output_of_a_dead_child_continues_at_every_byte(
+    children: Children, piece: int
+) -> None:
     folder = children.left(SAID, "3\n")
     for position in range(len(SAID) + 1):
         process, reader = children.attach(folder, position, piece=piece)
@@ -52,7 +54,7 @@ async def test_a_dead_childs_output_goes_on_at_every_byte(children: Children, pi
         assert (reader.exits, process.position, process.running) == ([3], len(SAID), False)
 
 
-async def test_the_position_is_the_end_of_the_last_whole_line(
+async def test_the_position_is_the_end_of_the_last_complete_line(
     children: Children, live: Liveness
 ) -> None:
     """A line of which only a part has come must be heard as a whole by the next reader."""
@@ -87,7 +89,7 @@ async def test_who_attaches_while_a_child_talks_misses_nothing_and_hears_nothing
     assert heard + reader.lines == [b"line %d" % number for number in range(3000)]
 
 
-async def test_a_long_backlog_is_told_in_pieces_with_room_for_others_between(
+async def test_a_long_backlog_is_read_in_pieces_and_yields_between_them(
     children: Children,
 ) -> None:
     folder = children.left(b"123456789\n" * 1000, "0")
@@ -102,7 +104,7 @@ async def test_a_long_backlog_is_told_in_pieces_with_room_for_others_between(
     assert turns >= 50  # that others had while it was read
 
 
-async def test_a_long_line_is_cut_for_who_attaches_too(children: Children) -> None:
+async def test_a_long_line_is_also_cut_after_an_attach(children: Children) -> None:
     folder = children.left(b"x" * (LIMIT + 5) + b"\nshort\n", "0")
     process, reader = children.attach(folder)
     await ended(process)
@@ -154,7 +156,9 @@ async def test_the_last_words_are_the_childs_own(children: Children, end: str) -
 
 
 @pytest.mark.parametrize("status", [None, "", "\n", "x", "1.5"])
-async def test_without_a_written_end_it_was_killed(children: Children, status: str | None) -> None:
+async def test_without_a_written_exit_status_it_counts_as_killed(
+    children: Children, status: str | None
+) -> None:
     process, reader = children.attach(children.left(b"so far\n", status))
     assert await ended(process) == -signal.SIGKILL
     assert reader.lines == [b"so far"]
@@ -170,7 +174,7 @@ async def test_who_is_attached_can_end_a_child(children: Children) -> None:
     assert (heard.exits, reader.exits) == ([-signal.SIGTERM], [])
 
 
-async def test_a_child_that_has_closed_its_output_is_told_of(children: Children) -> None:
+async def test_closed_output_is_reported(children: Children) -> None:
     _, process, reader = await children.shell("echo last; exec >&-; read x; exit 4")
     async with asyncio.timeout(WITHIN):
         await reader.until(lambda: reader.ends)
@@ -233,7 +237,7 @@ def arrived(fd: int) -> bytes:
     return data
 
 
-async def test_stdin_goes_on_at_every_byte(children: Children) -> None:
+async def test_stdin_continues_at_every_byte(children: Children) -> None:
     data = b'{"type":"prompt"}\n'
     for done in range(len(data) + 1):
         folder = children.left()
@@ -273,7 +277,9 @@ async def test_a_dead_child_is_owed_nothing(children: Children) -> None:
     spool.close()
 
 
-async def test_what_a_full_pipe_did_not_take_is_sent_by_the_next(children: Children) -> None:
+async def test_the_next_server_sends_input_that_did_not_fit_into_the_pipe(
+    children: Children,
+) -> None:
     folder = children.left()
     data = os.urandom(3_000_000)
     with stdin_of(folder) as stdin:

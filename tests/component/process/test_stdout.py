@@ -75,7 +75,7 @@ async def test_a_program_may_open_its_streams_as_asyncio_does(children: Children
     assert reader.lines == [b"heard 0", b"heard 1", b"heard 2"]
 
 
-async def test_a_program_can_neither_cut_nor_lengthen_nor_rewrite_what_it_said(
+async def test_a_program_cannot_change_its_earlier_output(
     children: Children,
 ) -> None:
     script = """
@@ -118,7 +118,7 @@ async def test_a_child_waits_while_no_reader_is_attached(children: Children) -> 
     assert reader.lines == [b"go", *expected(1, 300_000)]
 
 
-async def test_what_a_descendant_goes_on_saying_is_not_waited_for(children: Children) -> None:
+async def test_later_output_of_descendants_is_not_read(children: Children) -> None:
     _, process, reader = await children.shell("yes & echo last; exit 3")
     assert await ended(process) == 3
     assert b"last" in reader.lines
@@ -138,7 +138,7 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_what_a_full_disk_does_not_take_waits_in_the_pipe(
+async def test_output_waits_in_the_pipe_while_the_disk_is_full(
     children: Children,
 ) -> None:
     folder, first, _ = await children.shell(f"read x; {numbers(1, 100_000)}")
@@ -152,7 +152,7 @@ async def test_what_a_full_disk_does_not_take_waits_in_the_pipe(
     assert reader.lines == expected(1, 100_000)
 
 
-async def test_the_last_words_are_told_although_the_disk_is_full(children: Children) -> None:
+async def test_the_last_output_arrives_although_the_disk_is_full(children: Children) -> None:
     _, process, reader = await children.shell(f"read x; {numbers(1, 1000)}")
     with full_disk(10):
         process.write(b"\n")
@@ -253,7 +253,7 @@ def text(first: int, last: int) -> bytes:
     return b"".join(b"%d\n" % one for one in range(first, last + 1))
 
 
-async def test_a_child_says_all_it_has_to_while_there_is_no_server(world: World) -> None:
+async def test_a_child_can_write_all_its_output_without_a_server(world: World) -> None:
     """More than any pipe holds, and then it ends. The second is for 3.4 MB."""
     first = world.server("/bin/sh", "-c", f"read x; {numbers(1, 500_000)}; exit 7")
     first.kill()
@@ -301,7 +301,7 @@ async def test_a_launcher_leaves_a_child_to_the_next_server(world: World) -> Non
     await world.until(len(text(1, 20)))
 
 
-async def test_what_a_child_said_just_before_its_end_is_not_lost_with_the_server(
+async def test_the_last_output_of_a_child_survives_the_end_of_the_server(
     world: World,
 ) -> None:
     """The server had not read it, and was killed; the launcher still has it."""
@@ -340,7 +340,7 @@ def start_on_a_file(folder: Path, script: str) -> None:
     (folder / "exit").write_text(f"{child.pid} {procfs.start_time(child.pid)}\n")
 
 
-async def test_a_session_whose_stdout_is_the_file_itself_is_heard_to_its_end(
+async def test_a_session_with_a_file_as_stdout_is_read_to_its_end(
     children: Children,
 ) -> None:
     folder = children.left(b"before\n")

@@ -479,7 +479,7 @@ async def test_a_body_that_never_ends_does_not_undo_the_status() -> None:
         over.set()
 
 
-async def test_failures_are_told_by_class_and_never_in_the_words_of_the_system() -> None:
+async def test_failures_are_named_by_class_without_texts_of_the_system() -> None:
     async def close_early(request: web.Request) -> web.Response:
         assert request.transport
         request.transport.close()

@@ -195,7 +195,7 @@ async def test_the_headers_have_the_media_type_and_the_secrets_of_the_config() -
     assert not {"Authorization", "X-A2A-Notification-Token"} & old.keys()
 
 
-async def test_a_config_is_told_what_happens_after_it_was_created() -> None:
+async def test_a_config_gets_the_updates_after_its_creation() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
         handle = push.task()
@@ -205,7 +205,7 @@ async def test_a_config_is_told_what_happens_after_it_was_created() -> None:
         assert await receiver.got(2) == bodies([4, 5])
 
 
-async def test_what_happens_while_a_config_is_being_created_is_not_missed() -> None:
+async def test_updates_during_the_creation_of_a_config_are_delivered() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
         handle = push.task()
@@ -311,7 +311,7 @@ async def test_a_config_holds_no_updates_in_memory(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [500, 503, 599, 408, 425, 429])
-async def test_what_may_change_is_attempted_again_and_the_order_is_kept(failure: int) -> None:
+async def test_temporary_failures_are_retried_in_order(failure: int) -> None:
     receiver = Receiver(accept, status(failure), status(failure), accept)
     async with receiving(receiver), pushing() as push:
         handle = push.task()
@@ -324,7 +324,7 @@ async def test_what_may_change_is_attempted_again_and_the_order_is_kept(failure:
 
 
 @pytest.mark.parametrize("failure", [400, 401, 404, 410, 301, 302, 307, 308])
-async def test_what_will_not_change_is_a_dead_letter_at_once_and_the_next_goes_on(
+async def test_permanent_failures_are_dead_letters_at_once(
     failure: int,
 ) -> None:
     receiver = Receiver(status(failure), accept)
@@ -336,9 +336,7 @@ async def test_what_will_not_change_is_a_dead_letter_at_once_and_the_next_goes_o
         assert await buried(push, 1) == [(1, 1, f"status {failure}")]
 
 
-async def test_after_its_last_attempt_a_notification_is_a_dead_letter_and_the_next_goes_on() -> (
-    None
-):
+async def test_after_the_last_attempt_a_notification_is_a_dead_letter() -> None:
     receiver = Receiver(*[status(500)] * 4, accept)
     async with receiving(receiver), pushing() as push:
         handle = push.task()
@@ -360,7 +358,7 @@ async def test_a_receiver_that_stalls_is_a_timeout() -> None:
         assert await receiver.got(3) == bodies([1, 1, 2])
 
 
-async def test_a_receiver_that_is_not_there_is_a_failed_connection() -> None:
+async def test_a_missing_receiver_is_a_failed_connection() -> None:
     async with receiving(gone := Receiver()):
         pass
     async with pushing() as push:
@@ -420,7 +418,7 @@ def test_pauses_double_up_to_the_longest_and_half_of_each_is_chance() -> None:
     assert [policy.pause(n, lambda: 0.0) for n in (1, 2, 9)] == [0.5, 1.0, 128.0]
 
 
-async def test_what_failed_waits_for_its_time() -> None:
+async def test_a_failed_notification_waits_for_its_retry() -> None:
     receiver = Receiver(status(500))
     patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(receiver), pushing(policy=patient) as push:
@@ -527,7 +525,7 @@ async def test_configs_are_listed_in_order_and_without_their_secrets() -> None:
         assert await push.list("another") == []
 
 
-def test_secrets_are_not_in_what_is_printed() -> None:
+def test_secrets_are_not_in_the_representation() -> None:
     made = PushConfig("t", "c", "http://x/S3CRET", "1.0", "S3CRET", "Bearer", "S3CRET")
     assert "S3CRET" not in repr(made)
 
@@ -560,7 +558,7 @@ async def test_a_task_has_a_limited_number_of_configs_and_replacing_one_is_not_o
         assert listed[3].url == "http://b.example/"
 
 
-async def test_what_waits_for_a_config_that_is_replaced_goes_to_the_new_address_at_once() -> None:
+async def test_waiting_notifications_go_to_the_new_address_at_once() -> None:
     wrong, right = Receiver(status(500)), Receiver()
     patient = RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(wrong, right), pushing(policy=patient) as push:
@@ -593,7 +591,7 @@ async def test_an_attempt_that_fails_while_its_config_is_replaced_decides_nothin
         assert await dead(push) == []
 
 
-async def test_creating_that_is_cut_off_leaves_what_was_there_going() -> None:
+async def test_a_cancelled_creation_keeps_the_old_config() -> None:
     receiver = Receiver()
     async with receiving(receiver), pushing() as push:
         handle = push.task()
@@ -611,7 +609,7 @@ async def test_creating_that_is_cut_off_leaves_what_was_there_going() -> None:
     assert list(dict.fromkeys(receiver.bodies)) == bodies(range(1, 22))
 
 
-async def test_a_config_whose_creation_is_cut_off_before_its_commit_is_served(
+async def test_a_config_with_a_cancelled_creation_is_served_after_its_commit(
     directory: Path,
 ) -> None:
     receiver = Receiver()
@@ -646,7 +644,7 @@ async def test_configs_that_are_created_at_the_same_time_send_nothing_twice() ->
     assert receiver.bodies == bodies(range(1, 6))
 
 
-async def test_deleting_stops_what_is_under_way_and_can_be_repeated() -> None:
+async def test_deleting_stops_the_delivery_and_is_idempotent() -> None:
     receiver = Receiver()
     receiver.behaviours = [receiver.stall]
     async with receiving(receiver), pushing() as push:
@@ -720,7 +718,7 @@ async def was(called: list[int]) -> bool:
     return bool(called)
 
 
-async def test_what_is_undelivered_becomes_one_dead_letter_of_each_config() -> None:
+async def test_undelivered_notifications_become_one_dead_letter_per_config() -> None:
     gone, patient = Receiver(status(500)), RetryPolicy(first_pause=3600, longest_pause=3600)
     async with receiving(gone), pushing(policy=patient) as push:
         handle = push.task()
@@ -760,7 +758,7 @@ def modes(directory: Path) -> dict[str, int]:
     return {name: stat.S_IMODE(path.stat().st_mode) for name, path in found.items()}
 
 
-async def test_all_is_the_owners_alone_on_the_disk(directory: Path) -> None:
+async def test_only_the_owner_can_read_the_files(directory: Path) -> None:
     umask = os.umask(0)
     try:
         async with pushing(directory) as push:

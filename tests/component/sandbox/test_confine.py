@@ -120,7 +120,9 @@ def test_arguments_that_are_none_are_refused(arguments: list[str]) -> None:
         (3, {"profile": "landlock", "scope": False}, None),
     ],
 )
-def test_what_the_kernel_lacks_is_refused(abi: int, rules: Rules, why: str | None) -> None:
+def test_rules_without_support_of_the_kernel_are_refused(
+    abi: int, rules: Rules, why: str | None
+) -> None:
     found = confine.problem(rules, abi)
     assert why in found if why and found else found == why
 
@@ -130,13 +132,13 @@ def test_the_abi_is_that_of_the_kernel() -> None:
     assert ABI == 0 or ABI >= 6 or release < (6, 12)
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_a_missing_program_is_named() -> None:
     done = run({"profile": "none"}, "/nowhere/cli")
     assert done.returncode == confine.REFUSED
     assert "/nowhere/cli: No such file" in done.stderr
 
 
-def test_bwrap_that_is_not_there_is_a_refusal(tmp_path: Path) -> None:
+def test_a_missing_bwrap_is_an_error(tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path)}
     done = run({"profile": "bwrap", "scope": False}, "/bin/touch", str(tmp_path / "ran"), env=env)
     assert done.returncode == confine.REFUSED and "install bubblewrap" in done.stderr
@@ -166,7 +168,7 @@ def test_the_program_has_its_arguments_environment_folder_and_streams(
 
 @pytest.mark.parametrize("profile", PROFILES)
 @each(("line", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)])
-def test_how_it_ends_is_told(profile: str, line: str, code: int) -> None:
+def test_the_exit_status_is_passed_on(profile: str, line: str, code: int) -> None:
     status = shell({"profile": profile}, line).returncode
     assert (128 - status if status < 0 else status) == code
 
@@ -253,7 +255,7 @@ def tree(workspace: Path) -> Path:
 
 
 @landlock
-def test_only_what_is_to_be_written_is(tree: Path) -> None:
+def test_only_writable_paths_can_be_written(tree: Path) -> None:
     single = tree.parent / "outside" / "single"
     single.touch()
     rules = {"profile": "landlock", "write": [str(tree), str(single), str(tree / "missing")]}
@@ -270,7 +272,7 @@ def test_only_what_is_to_be_written_is(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", CONFINED)
-def test_a_folder_that_is_to_be_there_is_made(workspace: Path, profile: str) -> None:
+def test_missing_writable_folders_are_made(workspace: Path, profile: str) -> None:
     made = workspace / "a" / "b"
     assert shell({"profile": profile, "write": [f"{made}/"]}, f"touch {made}/x").stderr == ""
     assert (made / "x").exists()
@@ -278,7 +280,7 @@ def test_a_folder_that_is_to_be_there_is_made(workspace: Path, profile: str) -> 
 
 
 @landlock
-def test_only_what_is_to_be_read_is(tree: Path) -> None:
+def test_only_readable_paths_can_be_read(tree: Path) -> None:
     system = ["/usr", "/bin", "/lib", "/lib64", "/etc", sys.base_prefix, sys.prefix]
     rules = {
         "profile": "landlock",
@@ -293,7 +295,7 @@ def test_only_what_is_to_be_read_is(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", CONFINED)
-def test_what_is_hidden_is_not_read(tree: Path, profile: str) -> None:
+def test_hidden_paths_cannot_be_read(tree: Path, profile: str) -> None:
     base = tree.parent
     rules = {
         "profile": profile,
@@ -319,7 +321,7 @@ def test_what_is_hidden_is_not_read(tree: Path, profile: str) -> None:
 
 
 @landlock
-def test_a_link_is_what_it_leads_to(tree: Path) -> None:
+def test_a_link_has_the_rights_of_its_target(tree: Path) -> None:
     (tree.parent / "link").symlink_to(tree)
     rules = {"profile": "landlock", "write": [str(tree.parent / "link")]}
     assert shell(rules, f"echo 1 >{tree}/by-link").stderr == ""
@@ -534,7 +536,7 @@ start_child(Start(argv, env, "/", True, marker, {}, rules), Path(spool))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_it_outlives_the_server_but_under_bwrap_not_who_started_it(
+def test_it_outlives_the_server_but_under_bwrap_not_its_parent(
     tmp_path: Path, profile: str
 ) -> None:
     """The streams are files, and the processes can be found by their marker."""

@@ -119,10 +119,12 @@ def hidden_from(name: str, *reads: str, **env: str) -> tuple[str, ...]:
     ("variable", "path"),
     [("AWS_REGION", "~/.aws"), ("AZURE_CLIENT_ID", "~/.azure")],
 )
-def test_a_cli_that_is_told_of_a_cloud_reads_its_credentials(variable: str, path: str) -> None:
+def test_a_cli_with_the_variables_of_a_cloud_reads_its_credentials(
+    variable: str, path: str
+) -> None:
     assert path in hidden_from("generic")
     assert path not in hidden_from("generic", **{variable: "x"})
 
 
-def test_what_is_below_a_shown_folder_is_shown() -> None:
+def test_paths_below_a_shown_folder_are_shown() -> None:
     assert not [one for one in hidden_from("generic", "~/.config") if "/.config}/" in one]

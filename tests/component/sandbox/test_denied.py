@@ -77,7 +77,7 @@ def test_an_error_without_a_path_names_the_sandbox_where_the_cli_ended(
     assert text and "may have refused" in text and "BRIDGE_SANDBOX_WRITE" in text
 
 
-def test_the_last_line_of_a_cli_is_kept_whole() -> None:
+def test_the_last_line_of_a_cli_is_kept() -> None:
     last = f"Error: {'x' * 3000} at the end"
     text, _, details = explain_exit("It", ExitStatus(1, "noise\n" * 1000 + last + "\n"))
     assert text.endswith(last) and details["stderr"] == last

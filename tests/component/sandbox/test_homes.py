@@ -78,7 +78,7 @@ def test_no_folder_of_an_agent_is_too_deep_to_be_removed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["projects.json", "projects.json.new"])
-def test_what_an_agent_makes_of_the_index_keeps_no_session_from_starting(
+def test_an_index_changed_by_an_agent_prevents_no_start(
     home: Path, tmp_path: Path, name: str
 ) -> None:
     made = private(home, tmp_path, registry.load("gemini"))

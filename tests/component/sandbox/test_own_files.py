@@ -187,7 +187,7 @@ def test_two_tokens_of_the_operator_are_refused(workspace: Path) -> None:
     assert "both set" in refused(workspace, **env)
 
 
-async def test_a_token_on_the_command_line_is_refused_with_what_to_do_instead() -> None:
+async def test_the_error_for_a_token_on_the_command_line_names_the_alternative() -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bridge", "--token", TOKEN),
         cwd=CHECKOUT,

@@ -141,7 +141,7 @@ NO_LANDLOCK = {"PYTHONPATH": f"{CHECKOUT / 'tests/no_landlock'}:{CHECKOUT}"}
 
 
 @needs_landlock
-async def test_landlock_is_the_default_and_the_operator_is_told(workspace: Path) -> None:
+async def test_landlock_is_the_default_and_is_in_the_banner(workspace: Path) -> None:
     async with serving_shell(workspace) as (client, server):
         task = await client.send("(echo x > ../beside) 2> /dev/null || echo kept in")
         assert artifact_text(task) == "kept in\n"
@@ -150,9 +150,7 @@ async def test_landlock_is_the_default_and_the_operator_is_told(workspace: Path)
 
 
 @pytest.mark.parametrize("env", [{"BRIDGE_SANDBOX": "none"}, NO_LANDLOCK], ids=["none", "auto"])
-async def test_where_nothing_keeps_a_cli_in_the_operator_is_told(
-    workspace: Path, env: dict[str, str]
-) -> None:
+async def test_without_a_sandbox_the_banner_says_so(workspace: Path, env: dict[str, str]) -> None:
     async with serving_shell(workspace, **env) as (client, server):
         assert artifact_text(await client.send("echo x > ../beside && echo out")) == "out\n"
         assert "\n  sandbox    none: agents can do all that this user can do\n" in server.log
@@ -167,7 +165,7 @@ async def test_where_nothing_keeps_a_cli_in_the_operator_is_told(
         ({"BRIDGE_SANDBOX_PORTS": "443"}, "BRIDGE_SANDBOX_PORTS"),
     ],
 )
-async def test_without_landlock_what_needs_it_is_refused(
+async def test_without_landlock_settings_that_need_it_are_refused(
     workspace: Path, env: dict[str, str], about: str
 ) -> None:
     with pytest.raises(AssertionError, match=about):
@@ -175,7 +173,7 @@ async def test_without_landlock_what_needs_it_is_refused(
             pass
 
 
-async def test_who_says_that_there_is_to_be_no_boundary_may_have_no_permissions_asked_for(
+async def test_agent_force_is_accepted_with_an_explicit_sandbox_none(
     workspace: Path,
 ) -> None:
     env = {**NO_LANDLOCK, "AGENT_FORCE": "true", "BRIDGE_SANDBOX": "none"}
@@ -184,7 +182,7 @@ async def test_who_says_that_there_is_to_be_no_boundary_may_have_no_permissions_
 
 
 @needs_landlock
-async def test_a_program_that_cannot_be_run_is_told_as_that(workspace: Path) -> None:
+async def test_the_error_names_a_program_that_cannot_run(workspace: Path) -> None:
     program = workspace.parent / "cli"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
@@ -207,7 +205,7 @@ async def test_scratch_of_a_server_without_a_folder_goes_with_it(workspace: Path
 
 
 @needs_landlock
-async def test_scratch_goes_with_a_server_that_is_told_twice_to_stop(workspace: Path) -> None:
+async def test_temporary_folders_are_removed_after_two_signals(workspace: Path) -> None:
     folder = workspace.parent / "tmp"
     folder.mkdir()
     env = {"TMPDIR": str(folder), "BRIDGE_DRAIN_MS": "60000"}
@@ -303,7 +301,7 @@ async def test_the_work_of_every_day_can_be_done(
 
 
 @needs_landlock
-async def test_a_worktree_whose_repository_is_elsewhere_takes_a_path_more(workspace: Path) -> None:
+async def test_a_worktree_needs_the_path_of_its_repository(workspace: Path) -> None:
     main = workspace.parent / "main"
     make = f"""
         git init -q {main} && cd {main} && git -c user.name=a -c user.email=a@b commit -q \
@@ -327,7 +325,7 @@ async def test_a_worktree_whose_repository_is_elsewhere_takes_a_path_more(worksp
         ({"AGENT_ENV": "AWS_REGION", "AWS_REGION": "eu-west-1"}, "of aws\n"),
     ],
 )
-async def test_what_is_hidden_and_what_is_needed_after_all(
+async def test_the_hidden_paths_and_their_exceptions(
     workspace: Path, env: dict[str, str], seen: str
 ) -> None:
     home = workspace.parent / "home"
@@ -341,7 +339,7 @@ async def test_what_is_hidden_and_what_is_needed_after_all(
 
 
 @each("name", registry.names())
-def test_every_known_cli_has_a_place_for_what_is_its_own(name: str) -> None:
+def test_every_known_cli_has_writable_folders(name: str) -> None:
     """By default it writes nowhere else, and most do not work without."""
     adapter = registry.load(name)
     assert adapter.writable_paths or adapter.homes or not adapter.binary
@@ -361,7 +359,7 @@ async def test_the_servers_own_files_are_hidden(workspace: Path) -> None:
 
 
 @needs_landlock
-async def test_a_workspace_with_what_is_to_be_hidden_is_refused(workspace: Path) -> None:
+async def test_a_workspace_that_contains_hidden_files_is_refused(workspace: Path) -> None:
     (workspace / ".ssh").mkdir()
     assert "use another workspace" in refused_shell(workspace, HOME=str(workspace))
 
@@ -402,9 +400,7 @@ async def test_limits_need_no_boundary(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["MEMORY_BYTES", "CPU_PERCENT", "PROCESSES"])
-async def test_limits_of_control_groups_that_cannot_be_had_are_refused(
-    workspace: Path, name: str
-) -> None:
+async def test_unavailable_limits_of_control_groups_are_refused(workspace: Path, name: str) -> None:
     controller = {"MEMORY_BYTES": "memory", "CPU_PERCENT": "cpu", "PROCESSES": "pids"}[name]
     if controller in cgroup.controllers():
         pytest.skip(f"{controller} is delegated here")
@@ -464,7 +460,7 @@ async def test_clis_run_as_another_user(nobody: Path, profile: str, durable: boo
         ({"AGENT_REPO_PATH": "/usr"}, "/usr cannot be written inside"),
     ],
 )
-async def test_a_user_who_cannot_work_is_refused(
+async def test_a_user_that_cannot_run_the_cli_is_refused(
     nobody: Path, env: dict[str, str], about: str
 ) -> None:
     assert re.search(
@@ -534,7 +530,7 @@ async def test_a_user_of_his_own_bounds_how_many_processes_there_are(nobody: Pat
         ({"BRIDGE_SANDBOX": "none", "BRIDGE_SANDBOX_PORTS": "443"}, "BRIDGE_SANDBOX_PORTS"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_at_the_start(
+async def test_an_unavailable_sandbox_is_refused_at_the_start(
     workspace: Path, env: dict[str, Any], about: str
 ) -> None:
     assert re.search(about, refused_shell(workspace, **{"BRIDGE_SANDBOX": "landlock", **env}))
@@ -596,7 +592,7 @@ def test_sockets_are_for_the_kernel_where_it_knows_them(
     assert any("UNIX" in one for one in sandbox.left_open) is sockets
 
 
-def test_what_an_old_kernel_leaves_open_is_named(workspace: Path) -> None:
+def test_the_gaps_of_an_old_kernel_are_named(workspace: Path) -> None:
     left = Sandbox("landlock", {}, str(workspace), ports=(443,), abi=5).left_open
     assert [one.partition(" ")[0].rstrip(",") for one in left] == ["UDP", "signals", "/dev/shm"]
 

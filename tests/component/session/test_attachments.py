@@ -147,7 +147,7 @@ async def test_a_task_that_is_there_as_a_link_gets_no_files(
     assert untouched(outside)
 
 
-async def test_what_a_task_has_left_behind_is_not_written_into(
+async def test_the_files_of_another_task_are_not_overwritten(
     attachments: Attachments, outside: Path
 ) -> None:
     """As after a restart, by which a task begins again: links and hard links of the same names."""

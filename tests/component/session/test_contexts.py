@@ -159,7 +159,7 @@ async def test_an_agent_that_cannot_be_started_fails_the_task_with_the_reason(ma
     assert (await bridge.run("pid", "d")).task.state is TaskState.FAILED
 
 
-async def test_output_that_breaks_the_bridge_itself_fails_the_task_and_nothing_else(
+async def test_output_that_triggers_a_bug_fails_only_its_task(
     make: Make,
 ) -> None:
     """Here an adapter makes an event that the state machine cannot read."""
@@ -199,7 +199,7 @@ async def test_a_session_is_not_given_up_while_it_works(make: Make, live: Livene
     assert answer(await ended(handle)) == "2"
 
 
-async def test_who_has_a_session_does_not_wait_behind_who_waits_for_its_place(make: Make) -> None:
+async def test_a_context_with_a_session_does_not_wait_for_a_slot(make: Make) -> None:
     bridge = make(sessions=1)
     await bridge.run("turn", "a")
     await bridge.rested()
@@ -227,7 +227,7 @@ async def ends(bridge: Bridge, context: str, handle: TaskHandle, chance: random.
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_conversations_that_share_a_few_places_all_go_on(make: Make, seed: int) -> None:
+async def test_many_conversations_share_a_few_slots(make: Make, seed: int) -> None:
     chance = random.Random(seed)
     bridge = make(sessions=chance.randint(1, 3))
     async with asyncio.timeout(3 * WITHIN):
@@ -260,7 +260,7 @@ async def test_a_warm_session_gives_up_its_place_to_many(make: Make) -> None:
     assert len(processes()) <= 1
 
 
-async def test_a_message_to_a_context_whose_session_is_being_given_up_is_served(
+async def test_a_message_during_the_end_of_an_idle_session_is_served(
     make: Make, live: Liveness
 ) -> None:
     bridge = make(sessions=1, grace=0.3)
@@ -404,7 +404,7 @@ async def test_cancel_at_the_moment_of_completion_has_one_winner(make: Make, tur
 # --- questions ---------------------------------------------------------------------------------
 
 
-async def test_an_answer_goes_to_its_question_and_the_turn_goes_on(make: Make) -> None:
+async def test_an_answer_goes_to_its_question_and_the_turn_continues(make: Make) -> None:
     bridge = make()
     handle = await bridge.send("permit q-1 May I?\nask q-2 How?", "c")
     await in_state(handle, TaskState.INPUT_REQUIRED)

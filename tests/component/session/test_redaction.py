@@ -92,14 +92,14 @@ def test_the_same_of_thoughts_subagents_and_artifacts(pieces: tuple[str, ...]) -
     assert "".join(part.text for part in parts if isinstance(part, TextPart)) == wanted
 
 
-def test_what_only_begins_like_a_secret_is_told_in_the_end() -> None:
+def test_the_beginning_of_a_secret_is_released_at_the_end() -> None:
     assert told(Text("open sesame")) == [Text("open "), Text("sesame")]
     assert told(Text("sesam"), Text("e street")) == [Text("sesame street")]
     first, second = told(Text("sesame"), Text("B", new_block=True))
     assert (first, second) == (Text("sesame"), Text("B", new_block=True))
 
 
-def test_an_artifact_keeps_all_else_and_is_whole_when_it_is_said_to_be() -> None:
+def test_a_redacted_artifact_keeps_its_other_members() -> None:
     part = TextPart("sesame", "text/x-diff", filename="a.diff", metadata={"a": 1})
     whole = ArtifactChunk("a", (part,), "Name", "What it is")
     assert told(whole) == [whole]
@@ -116,7 +116,7 @@ def test_a_turn_begins_with_nothing_of_the_last_one() -> None:
     assert redactor.clean([Text("open-77"), Done()]) == [Text("open-77"), Done()]
 
 
-def test_what_waits_can_be_taken_back_in_part_or_with_what_was_told() -> None:
+def test_held_text_can_be_retracted() -> None:
     assert told(Text("a sesame"), Retracted(2), Text("!")) == [Text("a "), Text("sesa!")]
     assert told(Text("a sesame"), Retracted(7)) == [Text("a "), Retracted(1)]
     assert told(Text(f"ab{SECRET}cd"), Retracted(3)) == [
@@ -143,7 +143,7 @@ def test_what_waits_can_be_taken_back_in_part_or_with_what_was_told() -> None:
 )
 @example([Text("sesame"), Text("7"), Retracted(1), Text("-open-77")])
 @example([Text("sesame"), Text("7"), Retracted(1), Text("!")])
-def test_whatever_is_said_and_taken_back_no_secret_is_told(events: list[AgentEvent]) -> None:
+def test_text_and_retractions_never_reveal_a_secret(events: list[AgentEvent]) -> None:
     raw, ever = "", False
     kept: list[AgentEvent] = []
     for event in events:
@@ -183,7 +183,7 @@ def test_it_is_found_in_every_kind_of_event(event: AgentEvent) -> None:
     assert type(clean) is type(event)
 
 
-def test_an_event_without_one_is_passed_on_as_it_is() -> None:
+def test_an_event_without_a_secret_is_unchanged() -> None:
     event = ToolResult("1", {"output": ["much", 5, None, True]})
     assert Redactor(SECRETS).clean([event])[0] is event
 
@@ -231,7 +231,7 @@ def test_short_values_and_names_that_are_not_secrets_are_left() -> None:
 # --- through the server --------------------------------------------------------------------------
 
 
-async def test_a_server_that_continues_with_an_agent_knows_what_has_waited(
+async def test_a_server_that_attaches_to_an_agent_restores_the_held_text(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     """The first half of a secret is told to one server, the second one to the next."""
@@ -256,7 +256,7 @@ async def test_a_server_that_continues_with_an_agent_knows_what_has_waited(
             assert artifact_text(await client.get(task["id"])) == f"<{MARK}>"
 
 
-async def test_what_has_waited_is_told_when_the_turn_is_canceled(
+async def test_held_text_is_released_when_the_turn_is_canceled(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "canary-0123456789")

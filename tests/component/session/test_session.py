@@ -122,7 +122,7 @@ async def test_the_next_turn_is_run_by_the_same_process(start: Sessions) -> None
     assert pids() == before
 
 
-async def test_what_is_printed_between_turns_belongs_to_no_turn(start: Sessions) -> None:
+async def test_output_between_turns_belongs_to_no_turn(start: Sessions) -> None:
     program = "read a; echo done 1; echo text late; echo done late; read b; echo done 2"
     session = await start("/bin/sh", "-c", program)
     assert await run(session, "one").ended() == [Done("1")]
@@ -131,7 +131,7 @@ async def test_what_is_printed_between_turns_belongs_to_no_turn(start: Sessions)
     assert await run(session, "two").ended() == [Done("2")]
 
 
-async def test_what_may_begin_a_secret_is_told_at_the_end_however_the_turn_ends(
+async def test_held_text_is_released_at_each_kind_of_end(
     start: Sessions,
 ) -> None:
     secrets = Secrets(["late-for-supper"])
@@ -185,7 +185,7 @@ async def test_the_child_gets_the_environment_of_the_session(start: Sessions) ->
     assert f"PATH={os.environ['PATH']}" in said and MARKER in said and "HOME=" not in said
 
 
-async def test_a_line_over_the_limit_is_told_and_does_not_end_the_turn(start: Sessions) -> None:
+async def test_a_line_over_the_limit_is_reported_and_does_not_end_the_turn(start: Sessions) -> None:
     program = "read a; head -c 5000 /dev/zero | tr '\\0' x; echo; echo done"
     session = await start("/bin/sh", "-c", program, limits=TurnLimits(line=1024))
     cut, done = await run(session, "go").ended()
@@ -297,7 +297,7 @@ async def test_a_cli_that_closes_its_output_but_lives_on_fails_its_turn(
     assert not session.healthy
 
 
-async def test_a_cli_that_closed_its_output_before_it_was_asked_anything_fails_its_turn(
+async def test_a_cli_that_closed_its_output_before_the_prompt_fails_its_turn(
     start: Sessions,
 ) -> None:
     program = "exec >&-; sleep 1000"
@@ -421,7 +421,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_still_leaves_nothing(
     await turn.ended()
 
 
-async def test_stopping_what_was_never_started_or_has_been_stopped_is_harmless(
+async def test_stopping_a_new_or_a_stopped_session_has_no_effect(
     start: Sessions,
 ) -> None:
     never = Session(Echo(AgentConfig("/bin/cat"), SessionStart("/", "s")), {}, TurnLimits(), "m")

@@ -249,7 +249,7 @@ async def test_a_rejected_append_leaves_nothing(store: Store) -> None:
     assert await batches(store, "t") == []
 
 
-async def test_an_append_survives_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_an_append_is_atomic(tmp_path: Path) -> None:
     """Copies of the files, as a crash would leave them, while appends are written."""
     medium = Medium(tmp_path, SqliteStore)
     store = await medium.open()
@@ -378,7 +378,7 @@ async def test_of_two_equal_messages_at_once_one_has_the_key(store: Store) -> No
     assert await ids(store) == ["t"]
 
 
-async def test_a_message_moves_to_another_task_only_from_the_one_that_has_it(
+async def test_a_message_moves_only_from_its_present_task(
     store: Store,
 ) -> None:
     assert await commit(store, created("t"), MessageAccepted(MESSAGE, "t")) is None
@@ -461,7 +461,7 @@ async def test_a_removed_context_has_no_holder(store: Store) -> None:
 # --- degraded, not dead --------------------------------------------------------------------------
 
 
-async def test_what_waits_for_a_lost_medium_is_committed_in_order_when_it_is_back(
+async def test_waiting_changes_are_committed_in_order_after_the_medium_returns(
     tmp_path: Path,
 ) -> None:
     medium, outcomes = Medium(tmp_path, SqliteStore), Outcomes()
@@ -495,7 +495,7 @@ async def test_congestion_ends_with_a_relief(store: Store) -> None:
     assert (relieved, store.congested) == ([False], False)
 
 
-async def test_close_commits_what_waits(tmp_path: Path) -> None:
+async def test_close_commits_waiting_appends(tmp_path: Path) -> None:
     medium, outcomes = Medium(tmp_path, SqliteStore), Outcomes()
     store = await medium.open()
     store.append([created("t")], fence=None, then=outcomes.of(0))
@@ -594,7 +594,7 @@ async def test_text_alone_does_not_move_a_task_in_the_list(store: Store) -> None
 
 
 @pytest.mark.parametrize("size", [10, 5000])
-async def test_a_finished_task_is_read_as_it_was_written(store: Store, size: int) -> None:
+async def test_a_finished_task_survives_a_round_trip(store: Store, size: int) -> None:
     written = [batch("t", number, Text("x" * size)) for number in range(1, 60)]
     last = end("t", 60)
     await commit(store, created("t"), *written, last)
@@ -697,7 +697,7 @@ async def test_old_tasks_expire_by_the_end_of_their_work(store: Store) -> None:
     assert await expired(store, days=2) == ["t5", "t3"]
 
 
-async def test_what_an_owner_has_stored_is_limited(store: Store) -> None:
+async def test_the_stored_bytes_of_an_owner_are_limited(store: Store) -> None:
     bob = ContextKey("agent", "bob", "c")
     await finish(store, "b", bob, size=1_000_000)
     for name, size in (("a1", 60_000), ("a2", 40_000), ("a3", 50_000)):

@@ -83,7 +83,7 @@ async def test_contexts_sessions_and_messages_are_read(state: Path) -> None:
             assert await store.message(key) == KnownMessage("cut")
 
 
-async def test_tasks_are_read_with_their_content_and_go_on(state: Path) -> None:
+async def test_tasks_are_read_with_their_content_and_continue(state: Path) -> None:
     async with sqlite(state) as store:
         tasks = TaskHandles(AGENT, store)
         restored = {handle.task.id: prompt.text for handle, prompt in await tasks.restore()}
@@ -156,6 +156,6 @@ def _schema(of: Path) -> list[tuple[object, ...]]:
         return [*found, *database.execute("PRAGMA user_version").fetchall()]
 
 
-def test_the_moments_of_the_database_are_what_they_say() -> None:
+def test_times_are_converted_exactly() -> None:
     assert moment(CREATED).isoformat() == "2026-01-02T03:04:05.678901+00:00"
     assert micros(moment(CREATED)) == CREATED

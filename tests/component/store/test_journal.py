@@ -80,7 +80,7 @@ async def flushed(journal: Journal) -> None:
 # --- when all is well --------------------------------------------------------------------------
 
 
-async def test_what_is_told_of_is_durable_and_in_order(journal: Journal, path: Path) -> None:
+async def test_callbacks_follow_commits_in_order(journal: Journal, path: Path) -> None:
     told: list[tuple[int, list[int]]] = []
 
     def then(number: int) -> Callable[[], None]:
@@ -94,7 +94,7 @@ async def test_what_is_told_of_is_durable_and_in_order(journal: Journal, path: P
         assert set(range(number + 1)) <= set(found)
 
 
-async def test_nothing_is_told_before_it_is_durable(journal: Journal, path: Path) -> None:
+async def test_no_callback_precedes_its_commit(journal: Journal, path: Path) -> None:
     """While writes pour in, every callback finds its own row in a copy of the files."""
     missing: list[int] = []
 
@@ -130,9 +130,7 @@ async def test_many_writes_are_few_transactions(journal: Journal, path: Path) ->
     assert durable(path) == list(range(1000))
 
 
-async def test_what_comes_while_a_group_is_written_is_the_next_group(
-    journal: Journal, path: Path
-) -> None:
+async def test_changes_during_a_commit_form_the_next_group(journal: Journal, path: Path) -> None:
     stamps, before = Stamps(), commits(path)
     for number in range(300):
         journal.write((INSERT, (number, b"x")), then=stamps.stamp(number))
@@ -181,7 +179,7 @@ async def test_a_callback_may_write_again(journal: Journal, path: Path) -> None:
     assert durable(path) == [1, 2]
 
 
-async def test_what_waits_is_counted_until_it_is_durable(journal: Journal) -> None:
+async def test_waiting_bytes_are_counted_until_their_commit(journal: Journal) -> None:
     assert journal.waiting == 0
     journal.write((INSERT, (1, b"x" * 1000)), (INSERT, (2, b"y" * 500)))
     assert journal.waiting == 1500
@@ -190,7 +188,7 @@ async def test_what_waits_is_counted_until_it_is_durable(journal: Journal) -> No
     assert journal.size >= 2 * 4096
 
 
-async def test_size_is_what_is_in_use(path: Path) -> None:
+async def test_the_size_excludes_free_pages(path: Path) -> None:
     journal = Journal(path, MIGRATIONS, measure_every=0)
     await journal.open()
     journal.write((INSERT, (1, b"x" * 1_000_000)))
@@ -202,7 +200,7 @@ async def test_size_is_what_is_in_use(path: Path) -> None:
     await journal.close()
 
 
-async def test_reading_sees_what_is_durable(journal: Journal) -> None:
+async def test_a_read_sees_committed_data(journal: Journal) -> None:
     journal.write((INSERT, (7, b"seven")))
     await flushed(journal)
     assert await journal.read("SELECT text FROM note WHERE number = ?", 7) == [(b"seven",)]
@@ -216,7 +214,7 @@ async def test_flushed_waits_for_all_that_was_written(journal: Journal, path: Pa
     await flushed(journal)  # with nothing to wait for
 
 
-async def test_close_writes_what_waits(path: Path) -> None:
+async def test_close_commits_waiting_changes(path: Path) -> None:
     journal, stamps = Journal(path, MIGRATIONS), Stamps()
     await journal.open()
     for number in range(50):
@@ -261,7 +259,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("lines", [1, 50, 3000])
-def test_what_was_told_of_survives_a_kill(path: Path, lines: int) -> None:
+def test_committed_changes_survive_a_kill(path: Path, lines: int) -> None:
     argv = (sys.executable, "-c", WRITER, str(path))
     with subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout
@@ -306,7 +304,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-async def test_a_full_disk_is_a_problem_until_there_is_room(
+async def test_a_full_disk_is_a_problem_until_it_has_space(
     journal: Journal, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stamps = Stamps()
@@ -400,7 +398,7 @@ async def test_a_row_that_is_a_bug_does_not_stop_the_rest(
         ),
     ],
 )
-async def test_no_row_whatever_stops_the_rest(
+async def test_a_failing_change_does_not_block_other_changes(
     path: Path, bug: tuple[str, tuple[object, ...]]
 ) -> None:
     journal, stamps = Journal(path, MIGRATIONS, close_within=0.2), Stamps()

@@ -104,7 +104,7 @@ def lively(handle: TaskHandle, count: int, seed: int) -> Iterator[Event]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_was_put_away_comes_back_as_it_was(tasks: TaskHandles, seed: int) -> None:
+async def test_an_evicted_task_is_read_back_unchanged(tasks: TaskHandles, seed: int) -> None:
     handle = begin(tasks, "t")
     before = handle.task  # who has it before it is put away has all of it
     live = asyncio.create_task(read(handle))
@@ -123,7 +123,7 @@ async def test_what_was_put_away_comes_back_as_it_was(tasks: TaskHandles, seed: 
         assert await read(handle, after) == updates[after:]
 
 
-async def test_a_small_task_stays_as_it_is(tasks: TaskHandles) -> None:
+async def test_a_small_task_is_not_evicted(tasks: TaskHandles) -> None:
     handle = begin(tasks, "t")
     happen(tasks, handle, Text("x" * (SMALL // 2)), Done())
     async with asyncio.timeout(WITHIN):
@@ -171,7 +171,7 @@ class Spoiled(MemoryStore):
         (b"\0", True, DataLoss, "is damaged"),
     ],
 )
-async def test_who_asks_for_what_cannot_be_read_is_told_whether_to_try_again(
+async def test_the_error_of_an_unreadable_task_says_whether_a_retry_helps(
     tmp_path: Path, data: bytes, rows: bool, error: type[RequestError], advice: str
 ) -> None:
     recent = Recent(Spoiled(tmp_path / "tasks.db", data, rows))
@@ -180,7 +180,7 @@ async def test_who_asks_for_what_cannot_be_read_is_told_whether_to_try_again(
         await recent.get(head, 1)
 
 
-async def test_tasks_that_were_asked_for_take_no_more_than_so_much(tasks: TaskHandles) -> None:
+async def test_tasks_that_were_read_back_have_a_memory_limit(tasks: TaskHandles) -> None:
     size = RECENT // 4
     handles = [await say(tasks, f"t{number}", size) for number in range(8)]
     with traced() as kept:
@@ -218,7 +218,7 @@ async def test_a_finished_task_costs_little_memory(tasks: TaskHandles) -> None:
 # --- while it goes on ---------------------------------------------------------------------------
 
 
-async def test_what_is_kept_of_a_long_task_does_not_grow(tasks: TaskHandles) -> None:
+async def test_the_memory_of_a_long_task_is_limited(tasks: TaskHandles) -> None:
     handle = begin(tasks, "t")
     most = 0
     for number in range(20_000):
@@ -257,7 +257,7 @@ async def test_a_reader_from_the_beginning_of_a_long_task_misses_nothing(
     assert await middle == found[1234:]
 
 
-async def test_a_reader_who_is_behind_costs_so_much_and_no_more(tasks: TaskHandles) -> None:
+async def test_a_slow_reader_has_a_memory_limit(tasks: TaskHandles) -> None:
     handle = begin(tasks, "t")
     happen(tasks, handle, Text("first"))
     batches = handle.log.follow(0, NEVER)
@@ -276,7 +276,7 @@ async def test_a_reader_who_is_behind_costs_so_much_and_no_more(tasks: TaskHandl
     await gone(tasks, handle)
 
 
-async def test_a_reader_who_falls_behind_twice_misses_nothing(tasks: TaskHandles) -> None:
+async def test_a_reader_that_is_slow_twice_misses_nothing(tasks: TaskHandles) -> None:
     """Once the task goes on, and once it is put away meanwhile."""
     handle = begin(tasks, "t")
 
@@ -385,7 +385,7 @@ async def test_a_start_reads_of_finished_tasks_that_they_are(tmp_path: Path) -> 
         assert await read(found[2], 2) == (await read(found[2]))[2:]
 
 
-async def test_a_long_task_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+async def test_a_long_interrupted_task_continues(tmp_path: Path) -> None:
     """Cut short: the store closes, and nothing ends the task."""
     async with store(tmp_path) as first:
         handle = begin(first, "t")
@@ -426,7 +426,7 @@ LONG = "\n".join(["steps 700", "text end"])
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_clients_cannot_tell_that_a_task_was_put_away(workspace: Path, version: str) -> None:
+async def test_eviction_is_invisible_for_clients(workspace: Path, version: str) -> None:
     async with serving(workspace) as server:
         client, (manager,) = server.client(version), server.managers
         live = await client.collect(LONG)

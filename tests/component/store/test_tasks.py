@@ -69,7 +69,7 @@ async def ids(path: Path, agent: str = "a") -> list[str]:
 # --- what is given back ------------------------------------------------------------------------
 
 
-async def test_tasks_are_given_back_as_they_were(tmp_path: Path) -> None:
+async def test_tasks_are_restored_unchanged(tmp_path: Path) -> None:
     chance, before = random.Random(5), {}
     async with store(tmp_path) as first:
         handles = [begin(first, f"t{number:02}", f"c{number % 3}") for number in range(20)]
@@ -209,7 +209,7 @@ async def test_messages_that_an_earlier_version_has_taken_are_known(tmp_path: Pa
         assert migrated.execute("SELECT * FROM taken").fetchall() == []
 
 
-async def test_what_cannot_be_read_is_one_task_and_not_all(
+async def test_an_unreadable_task_does_not_affect_other_tasks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with store(tmp_path) as first:

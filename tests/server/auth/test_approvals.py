@@ -56,7 +56,7 @@ RULES = (
 # --- rules ---------------------------------------------------------------------------------------
 
 
-async def test_what_a_rule_allows_or_denies_is_not_asked_and_told(workspace: Path) -> None:
+async def test_requests_that_a_rule_decides_are_shown_and_not_asked(workspace: Path) -> None:
     async with serving(workspace, rules=RULES) as server:
         client = server.client()
         first = lines(permit("a", bash("git log"))) + "\nanswers 1"
@@ -94,7 +94,7 @@ async def test_a_path_is_followed_to_where_it_leads(workspace: Path) -> None:
     assert artifact_text(task) == '["a", "No", "n"]'
 
 
-async def test_what_has_no_option_to_deny_is_denied_in_words(workspace: Path) -> None:
+async def test_a_request_without_a_deny_option_is_denied_by_text(workspace: Path) -> None:
     only = [{"id": "y", "name": "Yes", "kind": "allow_once"}]
     async with serving(workspace, rules=RULES) as server:
         script = lines(permit("a", bash("rm x"), only)) + "\nanswers 1"
@@ -132,7 +132,7 @@ async def test_a_permission_that_is_not_given_is_denied(workspace: Path) -> None
     )
 
 
-async def test_an_agent_that_goes_on_talking_does_not_keep_its_question_open(
+async def test_further_output_does_not_extend_the_time_of_a_question(
     workspace: Path,
 ) -> None:
     """It says something each time that it is asked for its state, which is more often."""
@@ -225,7 +225,7 @@ async def test_an_answer_for_another_question_is_none(workspace: Path) -> None:
     assert artifact_text(task) == '["a", "", "y"]["b", "", "n"]'
 
 
-async def test_the_time_goes_on_after_a_restart(
+async def test_the_time_of_a_question_continues_after_a_restart(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     settings = scripted(workspace)
@@ -241,7 +241,7 @@ async def test_the_time_goes_on_after_a_restart(
 # --- the audit log -------------------------------------------------------------------------------
 
 
-async def test_the_audit_log_says_who_asked_who_answered_and_what_was_run(
+async def test_the_audit_log_has_the_client_the_decision_and_the_command(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     settings = scripted(workspace) | {"A_SECRET": "canary-0123456789"}
@@ -293,7 +293,7 @@ async def test_an_audit_log_is_never_rewritten(
         seen = now
 
 
-def test_a_line_that_was_cut_is_closed_and_told_of(tmp_path: Path) -> None:
+def test_an_incomplete_audit_line_is_completed_and_reported(tmp_path: Path) -> None:
     """A file may not be longer than so: what a full disk does."""
     path = tmp_path / "audit.jsonl"
     audit = Audit(path)

@@ -151,7 +151,7 @@ async def test_a_value_that_is_not_a_host_name_is_refused(server: Server, host: 
         ("Host: evil.example", "host: localhost"),
     ],
 )
-async def test_there_is_exactly_one_host(server: Server, lines: tuple[str, ...]) -> None:
+async def test_a_request_needs_exactly_one_host(server: Server, lines: tuple[str, ...]) -> None:
     status, _, body = await ask(server, *lines)
     assert status == 400, body
 
@@ -224,7 +224,7 @@ async def test_two_origins_are_refused(server: Server) -> None:
     assert (await ask(server, *lines))[0] == 403
 
 
-async def test_an_allowed_origin_gets_what_it_needs_and_no_more(server: Server) -> None:
+async def test_an_allowed_origin_gets_only_the_necessary_headers(server: Server) -> None:
     lines = ("Host: localhost", f"Origin: {PAGE}", "Sec-Fetch-Site: cross-site")
     status, headers, _ = await ask(server, *lines)
     assert status == 200
@@ -247,7 +247,7 @@ async def test_an_allowed_origin_may_ask_before(server: Server) -> None:
     assert "*" not in "".join(headers.values())
 
 
-async def test_an_allowed_origin_must_say_who_it_is_all_the_same(tmp_path: Path) -> None:
+async def test_an_allowed_origin_must_authenticate(tmp_path: Path) -> None:
     settings: Json = {"bridge_allowed_origins": [PAGE], "bridge_token": "t" * 16}
     async with serving(tmp_path, **settings) as server:
         lines = ("Host: localhost", f"Origin: {PAGE}")
@@ -262,14 +262,14 @@ async def test_an_allowed_origin_must_say_who_it_is_all_the_same(tmp_path: Path)
         *(("cross-site", 403), ("same-site", 403), ("nonsense", 403), ("", 403), ("None", 403)),
     ],
 )
-async def test_what_a_browser_says_of_a_request_without_an_origin_counts(
+async def test_fetch_metadata_counts_without_an_origin(
     server: Server, site: str, status: int
 ) -> None:
     found, _, _ = await ask(server, "Host: localhost", f"Sec-Fetch-Site: {site}")
     assert found == status
 
 
-async def test_what_a_page_of_another_site_sends_begins_nothing(server: Server) -> None:
+async def test_requests_of_other_sites_begin_no_task(server: Server) -> None:
     client = server.client()
     before = (await (await server.http.get(f"{server.url}/health")).json())["agents"]
     message = {"message": client.message("text x", contextId="foreign")}
@@ -298,9 +298,7 @@ async def test_what_a_page_of_another_site_sends_begins_nothing(server: Server) 
 @each(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
 )
-async def test_what_a_form_may_send_is_refused_even_without_a_body(
-    server: Server, kind: str
-) -> None:
+async def test_requests_that_a_form_can_send_are_refused(server: Server, kind: str) -> None:
     task = await server.client().send("ask q-1 Really?")
     cancel = f"/tasks/{task['id']}:cancel"
     lines = ("Host: localhost", "A2A-Version: 1.0", f"Content-Type: {kind}", "Content-Length: 0")
@@ -360,7 +358,7 @@ async def test_headers_are_bounded_one_by_one_in_number_and_together(server: Ser
     ],
     ids=["value", "name", "target", "method"],
 )
-async def test_what_is_too_long_for_the_parser_is_named(
+async def test_the_error_names_a_line_that_is_too_long_for_the_parser(
     server: Server, lines: str, status: int, code: str
 ) -> None:
     answer = await raw(server, f"{lines}\r\nHost: localhost\r\n\r\n".encode())
@@ -403,7 +401,7 @@ SHAPES = {
 
 
 @each("shape", SHAPES)
-async def test_json_is_as_deep_as_it_may_be_and_no_deeper(server: Server, shape: str) -> None:
+async def test_json_has_a_limit_of_depth(server: Server, shape: str) -> None:
     own = 2  # levels of the request itself
     _, answer = await post(server, in_request(SHAPES[shape](MAX_DEPTH - own)))
     assert answer["error"]["code"] == -32001, answer
@@ -456,9 +454,7 @@ async def test_a_request_has_so_many_members_and_no_more(server: Server) -> None
     [str(2**64), str(-(2**63) - 1), "9" * 20, "1" + "0" * 20, "9" * 400, "-1" + "0" * 5000],
     ids=lambda digits: str(len(digits)),
 )
-async def test_integers_that_not_everybody_reads_alike_are_refused(
-    server: Server, digits: str
-) -> None:
+async def test_integers_above_64_bits_are_refused(server: Server, digits: str) -> None:
     for value in (digits, f"[{digits}]", f'{{"id":{digits}}}', f"[{digits},{digits}]"):
         _, answer = await post(server, in_request(value))
         assert (answer["error"]["code"], answer["id"]) == (-32600, 7), value[:50]
@@ -473,9 +469,7 @@ async def test_integers_of_64_bits_are_read(server: Server, number: int) -> None
 @each(
     "digits", [str(2**64), str(-(2**63) - 1), "1" + "0" * 20, "9" * 400, "1" + "0" * 5000], ids=len
 )
-async def test_an_id_that_not_everybody_reads_alike_is_not_echoed(
-    server: Server, digits: str
-) -> None:
+async def test_an_id_above_64_bits_is_not_echoed(server: Server, digits: str) -> None:
     body = in_request("1").replace(b'"id":7', b'"id":%s' % digits.encode())
     for asked in (body, body.replace(b'"x":1', b'"x":%s' % digits.encode())):
         response, answer = await post(server, asked)

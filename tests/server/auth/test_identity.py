@@ -102,7 +102,7 @@ async def test_another_user_of_the_machine_needs_a_token(workspace: Path) -> Non
             assert out.strip() == expected
 
 
-async def test_without_authentication_everybody_on_loopback_may(workspace: Path) -> None:
+async def test_without_authentication_every_local_client_has_access(workspace: Path) -> None:
     async with bridge(workspace, **AGENT, BRIDGE_AUTH="none") as server:
         assert await status(server.url, Forwarded="for=192.0.2.1") == 200
 
@@ -191,7 +191,7 @@ def test_a_name_that_no_token_can_have(name: str) -> None:
 
 
 @each("name", ["a.b", "a-b_c", "1"])
-def test_what_is_printed_for_a_token_is_toml(name: str) -> None:
+def test_the_printed_token_entry_is_toml(name: str) -> None:
     table = tomllib.loads(new_token(name).partition("\n\n")[2])
     assert set(table["tokens"]) == {name} and set(table["tokens"][name]) == {"hash"}
 

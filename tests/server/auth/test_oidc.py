@@ -404,7 +404,7 @@ async def forbidden(server: Server, token: str, method: str, **params: Any) -> b
 
 
 @pytest.mark.parametrize("lets", [True, False])
-async def test_admin_is_for_those_whom_the_operator_lets(
+async def test_the_scope_admin_needs_a_setting_of_the_operator(
     provider: Provider, tmp_path: Path, lets: bool
 ) -> None:
     scopes = {"bridge_oidc_scopes": ("run", "read", "admin")} if lets else {}
@@ -600,7 +600,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_a_provider_that_is_broken_is_told_of_and_taken_when_it_works(
+async def test_a_broken_provider_is_reported_and_used_after_its_recovery(
     provider: Provider,
     tmp_path: Path,
     name: str,

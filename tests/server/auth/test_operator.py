@@ -248,7 +248,7 @@ async def test_a_server_without_state_has_its_token_as_long_as_it_runs(
     assert list(beside.iterdir()) == []
 
 
-async def test_a_folder_that_cannot_be_had_is_said_with_what_to_do(workspace: Path) -> None:
+async def test_the_error_for_an_unusable_state_folder_names_the_remedy(workspace: Path) -> None:
     (workspace.parent / "file").touch()
     with pytest.raises(AssertionError, match="set BRIDGE_STATE_DIR to a writable folder"):
         async with bridge(workspace, **SCRIPTED, XDG_STATE_HOME=str(workspace.parent / "file")):
@@ -258,7 +258,7 @@ async def test_a_folder_that_cannot_be_had_is_said_with_what_to_do(workspace: Pa
 # --- clients -------------------------------------------------------------------------------------
 
 
-async def test_the_line_of_the_banner_works_as_it_stands(workspace: Path) -> None:
+async def test_the_command_in_the_banner_works(workspace: Path) -> None:
     """In a folder whose name a shell would take apart."""
     env = {**SCRIPTED, "BRIDGE_STATE_DIR": str(workspace.parent / "the $(state) 'of' it")}
     async with bridge(workspace, **env) as server:
@@ -283,7 +283,7 @@ def own_address() -> str:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0"])
 @pytest.mark.parametrize("sandbox", ["none", "auto"])
-async def test_programs_of_the_operator_are_told_from_agents(
+async def test_programs_of_the_operator_are_distinguished_from_agents(
     workspace: Path, host: str, sandbox: str
 ) -> None:
     """Over either family, with and without an agent that could leave its group."""
@@ -298,7 +298,7 @@ async def test_programs_of_the_operator_are_told_from_agents(
                 assert (await status(url, **token))[0] == 200
 
 
-async def test_a_proxy_hands_on_what_a_client_presents(workspace: Path) -> None:
+async def test_a_proxy_passes_on_the_credentials_of_a_client(workspace: Path) -> None:
     """A forwarder on this machine, such as of ssh -R, makes nobody the operator."""
     async with bridge(workspace, **SCRIPTED) as server:
         for header in ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"):

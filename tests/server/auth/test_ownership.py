@@ -140,7 +140,7 @@ def test_every_operation_is_in_the_matrix() -> None:
 @pytest.mark.parametrize(
     "request_", REQUESTS, ids=lambda one: f"{one.operation.name}-{one.binding}"
 )
-async def test_what_is_foreign_looks_like_what_is_not_there(
+async def test_a_foreign_task_looks_like_a_missing_task(
     tmp_path: Path, request_: Request, condition: str
 ) -> None:
     async with server(tmp_path) as one:
@@ -180,7 +180,7 @@ async def test_who_may_cancel(tmp_path: Path, who: str, expected: int, binding: 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("operation", [Operation.SEND, Operation.STREAM, Operation.PUSH_CREATE])
-async def test_who_may_only_read_does_nothing_else(
+async def test_the_scope_read_allows_only_reads(
     tmp_path: Path, operation: Operation, binding: str
 ) -> None:
     async with server(tmp_path) as one:

@@ -103,7 +103,7 @@ async def test_an_update_is_rendered_once_for_all_subscribers(workspace: Path) -
 
 
 @pytest.mark.parametrize("subscribers", [1, 10])
-async def test_what_is_ready_goes_out_in_one_write(workspace: Path, subscribers: int) -> None:
+async def test_ready_items_share_one_write(workspace: Path, subscribers: int) -> None:
     async with serving(workspace) as server:
         await burst(server, FEW)
         with counting.counted() as calls:
@@ -185,7 +185,7 @@ class Waiting:
         return True
 
 
-async def test_a_place_wakes_one_of_those_who_wait_for_it() -> None:
+async def test_a_free_slot_wakes_one_waiting_context() -> None:
     async def looks(number: int) -> float:
         pool, all_of_them = SessionPool(8), [Waiting(one) for one in range(number)]
         async with asyncio.timeout(WITHIN):

@@ -248,7 +248,7 @@ async def test_so_many_work_at_once_and_the_others_wait(workspace: Path, live: L
 # --- what is kept --------------------------------------------------------------------------------
 
 
-async def test_what_an_owner_has_stored_is_limited(workspace: Path) -> None:
+async def test_the_stored_bytes_of_an_owner_are_limited(workspace: Path) -> None:
     async with serving_two(workspace, {"stored_bytes": 100_000}) as clients:
         alice, bob = clients["alice"], clients["bob"]
         others = await bob.send("done")
@@ -259,9 +259,7 @@ async def test_what_an_owner_has_stored_is_limited(workspace: Path) -> None:
         assert state(await bob.get(others["id"])) == "completed"
 
 
-async def test_what_is_stored_is_counted_in_bytes_and_known_after_a_restart(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_stored_bytes_are_counted_and_restored(tmp_path: Path, workspace: Path) -> None:
     from bridge.server.state_dir import open_state
 
     sizes = []

@@ -61,7 +61,7 @@ def test_who_has_waited_long_has_a_burst_and_no_more() -> None:
     assert 5 <= taken <= 5 + 100 * (time.monotonic() - begun) + 1
 
 
-def test_what_is_charged_has_to_be_waited_for_but_not_for_ever() -> None:
+def test_the_debt_of_a_bucket_is_limited() -> None:
     bucket = TokenBucket(100, 10)
     for _ in range(1000):
         bucket.charge(10)
@@ -86,7 +86,7 @@ def test_a_bucket_tells_how_long_to_wait() -> None:
     assert 1.5 < bucket.wait() <= 2
 
 
-def test_each_peer_has_its_own_and_programs_of_this_machine_have_more() -> None:
+def test_each_peer_has_a_bucket_and_local_programs_have_a_larger_one() -> None:
     peers = Peers(SLOW, burst=2, shared=5)
     assert [peers.admits("192.0.2.1") for _ in range(3)] == [True, True, False]
     assert peers.admits("192.0.2.2")
@@ -232,7 +232,7 @@ async def test_one_turn_of_the_loop_accepts_so_many_and_no_more() -> None:
             assert max(after - before for before, after in turns) <= ACCEPTED_AT_ONCE + 1
 
 
-async def test_what_is_cut_at_the_door_costs_no_handler() -> None:
+async def test_rejected_connections_reach_no_handler() -> None:
     with ExitStack() as stack:
         async with doorkeeper(1, per_peer=10) as port:
             begun = time.monotonic()
@@ -283,7 +283,7 @@ def record(message: str) -> logging.LogRecord:
     return logging.makeLogRecord({"msg": message})
 
 
-def test_a_line_is_told_a_few_times_and_then_counted() -> None:
+def test_a_repeated_log_line_is_written_a_few_times_and_then_counted() -> None:
     seldom = RateLimitedLogs()
     assert [seldom.filter(record("a")) for _ in range(1000)].count(True) == LINES_A_BURST
     assert seldom.filter(record("another"))

@@ -98,7 +98,7 @@ async def test_a_turn_that_needs_another_answer_ends_beyond_the_limit(workspace:
         assert state(await client.send("red", taskId=task_id(second))) == "completed"
 
 
-async def test_an_answered_question_goes_on_at_once_beyond_the_limit(
+async def test_an_answered_question_continues_at_once_above_the_limit(
     workspace: Path, live: Liveness
 ) -> None:
     async with serving(workspace, bridge_max_sessions=1) as server:
@@ -225,7 +225,7 @@ async def test_the_monitor_shows_why_a_task_waits(
         await live.release("slow")
 
 
-async def test_positions_are_told_when_they_change_and_not_more_often(
+async def test_a_queue_position_is_reported_only_when_it_changes(
     make: Make, live: Liveness
 ) -> None:
     """However many events there are, a task has one update at once and the next after a pause."""

@@ -249,7 +249,7 @@ async def test_a_pause_of_the_server_is_not_its_clients(
             assert b" 200 " in await slow.reader.readuntil(b"}")
 
 
-async def test_what_takes_its_time_in_the_server_is_not_cut(
+async def test_slow_handlers_are_not_cut(
     server: BridgeProcess, client: Client, live: Liveness
 ) -> None:
     """A send that waits, and a stream without news, outlast every timer."""
@@ -392,7 +392,7 @@ async def test_one_address_has_so_many_connections_and_no_more(
             assert status_of(await again.ended()) == 200
 
 
-async def test_when_there_is_no_room_the_connection_goes_that_has_waited_longest(
+async def test_at_the_limit_the_longest_waiting_connection_is_closed(
     server: BridgeProcess, client: Client
 ) -> None:
     async with AsyncExitStack() as stack:

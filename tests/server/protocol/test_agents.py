@@ -273,7 +273,7 @@ async def test_one_agent_that_cannot_start_does_not_matter_to_the_other(
     ],
     ids=str,
 )
-def test_a_file_that_is_wrong_is_refused_with_what_may_be_meant(
+def test_the_error_for_an_invalid_file_suggests_a_name(
     write: Write, text: str, complaint: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=complaint):

@@ -46,7 +46,7 @@ WITHIN = 15.0
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("extended", [False, True])
-async def test_what_is_for_programs_is_a_part_only_for_those_who_ask(
+async def test_data_parts_are_only_for_clients_with_the_extension(
     workspace: Path, version: str, extended: bool
 ) -> None:
     async with serving(workspace) as server:
@@ -72,7 +72,7 @@ def said_by(message: Json) -> str:
 
 @each("version", VERSIONS)
 @each("extended", [False, True])
-def test_a_push_notification_is_like_the_stream_of_who_wanted_it(
+def test_a_push_notification_has_the_form_of_its_client_s_stream(
     version: Literal["1.0", "0.3"], extended: bool
 ) -> None:
     task = Task("t", "c", NOW)
@@ -106,7 +106,7 @@ async def test_the_last_block_is_in_the_final_status_the_history_and_the_artifac
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_answer_without_text_gets_what_was_said_at_the_end(
+async def test_an_answer_without_text_has_the_summary_of_the_result(
     workspace: Path, version: str
 ) -> None:
     async with serving(workspace) as server:

@@ -128,7 +128,7 @@ async def test_a_body_that_makes_no_sense_is_answered(client: Client, name: str)
         assert len(answer["error"]["message"]) < 2000
 
 
-async def test_what_was_accepted_can_be_read_again_however_odd(client: Client) -> None:
+async def test_every_accepted_message_can_be_read(client: Client) -> None:
     odd = '"\\u0000\\u2028\\ud83d\\ude00"'
     for value in (odd, "1e999", "9" * 30, "-0.0", nested(50), '{"":{"":null}}'):
         response = await client.post((SEND % DATA % value).encode())
@@ -393,7 +393,7 @@ def is_zombie(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("behaviour", DURING_A_TURN)
-async def test_a_cli_that_misbehaves_fails_its_task_and_nothing_else(
+async def test_a_cli_that_misbehaves_fails_only_its_task(
     rude: BridgeProcess, rude_client: Client, behaviour: str
 ) -> None:
     async with asyncio.timeout(WITHIN):
@@ -414,7 +414,7 @@ async def test_a_cli_that_misbehaves_fails_its_task_and_nothing_else(
         assert "a whole line" in history and '{"type":"text","text":"ha' in history
 
 
-async def test_clis_that_misbehave_from_the_start_fail_their_tasks_and_nothing_else(
+async def test_clis_that_misbehave_from_the_start_fail_only_their_tasks(
     rude: BridgeProcess, rude_client: Client
 ) -> None:
     async def one(behaviour: str) -> None:

@@ -335,9 +335,7 @@ def wrongs(way: Way, base: Json) -> Iterator[Wrong]:
 
 
 @each("way", WITH_PARAMS, ids=str)
-async def test_what_does_not_fit_a_field_is_refused_by_the_fields_name(
-    asking: Asking, way: Way
-) -> None:
+async def test_the_error_names_the_field_with_an_invalid_value(asking: Asking, way: Way) -> None:
     base = params(way, asking.task_id)
     for one in wrongs(way, base):
         asked = placed(base, one.place, one.value)
@@ -400,7 +398,7 @@ def with_more(value: Any) -> Any:
 
 
 @each("way", WITH_TASK, ids=str)
-async def test_a_task_that_is_not_there_is_not_found(asking: Asking, way: Way) -> None:
+async def test_a_missing_task_is_not_found(asking: Asking, way: Way) -> None:
     for task_id in ("none", "a:b/c d?e", "ü\n", "x" * 3000):
         answer = await asking.ask(way, params(way, task_id))
         assert (answer.reason, answer.fields) == ("TASK_NOT_FOUND", ()), task_id
@@ -428,7 +426,7 @@ async def test_an_answer_is_not_many_times_its_request(
 
 
 @pytest.mark.parametrize("way", SENDS, ids=str)
-async def test_what_is_as_long_as_it_may_be_is_kept(shared: Asking, way: Way) -> None:
+async def test_values_of_maximum_length_are_kept(shared: Asking, way: Way) -> None:
     members = {
         "messageId": f"{way}ü" + "x" * (255 - len(str(way))),
         "referenceTaskIds": ["r" * 256] * 64,
@@ -454,7 +452,7 @@ LONGER: tuple[tuple[str, Any, str], ...] = (
 
 
 @each("way", SENDS, ids=str)
-async def test_what_is_longer_is_refused_by_its_name(asking: Asking, way: Way) -> None:
+async def test_the_error_names_a_value_that_is_too_long(asking: Asking, way: Way) -> None:
     for name, value, field in LONGER:
         wrong = placed(params(way, asking.task_id), ("message", name), value)
         answer = await asking.ask(way, wrong)
@@ -553,7 +551,7 @@ DEPTHS: Mapping[int, set[str]] = {
 
 
 @each("way", [way for way in WITH_TASK if way in WITH_BODY], ids=str)
-async def test_what_is_nested_deeply_is_refused(asking: Asking, way: Way) -> None:
+async def test_deeply_nested_values_are_refused(asking: Asking, way: Way) -> None:
     body = {**params(way, "none"), "@": 0}
     if not way.rest:
         body = {"jsonrpc": "2.0", "id": "i", "method": way.method, "params": body}
@@ -681,7 +679,7 @@ async def test_an_unknown_address_is_not_found_in_json(
         ("POST", "/.well-known/agent-card.json", "GET,HEAD"),
     ],
 )
-async def test_an_unknown_method_is_told_in_json_which_there_are(
+async def test_the_error_for_an_unsupported_method_lists_the_supported_ones(
     asking: Asking, verb: str, path: str, allowed: str
 ) -> None:
     answer = await Rest(asking.server.http, asking.server.url).ask(verb, path)
@@ -696,7 +694,7 @@ async def test_the_answer_to_head_has_no_body(asking: Asking) -> None:
         assert (answer.status, answer.body) == (status, b"")
 
 
-async def test_who_has_no_token_does_not_learn_what_there_is(workspace: Path) -> None:
+async def test_without_a_token_all_paths_look_the_same(workspace: Path) -> None:
     async with serving(workspace, bridge_token="x" * 16) as server:
         rest = Rest(server.http, server.url)
         for verb, path in (("GET", "/nothing"), ("PUT", "/tasks")):

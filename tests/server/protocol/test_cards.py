@@ -82,7 +82,7 @@ def strings(value: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("token", [None, TOKEN])
 @pytest.mark.parametrize("shape", ["both", "1.0", "0.3"])
-async def test_each_shape_has_what_its_version_requires_and_nothing_else(
+async def test_each_shape_has_exactly_the_members_of_its_version(
     workspace: Path, shape: str, token: str | None
 ) -> None:
     versions = ["1.0", "0.3"] if shape == "both" else [shape]
@@ -142,7 +142,7 @@ async def test_a_token_is_declared_in_both_versions_words(workspace: Path) -> No
     assert card["supportsAuthenticatedExtendedCard"] is True
 
 
-async def test_without_a_token_there_is_nothing_to_authenticate(workspace: Path) -> None:
+async def test_without_a_token_the_card_has_no_security_scheme(workspace: Path) -> None:
     async with serving(workspace) as server:
         card = await card_of(server)
     assert not {"security", "securityRequirements", "securitySchemes"} & card.keys()
@@ -225,7 +225,7 @@ async def test_without_one_they_are_those_that_the_client_used(workspace: Path) 
 # --- caches ------------------------------------------------------------------------------------
 
 
-async def test_a_card_says_how_long_it_is_good_and_what_it_is(workspace: Path) -> None:
+async def test_a_card_has_caching_headers_and_a_media_type(workspace: Path) -> None:
     begun = int(time.time())
     async with serving(workspace) as server:
         for path in (CARD, OLD_CARD, f"/agents/jsonl{CARD}"):
@@ -315,7 +315,7 @@ async def test_there_is_no_extended_card_without_a_token(
     ("version", "method"),
     [("1.0", "GetExtendedAgentCard"), ("0.3", "agent/getAuthenticatedExtendedCard")],
 )
-async def test_the_extended_card_is_the_card_with_the_details_of_what_runs(
+async def test_the_extended_card_adds_the_details_of_the_cli(
     workspace: Path, version: str, method: str
 ) -> None:
     settings: Json = {
@@ -381,7 +381,7 @@ async def test_no_card_says_anything_of_the_host(workspace: Path, shape: str) ->
 
 
 @pytest.mark.parametrize(("force", "asks"), [(False, True), (True, False)])
-async def test_the_card_tells_a_model_what_the_agent_does_and_that_it_may_ask(
+async def test_the_card_describes_the_agent_and_its_questions(
     workspace: Path, force: bool, asks: bool
 ) -> None:
     async with serving(workspace, agent_force=force) as server:

@@ -78,7 +78,7 @@ def test_text_and_data_of_a_foreign_kind_are_refused(make: Make, part: Part) -> 
         make().check(message(part))
 
 
-async def test_what_the_cli_takes_stays_as_it_is(make: Make, tmp_path: Path) -> None:
+async def test_parts_that_the_cli_takes_are_unchanged(make: Make, tmp_path: Path) -> None:
     sent = message(TextPart("look"), raw(b"x", "text/csv"))
     assert make().fits(sent)
     assert await make().save("c", "t", sent) is sent
@@ -140,7 +140,7 @@ async def test_a_temporary_folder_is_private_and_removed_at_the_end(tmp_path: Pa
     assert not folder.exists()
 
 
-async def test_a_file_that_cannot_be_kept_is_told(make: Make, tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_stored_is_an_error(make: Make, tmp_path: Path) -> None:
     (tmp_path / "files").write_text("in the way")
     with pytest.raises(LaunchError, match="an attached file cannot be kept: "):
         await make().save("c", "t", message(raw(b"x")))

@@ -175,7 +175,7 @@ async def test_a_notification_that_fails_has_no_answer_either(
         ("SendMessage", {}, -32009),
     ],
 )
-async def test_what_cannot_be_executed_is_an_invalid_request_and_no_notification(
+async def test_an_invalid_notification_is_an_invalid_request(
     server: Server, method: str, params: Any, code: int
 ) -> None:
     """The official suite for 0.3 sends such requests without an id and reads the error."""

@@ -224,7 +224,7 @@ async def test_a_task_that_works_is_listed(server: Server, client: Client) -> No
     ],
     ids=str,
 )
-async def test_what_cannot_be_listed_is_named(client: Client, asked: Json) -> None:
+async def test_the_error_names_the_invalid_parameter_of_a_list(client: Client, asked: Json) -> None:
     with pytest.raises(RpcError) as raised:
         await list_tasks(client, **asked)
     assert raised.value.code == -32602

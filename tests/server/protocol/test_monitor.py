@@ -26,7 +26,7 @@ async def test_the_feed_tells_every_change_of_state(
         assert "secret" not in json.dumps(told)
 
 
-async def test_a_reader_that_comes_back_is_told_what_it_missed(
+async def test_a_reader_that_comes_back_gets_the_missed_updates(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
     async with serving(workspace) as server:

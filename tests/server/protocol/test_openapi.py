@@ -96,7 +96,7 @@ def template(method: str, path: str) -> str:
 # --- the document itself -----------------------------------------------------------------------
 
 
-def test_the_file_is_what_the_script_generates() -> None:
+def test_the_file_equals_the_output_of_the_script() -> None:
     """After a change of the tables of the server, run scripts/openapi."""
     assert json.loads(GENERATED.read_text("utf-8")) == generator.generate()
 
@@ -114,7 +114,7 @@ def test_each_kind_of_server_has_its_document(bearer: bool, required: bool) -> N
     assert document(card) == {**generated, **about}
 
 
-def test_every_route_is_described_and_nothing_else() -> None:
+def test_exactly_the_routes_are_described() -> None:
     routes = [(method, re.sub(r":\[\^/\]\+", "", path)) for method, path, _ in ROUTES]
     assert sorted((method, path) for method, path, _ in operations()) == sorted(routes)
     assert CONTRACTS.keys() == set(Operation)
@@ -136,7 +136,7 @@ def test_its_schemas_are_schemas_and_all_are_used() -> None:
 
 
 @each("bearer", [True, False])
-def test_the_token_is_asked_for_where_there_is_one(bearer: bool) -> None:
+def test_a_server_with_tokens_describes_the_token(bearer: bool) -> None:
     found = document(replace(CARD, bearer=bearer))
     assert found["security"] == ([{"bearer": []}] if bearer else [])
     assert ("securitySchemes" in found["components"]) is bearer
@@ -178,7 +178,7 @@ REQUIRED = {
 }
 
 
-def test_what_is_answered_is_described_strictly() -> None:
+def test_the_schemas_of_answers_are_strict() -> None:
     for name, schema in COMPONENTS.items():
         assert schema["additionalProperties"] is False, name
         assert set(schema["required"]) == REQUIRED.get(name, set(schema["required"])), name
@@ -244,7 +244,7 @@ async def test_a_copy_that_is_still_good_is_not_sent_again(workspace: Path) -> N
     assert first.headers["Cache-Control"].startswith("private, max-age=")
 
 
-async def test_it_is_behind_the_token_like_what_it_describes(workspace: Path) -> None:
+async def test_the_document_needs_the_token(workspace: Path) -> None:
     async with serving(workspace, bridge_token=TOKEN) as server:
         answer = await Rest(server.http, server.url).get("/openapi.json")
     assert answer.status == 401

@@ -114,7 +114,7 @@ def test_metadata_of_the_bridge_that_are_not_an_object_are_refused(bridge: Any) 
         read({"bridge": bridge})
 
 
-def test_a_refusal_says_what_there_is() -> None:
+def test_the_error_lists_the_valid_values() -> None:
     with pytest.raises(InvalidParams, match="opus, sonnet"):
         read({"bridge": {"model": "haiku"}})
     with pytest.raises(InvalidParams, match="default, plan, acceptEdits"):
@@ -164,7 +164,7 @@ def test_the_clients_model_takes_the_place_of_the_operators() -> None:
         pytest.param(1234567.0, "1234567"),
     ],
 )
-def test_a_budget_is_written_as_it_was_chosen(budget: float, written: str) -> None:
+def test_a_budget_reaches_the_cli_unchanged(budget: float, written: str) -> None:
     options = read({"bridge": {"budgetUsd": budget}}).session
     assert f"--max-budget-usd={written}" in argv(options)
 
@@ -180,7 +180,7 @@ async def recording_argv(workspace: Path, **settings: Any) -> AsyncIterator[tupl
         yield server, written
 
 
-async def test_what_a_client_chose_arrives_at_the_cli(workspace: Path) -> None:
+async def test_options_of_the_client_reach_the_cli(workspace: Path) -> None:
     async with recording_argv(workspace, agent_models=MODELS) as (server, written):
         bridge = {"model": "opus", "mode": "acceptEdits", "budgetUsd": 3}
         assert state(await server.client().send("hi", **choose(**bridge))) == "failed"
@@ -189,7 +189,7 @@ async def test_what_a_client_chose_arrives_at_the_cli(workspace: Path) -> None:
         assert arguments.count(wanted) == 1
 
 
-async def test_nothing_else_of_a_request_comes_onto_the_command_line(workspace: Path) -> None:
+async def test_no_other_part_of_a_request_is_in_the_command_line(workspace: Path) -> None:
     mark = "--marker"
     wild: Json = {
         "messageId": mark,
@@ -308,7 +308,7 @@ async def test_a_refused_choice_leaves_no_context_and_no_task(workspace: Path) -
 
 @pytest.mark.parametrize("operator", [True, False])
 @pytest.mark.parametrize("client", [True, False, None])
-async def test_thoughts_are_told_to_who_wants_them(
+async def test_thoughts_are_only_for_clients_that_request_them(
     workspace: Path, operator: bool, client: bool | None
 ) -> None:
     async with serving(workspace, bridge_thoughts=operator) as server:
@@ -467,7 +467,7 @@ async def test_over_a_stream_too(workspace: Path) -> None:
         assert states(items)[-1] == "completed"
 
 
-async def test_what_waits_behind_the_question_does_not_get_the_answer(workspace: Path) -> None:
+async def test_a_queued_task_does_not_get_the_answer(workspace: Path) -> None:
     async with serving(workspace) as server, listening() as live:
         client = server.client()
         asks = await client.send_now(f"wait {live.path} a\nask q What?")
@@ -528,7 +528,7 @@ async def test_the_kind_of_a_part_may_be_guessed(workspace: Path, part: Json, ki
     ],
     ids=str,
 )
-async def test_what_cannot_be_guessed_is_refused(workspace: Path, part: Json) -> None:
+async def test_ambiguous_parts_are_refused(workspace: Path, part: Json) -> None:
     async with serving(workspace) as server:
         with pytest.raises(RpcError) as raised:
             await server.client("0.3").send([part])

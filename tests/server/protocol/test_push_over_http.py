@@ -135,7 +135,7 @@ async def test_a_config_is_made_got_listed_and_deleted(client: Client, configs: 
     assert await configs.all(task) == []
 
 
-async def test_the_server_names_what_has_no_name(client: Client, configs: Configs) -> None:
+async def test_configs_without_an_id_get_different_ids(client: Client, configs: Configs) -> None:
     task = (await client.send("done"))["id"]
     made = [await configs.create(task, f"{NOWHERE}/{number}") for number in range(3)]
     assert len({config_id(one) for one in made}) == 3
@@ -160,7 +160,7 @@ async def test_configs_of_two_tasks_have_nothing_to_do_with_each_other(
     assert await configs.all(two) == [second]
 
 
-async def test_a_config_looks_in_each_version_as_it_should(server: Server) -> None:
+async def test_a_config_has_the_shape_of_each_version(server: Server) -> None:
     old, new = Configs(server.client("0.3")), Configs(server.client("1.0"))
     task = (await server.client().send("done"))["id"]
     await old.create(task, NOWHERE, id="o", authentication={"schemes": ["Bearer", "Basic"]})
@@ -232,7 +232,7 @@ async def test_a_config_of_a_send_in_the_old_version_is_the_default(server: Serv
     assert found["pushNotificationConfig"] == {"id": asked["id"], "url": NOWHERE}
 
 
-async def test_in_the_new_version_there_is_no_default(server: Server) -> None:
+async def test_version_1_0_has_no_default_config(server: Server) -> None:
     client = server.client("1.0")
     configs = Configs(client)
     task = (await client.send("done"))["id"]
@@ -251,7 +251,7 @@ async def test_in_the_new_version_there_is_no_default(server: Server) -> None:
         ("1.0", "DeleteTaskPushNotificationConfig", {"id": "no"}),
     ],
 )
-async def test_to_delete_what_is_not_there_is_fine_and_the_result_is_null(
+async def test_deleting_a_missing_config_succeeds_with_null(
     server: Server, version: str, method: str, params: Json
 ) -> None:
     client = server.client(version)
@@ -287,7 +287,7 @@ async def test_unknown_tasks_and_configs_are_not_found(client: Client, configs: 
         assert raised.value.code == -32001
 
 
-async def test_there_is_an_end_to_the_configs_of_a_task(client: Client, configs: Configs) -> None:
+async def test_the_number_of_configs_of_a_task_is_limited(client: Client, configs: Configs) -> None:
     task = (await client.send("done"))["id"]
     for number in range(CONFIGS_PER_TASK):
         await configs.create(task, NOWHERE, id=str(number))
@@ -302,7 +302,7 @@ async def test_there_is_an_end_to_the_configs_of_a_task(client: Client, configs:
 SCRIPT = "status busy\ntext one\nthought hm\nline no json\ntext  two\nstatus still\ndone well"
 
 
-async def test_the_receiver_is_told_what_the_stream_tells_in_the_same_order(
+async def test_the_receiver_gets_the_items_of_the_stream_in_order(
     server: Server,
 ) -> None:
     client, receiver = server.client("1.0"), Receiver()
@@ -335,7 +335,7 @@ async def test_a_send_that_waits_may_ask_for_notifications(server: Server, bindi
         assert states(bodies) == ["working", "completed"]
 
 
-async def test_in_the_old_version_the_whole_task_is_told_each_time(server: Server) -> None:
+async def test_in_0_3_each_notification_is_the_whole_task(server: Server) -> None:
     client, receiver = server.client("0.3"), Receiver()
     async with receiving(receiver):
         sent = await client.send(SCRIPT, Configs(client).in_send(receiver.url))
@@ -346,7 +346,7 @@ async def test_in_the_old_version_the_whole_task_is_told_each_time(server: Serve
     assert lengths == sorted(lengths)
 
 
-async def test_each_receiver_is_told_in_the_version_of_its_registration(server: Server) -> None:
+async def test_each_receiver_gets_the_version_of_its_registration(server: Server) -> None:
     new, old = Receiver(), Receiver()
     client = server.client("1.0")
     async with receiving(new, old):
@@ -402,7 +402,7 @@ async def test_secrets_are_shown_in_no_answer(client: Client, configs: Configs) 
     assert TOKEN not in json.dumps(answers)
 
 
-async def test_every_config_of_a_task_is_told_everything(
+async def test_every_config_of_a_task_gets_all_updates(
     server: Server, client: Client, configs: Configs
 ) -> None:
     receivers = [Receiver() for _ in range(3)]
@@ -431,7 +431,7 @@ async def test_who_is_deleted_hears_no_more(
     assert gone.requests == []
 
 
-async def test_a_question_and_a_cancel_are_told_too(server: Server) -> None:
+async def test_questions_and_cancels_are_notified(server: Server) -> None:
     client, receiver = server.client(), Receiver()
     async with receiving(receiver):
         task = await client.send("ask q What?", Configs(client).in_send(receiver.url))
@@ -518,7 +518,7 @@ async def test_a_send_with_a_config_that_is_wrong_begins_nothing(
         assert server.managers[0].figures() == {"tasks": 0, "contexts": 0}
 
 
-async def test_an_answer_may_ask_for_notifications_of_what_follows(server: Server) -> None:
+async def test_an_answer_can_register_notifications(server: Server) -> None:
     client, receiver = server.client(), Receiver()
     async with receiving(receiver):
         task = await client.send("ask q What?\ntext done")
@@ -528,9 +528,7 @@ async def test_an_answer_may_ask_for_notifications_of_what_follows(server: Serve
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_direct_reply_is_told_as_the_message_that_it_is(
-    server: Server, version: str
-) -> None:
+async def test_a_direct_reply_is_notified_as_a_message(server: Server, version: str) -> None:
     client, receiver = server.client(version), Receiver()
     async with receiving(receiver):
         reply = await client.send("reply hi", Configs(client).in_send(receiver.url))

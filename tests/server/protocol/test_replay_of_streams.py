@@ -155,7 +155,7 @@ def reset(item: Json) -> Any:
 
 
 @each_wire
-async def test_an_ended_stream_goes_on_after_every_number(wire: Wire) -> None:
+async def test_an_ended_stream_resumes_after_every_number(wire: Wire) -> None:
     message = wire.message(SCRIPT, unique())
     whole = await wire.sent(message)
     task, updates = task_id(whole[0][1]), whole[1:]
@@ -251,7 +251,7 @@ async def test_a_message_without_a_unique_id_is_a_new_one(wire: Wire) -> None:
 
 
 @each_wire
-async def test_a_running_stream_goes_on_after_every_number(wire: Wire, live: Liveness) -> None:
+async def test_a_running_stream_resumes_after_every_number(wire: Wire, live: Liveness) -> None:
     script = f"{SCRIPT.removesuffix('done five')}wait {live.path} agent\ntext  five\nstatus six"
     message = wire.message(script, unique())
     async with asyncio.timeout(WITHIN), wire.send(message) as items:
@@ -281,7 +281,7 @@ async def test_a_running_stream_goes_on_after_every_number(wire: Wire, live: Liv
 
 
 @each_wire
-async def test_the_stream_of_an_answer_goes_on_likewise(wire: Wire) -> None:
+async def test_the_stream_of_an_answer_resumes_after_every_number(wire: Wire) -> None:
     question = await wire.sent(wire.message("text a\npermit q May I?\ntext b\ndone", unique()))
     task = task_id(question[0][1])
     answer = wire.message("yes", unique(), taskId=task)

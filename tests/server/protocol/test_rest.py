@@ -115,7 +115,7 @@ async def test_the_address_on_the_card_is_where_the_binding_answers(
     assert state(await Rest(server.http, url).send("done")) == "completed"
 
 
-async def test_the_path_names_the_task_whatever_body_and_query_say(root: Rest) -> None:
+async def test_the_task_id_in_the_path_wins_over_body_and_query(root: Rest) -> None:
     task, other = await root.send("ask q What?"), await root.send("ask q What?")
     path = f"/tasks/{task['id']}:cancel?id={other['id']}"
     canceled = await root.post(path, {"id": other["id"], "taskId": other["id"]})
@@ -227,7 +227,7 @@ async def test_a_query_that_makes_no_sense_names_its_parameter(root: Rest, query
 
 
 @each("version", ["1.0", "1.0.0", "1.0.1", " 1.0 "])
-async def test_one_dot_zero_is_spoken_whatever_the_patch(root: Rest, version: str) -> None:
+async def test_every_patch_version_of_1_0_is_accepted(root: Rest, version: str) -> None:
     assert (await root.get("/tasks", **{"A2A-Version": version})).status == 200
 
 
@@ -354,7 +354,7 @@ def check_error(answer: Answer, error: type[Exception]) -> None:
     assert answer.error["message"]
 
 
-async def test_what_is_asked_of_an_unknown_task_is_not_found(rest: Rest) -> None:
+async def test_operations_on_an_unknown_task_are_not_found(rest: Rest) -> None:
     for method, path, body in (
         ("GET", "/tasks/none", None),
         ("GET", "/tasks/none?historyLength=0", None),

@@ -51,7 +51,7 @@ async def folder(client: Client, text: str = "cwd", **members: Any) -> str:
         (bridge(profile="complex", agent="first"), "one"),
     ],
 )
-async def test_a_message_may_say_whom_it_is_for(
+async def test_a_message_can_name_its_agent(
     write: Write, version: str, metadata: Json, expected: str
 ) -> None:
     async with agents(write(TWO + PROFILES.replace('model = "big"', ""))) as server:

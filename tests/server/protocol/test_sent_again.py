@@ -131,7 +131,7 @@ async def test_an_answer_that_is_sent_again_is_given_once(workspace: Path) -> No
             assert texts(status_message(task)["parts"]).startswith("And then?")
 
 
-def test_a_digest_has_all_of_the_content_and_nothing_else() -> None:
+def test_a_digest_covers_exactly_the_content() -> None:
     message = Message("an-id", Role.USER, (TextPart("a"),))
     base = digest(message)
     position = {"bridge": {"after": 3}}
@@ -231,7 +231,7 @@ async def test_a_quick_answer_is_a_message_where_that_is_wanted(
         assert artifact_text(task) == "helloworld"
 
 
-async def test_what_waits_or_fails_or_is_slow_stays_a_task(workspace: Path) -> None:
+async def test_waiting_failed_and_slow_tasks_stay_tasks(workspace: Path) -> None:
     async with serving(workspace, bridge_fast_path_ms=60_000) as server:
         client = server.client()
         assert state(await client.send("ask one Which?")) == "input-required"

@@ -164,7 +164,7 @@ async def test_a_cancel_ends_a_blocking_send(
     assert (state(task), artifact_text(task)) == ("canceled", "a")
 
 
-async def test_the_same_context_goes_on_in_the_same_process(client: Client) -> None:
+async def test_the_same_context_continues_in_the_same_process(client: Client) -> None:
     first = await client.send("pid")
     second = await client.send("pid\ntext /\nturn", contextId=first["contextId"])
     assert artifact_text(second) == f"{artifact_text(first)}/2"
@@ -345,7 +345,7 @@ async def test_a_medium_that_the_agent_cannot_read_is_refused(workspace: Path) -
 # --- the envelope ------------------------------------------------------------------------------
 
 
-async def test_the_id_of_the_request_comes_back_as_it_was(client: Client) -> None:
+async def test_the_id_of_the_request_is_returned_unchanged(client: Client) -> None:
     method = "tasks/get" if client.version == "0.3" else "GetTask"
     for request_id in ("a", "", 0, -1, 7, 1.5, None, "é\n", 2**53):
         body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {"id": "x"}}
@@ -461,14 +461,14 @@ async def call_with(server: Server, method: str, headers: Json, query: str = "")
         ("Nope", "99.0", "", -32601),
     ],
 )
-async def test_the_version_is_what_the_client_says_it_is(
+async def test_the_header_of_the_client_decides_the_version(
     server: Server, method: str, header: str | None, query: str, code: int
 ) -> None:
     headers = {} if header is None else {"A2A-Version": header}
     assert await call_with(server, method, headers, query) == code
 
 
-async def test_an_unknown_version_is_told_which_are_known(server: Server) -> None:
+async def test_the_error_for_an_unknown_version_lists_the_known_ones(server: Server) -> None:
     client = server.client()
     body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
     response = await client.post(body, **{"A2A-Version": "99.0"})
@@ -595,7 +595,7 @@ async def test_card_and_health_need_no_token_and_the_card_says_that_the_rest_doe
         assert "bearer" in card["securitySchemes"]
 
 
-async def test_other_methods_and_paths_are_told_so(server: Server) -> None:
+async def test_other_methods_and_paths_are_errors_in_json(server: Server) -> None:
     async with server.http.get(f"{server.url}/a2a/jsonrpc") as response:
         assert response.status == 405
     async with server.http.get(f"{server.url}/nowhere") as response:

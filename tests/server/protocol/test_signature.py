@@ -176,7 +176,7 @@ def test_numbers_are_written_as_in_appendix_b(line: str) -> None:
 
 
 @each("value", [float("nan"), float("inf"), 2**53, "\ud800", {"\ud800": 1}])
-def test_what_i_json_cannot_say_has_no_canonical_form(value: object) -> None:
+def test_values_outside_of_i_json_have_no_canonical_form(value: object) -> None:
     with pytest.raises(SignatureError, match="no canonical form"):
         canonical_json(value)
 
@@ -287,7 +287,7 @@ def test_empty_values_deep_in_a_card() -> None:
     assert seen["skills"] == [{"id": "a", "name": "", "description": "", "tags": []}]
 
 
-def test_a_value_of_another_type_is_not_taken_for_an_empty_one() -> None:
+def test_a_value_of_another_type_does_not_count_as_empty() -> None:
     odd = {"capabilities": {"extensions": [{"required": 0, "description": False}]}, "skills": ""}
     seen = shown(odd)
     assert seen["capabilities"] == odd["capabilities"]
@@ -311,7 +311,7 @@ def test_a_card_may_be_deep_but_not_bottomless() -> None:
 
 
 @pytest.mark.parametrize("bearer", [True, False])
-def test_what_a_key_signed_it_verifies(tmp_path: Path, bearer: bool) -> None:
+def test_a_key_verifies_its_signatures(tmp_path: Path, bearer: bool) -> None:
     keys = load_keys(key_file(tmp_path, new_key("ES256", "a")))
     card = unsigned(bearer)
     before = copy.deepcopy(card)
@@ -328,7 +328,7 @@ def test_the_header_says_alg_typ_and_kid_in_this_order(keys: CardKeys) -> None:
     assert first == base64url(b'{"alg":"ES256","typ":"JOSE","kid":"first"}')
 
 
-def test_public_keys_verify_what_private_ones_signed(tmp_path: Path, keys: CardKeys) -> None:
+def test_public_keys_verify_signatures_of_private_ones(tmp_path: Path, keys: CardKeys) -> None:
     path = key_file(tmp_path, *keys.as_dict()["keys"], mode=0o644, name="public")
     assert verify(sign(unsigned(), keys), load_trusted_keys(path)) == ["first", "second"]
 
@@ -607,7 +607,7 @@ def test_two_signatures_with_one_key_id_are_refused(keys: CardKeys) -> None:
     assert "more than one signature has this key id" in refused(signed, keys)
 
 
-def test_what_a_stranger_wrote_is_shown_in_one_line_without_control_characters(
+def test_foreign_text_is_printed_in_one_line_without_control_characters(
     keys: CardKeys,
 ) -> None:
     header = {"alg": "\x1b[2J", "kid": "a\nb\x1b]0;x\x07" + "y" * 5000}
@@ -781,7 +781,7 @@ def test_keys_made_by_another_library_are_taken(tmp_path: Path) -> None:
 
 
 @each("library", ["joserfc", "rfc8785"])
-def test_without_its_libraries_the_module_says_what_to_install(library: str) -> None:
+def test_without_its_libraries_the_module_names_the_extra(library: str) -> None:
     program = f"""
 import sys
 sys.modules[{library!r}] = None
@@ -908,7 +908,7 @@ def test_the_command_fetches_cards(
     assert "Cannot fetch" in capsys.readouterr().err
 
 
-def test_the_command_does_not_take_what_is_not_a_card_or_too_large(
+def test_the_command_refuses_large_files_and_other_json(
     public_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with web(serving(b"<html>")) as address:
@@ -1068,7 +1068,7 @@ def test_a_card_verifies_after_the_sdk_has_read_and_written_it(
 
 @pytest.mark.real
 @pytest.mark.parametrize("kid", ["first", "second"])
-def test_the_sdk_verifies_what_we_sign(
+def test_the_sdk_verifies_our_signatures(
     keys: CardKeys, jwks: list[dict[str, Any]], kid: str
 ) -> None:
     """With a key it trusts, cards with and without empty values; and not if they are changed."""
@@ -1084,7 +1084,7 @@ def test_the_sdk_verifies_what_we_sign(
 
 
 @pytest.mark.real
-def test_we_verify_what_the_sdk_signs_if_nothing_in_it_is_empty(
+def test_we_verify_signatures_of_the_sdk_without_empty_values(
     keys: CardKeys, jwks: list[dict[str, Any]]
 ) -> None:
     """What the SDK signs of others leaves empty values open, so it is no proof."""

@@ -159,7 +159,7 @@ async def test_a_client_hears_something_before_the_agent_has_said_a_word(
     await asyncio.gather(listen("1.0"), listen("0.3"))
 
 
-async def test_heartbeats_come_while_nothing_else_does(server: Server, live: Liveness) -> None:
+async def test_a_silent_stream_has_heartbeats(server: Server, live: Liveness) -> None:
     client = server.client("1.0")
     task = await client.send_now(f"wait {live.path} agent")
     await live.pid("agent")
@@ -284,7 +284,7 @@ async def test_all_subscribers_see_the_same_updates_in_the_same_order(
         assert stream.result() == first
 
 
-async def test_a_later_subscriber_begins_with_the_task_as_it_stands(
+async def test_a_later_subscriber_begins_with_the_current_task(
     client: Client, live: Liveness
 ) -> None:
     task = await client.send_now(f"text a \nwait {live.path} agent\ntext b\ndone")

@@ -57,7 +57,7 @@ async def test_a_browser_gets_a_page_that_needs_no_token_and_runs_nothing(server
         assert (await ask(server, "", link.removeprefix(server.url))).status == 200
 
 
-async def test_the_page_is_the_same_for_everybody(server: Server) -> None:
+async def test_the_page_is_the_same_for_all_clients(server: Server) -> None:
     """It tells nothing of the agent, its workspace or its tasks."""
     text = await (await ask(server, BROWSER)).text()
     assert not re.search(r"jsonl|workspace|a-secret", text)

@@ -92,7 +92,7 @@ async def test_turns_of_a_context_are_one_session_of_one_process(workspace: Path
     assert first["metadata"]["bridge"]["cliVersion"] == "1.2.3"
 
 
-async def test_a_cancel_is_told_and_leaves_nothing(workspace: Path) -> None:
+async def test_a_cancel_reaches_the_agent_and_leaves_no_process(workspace: Path) -> None:
     async with agent(workspace) as server, listening() as live:
         client = server.client()
         task = await client.send_now(f"spawn {live.path} child\nspawn {live.path} b\nhold")
@@ -112,7 +112,7 @@ async def test_a_cancel_while_a_permission_is_open_leaves_nothing(workspace: Pat
 
 
 @pytest.mark.parametrize("capability", ["load", "resume"])
-async def test_a_conversation_goes_on_in_another_process(
+async def test_a_conversation_continues_in_another_process(
     workspace: Path, tmp_path: Path, capability: str
 ) -> None:
     old = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "OLD"}}
@@ -136,7 +136,7 @@ async def again_now(server: Server, task: Json, text: str) -> Json:
     return await server.client().send_now(text, contextId=context_id(task))
 
 
-async def test_a_conversation_that_is_gone_is_told_once(workspace: Path, tmp_path: Path) -> None:
+async def test_a_lost_conversation_is_reported_once(workspace: Path, tmp_path: Path) -> None:
     path = tmp_path / "sessions"
     options = {"capabilities": {"loadSession": True}, "sessions": str(path)}
     async with agent(workspace, options) as server:
@@ -214,7 +214,9 @@ async def test_a_form_is_two_questions_and_one_answer(workspace: Path) -> None:
     assert json.loads(artifact_text(task)) == {"result": {"action": "accept", "content": content}}
 
 
-async def test_what_was_not_offered_is_refused_and_the_turn_goes_on(workspace: Path) -> None:
+async def test_an_option_that_was_not_offered_is_refused_and_the_turn_continues(
+    workspace: Path,
+) -> None:
     async with agent(workspace) as server:
         task = await server.client().send(
             'ask fs/read_text_file {"path": "/etc/passwd"}\ntext  end'
@@ -240,7 +242,7 @@ async def test_the_operator_may_allow_everything(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["load", "resume"])
-async def test_a_conversation_goes_on_after_a_cancel(
+async def test_a_conversation_continues_after_a_cancel(
     workspace: Path, tmp_path: Path, method: str
 ) -> None:
     """The agent ends its turn, and writes the conversation down only then."""

@@ -89,7 +89,7 @@ async def test_a_turn_is_streamed_and_nothing_is_said_twice(workspace: Path) -> 
     assert used.items() <= task["metadata"]["usage"].items()
 
 
-async def test_text_without_pieces_is_told_in_whole_blocks(workspace: Path) -> None:
+async def test_text_without_deltas_arrives_in_complete_blocks(workspace: Path) -> None:
     async with cursor(workspace) as server:
         task = await server.client().send("say Look.\nshell true\nsay Done.")
     assert artifact_text(task) == "Look.\n\nDone."
@@ -136,7 +136,7 @@ async def test_model_and_mode_are_in_its_arguments(workspace: Path) -> None:
 # --- tools ---------------------------------------------------------------------------------------
 
 
-async def test_tools_are_told_with_what_came_of_them(workspace: Path) -> None:
+async def test_tools_are_shown_with_their_results(workspace: Path) -> None:
     async with cursor(workspace) as server:
         script = "shell echo hi; exit 3\nwrite new.txt words\ntodo first\ntext end"
         items = await server.client().collect(script)
@@ -159,7 +159,7 @@ async def test_tools_are_told_with_what_came_of_them(workspace: Path) -> None:
 # --- conversations -------------------------------------------------------------------------------
 
 
-async def test_the_next_message_goes_on_in_the_same_chat(workspace: Path) -> None:
+async def test_the_next_message_continues_the_same_chat(workspace: Path) -> None:
     async with cursor(workspace) as server:
         first = await server.client().send("text one")
         second = await again(server, first, "prompts")
@@ -170,7 +170,7 @@ async def test_the_next_message_goes_on_in_the_same_chat(workspace: Path) -> Non
     assert len(ids) == 1
 
 
-async def test_a_chat_goes_on_after_a_restart_of_the_server(
+async def test_a_chat_continues_after_a_restart_of_the_server(
     workspace: Path, tmp_path: Path, cursor_home: Path, http: aiohttp.ClientSession
 ) -> None:
     settings: dict[str, Any] = {
@@ -193,7 +193,7 @@ async def test_a_chat_goes_on_after_a_restart_of_the_server(
     assert json.loads(artifact_text(second)) == [" text one", " prompts"]
 
 
-async def test_a_chat_that_is_gone_is_told_once(workspace: Path, cursor_home: Path) -> None:
+async def test_a_lost_chat_is_reported_once(workspace: Path, cursor_home: Path) -> None:
     async with cursor(workspace) as server:
         first = await server.client().send("text one")
         shutil.rmtree(cursor_home)
@@ -239,7 +239,7 @@ async def test_a_turn_that_fails_says_why_and_the_next_one_runs(
         assert artifact_text(await again(server, task, "text next")) == "next"
 
 
-async def test_an_argument_that_it_does_not_know_is_told(workspace: Path) -> None:
+async def test_an_unknown_argument_is_reported(workspace: Path) -> None:
     async with cursor(workspace, args=("--no-such-flag",)) as server:
         task = await server.client().send("text x")
     assert (state(task), reason(task)) == ("failed", "exit")
@@ -261,7 +261,7 @@ async def test_lines_that_are_not_events_are_shown(workspace: Path) -> None:
     assert streamed_text(items) == "x"
 
 
-async def test_a_cancel_ends_the_command_and_the_chat_goes_on(workspace: Path) -> None:
+async def test_a_cancel_ends_the_command_and_the_chat_continues(workspace: Path) -> None:
     async with cursor(workspace) as server, running_command() as command:
         client = server.client()
         task = await client.send_now(f"text one\nshell {command.line}")

@@ -104,7 +104,7 @@ async def test_a_client_that_asks_for_its_task_now_and_then_has_not_gone(workspa
         await live.gone("a")
 
 
-async def test_a_task_that_another_client_follows_goes_on_until_that_one_leaves(
+async def test_a_task_with_another_subscriber_continues_until_that_one_leaves(
     workspace: Path,
 ) -> None:
     async with quick(workspace, **CANCELS) as server, listening() as live:

@@ -102,7 +102,7 @@ async def test_much_output_is_complete_and_in_order(tmp_path: Path, pty: bool) -
         assert artifact_text(task) == "".join(f"{n} {'x' * 50}\n" for n in range(20000))
 
 
-async def test_objects_are_read_and_what_is_none_is_text(tmp_path: Path) -> None:
+async def test_objects_are_read_and_other_lines_are_text(tmp_path: Path) -> None:
     settings = {"agent_output": "ndjson", "agent_text_field": "delta.text"}
     async with client(tmp_path, **settings) as one:
         items = await one.collect('json a; json b; say no object; say {"x": 1}')
@@ -139,7 +139,7 @@ async def test_with_force_no_question_is_asked(tmp_path: Path) -> None:
         assert artifact_text(task).count("got 'y'") == 2
 
 
-async def test_what_goes_by_is_not_a_question(tmp_path: Path) -> None:
+async def test_past_output_is_not_a_question(tmp_path: Path) -> None:
     async with client(tmp_path, "--line", **ASKS) as one:
         items = await one.collect("say Remove all? [y/n]; flood 500; say Sure? [y/n]; say end")
         assert states(items)[-1] == "completed"
@@ -218,7 +218,7 @@ async def test_a_cancel_leaves_nothing_behind(tmp_path: Path, pty: bool, repl: b
         ({"agent_model": "big"}, "AGENT_MODEL"),
     ],
 )
-def test_what_cannot_be_is_said_at_the_start(settings: Json, about: str) -> None:
+def test_impossible_settings_are_refused_at_the_start(settings: Json, about: str) -> None:
     program = {"agent_adapter": "generic", "agent_binary": PROGRAM_OF_SYSTEM}
     chosen = Settings().updated(program | settings)
     with pytest.raises(ConfigurationError, match=about):

@@ -119,7 +119,7 @@ async def test_nothing_is_started_unless_it_is_wanted(workspace: Path) -> None:
         assert starts(workspace) == 1
 
 
-async def test_a_conversation_goes_on_in_the_process_that_was_handed_over(workspace: Path) -> None:
+async def test_a_conversation_continues_in_the_prewarmed_process(workspace: Path) -> None:
     async with serving(workspace, bridge_warm_sessions=1) as server:
         await kept(server, 1)
         first = await server.client().send("turn")
@@ -369,7 +369,7 @@ async def test_another_directory_than_the_default_one_has_none(workspace: Path) 
 # --- the end -------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_told_to_stop_leaves_none(place: Place) -> None:
+async def test_a_stopped_server_leaves_no_prewarmed_session(place: Place) -> None:
     async with place.server(BRIDGE_WARM_SESSIONS="2", BRIDGE_ON_STOP="keep") as (server, client):
         await warm_in(client, 2)
         assert len(place.sessions) == 2
@@ -378,7 +378,7 @@ async def test_a_server_that_is_told_to_stop_leaves_none(place: Place) -> None:
     assert place.sessions == []
 
 
-async def test_what_a_killed_server_leaves_the_next_one_ends(place: Place) -> None:
+async def test_the_next_server_ends_prewarmed_sessions_of_a_killed_server(place: Place) -> None:
     async with place.server(BRIDGE_WARM_SESSIONS="2") as (server, client):
         await warm_in(client, 2)
         left = {one.pid for one in place.processes()}
@@ -388,7 +388,7 @@ async def test_what_a_killed_server_leaves_the_next_one_ends(place: Place) -> No
         assert place.sessions == []
 
 
-async def test_the_streams_of_one_that_had_to_go_are_removed(place: Place) -> None:
+async def test_the_streams_of_an_evicted_session_are_removed(place: Place) -> None:
     env: Json = {"BRIDGE_MAX_SESSIONS": "1", "AGENT_MODELS": "other"}
     async with place.server(BRIDGE_WARM_SESSIONS="1", **env) as (_, client):
         await warm_in(client, 1)
@@ -430,7 +430,7 @@ async def until_ended(client: Client, task: str) -> None:
 # --- what operators see --------------------------------------------------------------------------
 
 
-async def test_the_operator_is_told_where_it_has_no_effect(workspace: Path) -> None:
+async def test_the_operator_gets_a_warning_if_prewarming_has_no_effect(workspace: Path) -> None:
     settings: Json = {"AGENT_ADAPTER": "generic", "AGENT_BINARY": "/bin/cat"}
     async with bridge(workspace, **settings, BRIDGE_WARM_SESSIONS="1") as server:
         (note,) = [line for line in server.log.splitlines() if "BRIDGE_WARM_SESSIONS" in line]

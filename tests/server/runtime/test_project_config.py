@@ -60,14 +60,14 @@ async def test_an_ordinary_repository_is_not_asked_about(workspace: Path, server
     assert state(task) == "completed"
 
 
-async def test_denied_the_agent_is_told_not_to_use_it(workspace: Path) -> None:
+async def test_after_a_denial_the_agent_does_not_load_the_files(workspace: Path) -> None:
     (workspace / "settings.json").write_text("{}")
     async with serving_careful(workspace, "deny") as server:
         task = await server.client().send("env")
     assert state(task) == "completed" and not uses(task)
 
 
-async def test_what_it_cannot_be_kept_from_is_the_end_of_the_task(workspace: Path) -> None:
+async def test_files_that_the_agent_always_loads_fail_the_task(workspace: Path) -> None:
     (workspace / "hook").write_text("#!/bin/sh")
     async with serving_careful(workspace, "deny") as server:
         task = await server.client().send("env")
@@ -87,7 +87,7 @@ async def test_allowed_all_of_it_is_used(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["Use it", "Go on without it"])
-async def test_asked_the_answer_holds_for_the_whole_conversation(
+async def test_the_answer_about_project_files_holds_for_the_conversation(
     workspace: Path, answer: str
 ) -> None:
     (workspace / "settings.json").write_text("{}")
@@ -106,7 +106,7 @@ async def test_asked_the_answer_holds_for_the_whole_conversation(
         await client.cancel(other["id"])
 
 
-async def test_what_cannot_be_shut_out_is_used_or_is_the_end(workspace: Path) -> None:
+async def test_files_that_the_agent_always_loads_are_used_or_fail_the_task(workspace: Path) -> None:
     (workspace / "hook").write_text("{}")
     async with serving_careful(workspace, "ask") as server:
         client = server.client()

@@ -113,7 +113,7 @@ async def test_an_agent_that_may_reply_works_from_its_prompt_on_where_the_task_i
         assert reply["message"]["parts"] == [{"text": "so"}]  # no task was shown before
 
 
-async def test_a_restart_shows_what_was_shown_and_keeps_the_numbers(
+async def test_a_restart_keeps_the_updates_and_their_numbers(
     place: Place,
     live: Liveness,
 ) -> None:

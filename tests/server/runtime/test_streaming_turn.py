@@ -90,7 +90,7 @@ async def test_the_way_of_a_text_to_its_client_runs_few_functions(workspace: Pat
     assert functions <= MOST_FUNCTIONS
 
 
-async def test_a_whole_turn_in_a_new_context_runs_no_more_than_it_did(workspace: Path) -> None:
+async def test_a_turn_in_a_new_context_runs_a_limited_number_of_functions(workspace: Path) -> None:
     """With its request, its session and its process."""
     async with serving(workspace) as server:
         client = server.client()

@@ -62,7 +62,7 @@ async def test_a_deleted_default_workspace_is_named(
         assert state(await client.send("text a")) == "completed"
 
 
-async def test_a_deleted_directory_of_a_client_is_named_as_it_knows_it(workspace: Path) -> None:
+async def test_the_error_has_the_client_s_name_of_a_deleted_directory(workspace: Path) -> None:
     """Also where the conversation's session is warm, which would go on in a deleted directory."""
     (workspace / "sub/deep").mkdir(parents=True)
     async with serving(workspace) as server:

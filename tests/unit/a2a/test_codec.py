@@ -211,12 +211,12 @@ def compare(path: Path, value: Any) -> None:
 
 @each("name", answers(NEW))
 @each("codec", CODECS, ids=lambda codec: str(codec.version))
-def test_what_is_answered_looks_as_it_was_reviewed(codec: Codec, name: str) -> None:
+def test_the_answers_equal_the_golden_files(codec: Codec, name: str) -> None:
     compare(GOLDEN / codec.version / f"{name}.json", answers(codec)[name])
 
 
 @each(("name", "card"), [("plain", CARD), ("secured", SECURED)])
-def test_the_hybrid_card_looks_as_it_was_reviewed(name: str, card: Card) -> None:
+def test_the_hybrid_card_equals_its_golden_file(name: str, card: Card) -> None:
     compare(GOLDEN / "1.0" / f"card-hybrid-{name}.json", encode_card(card, "both"))
 
 
@@ -225,7 +225,7 @@ def test_a_card_may_be_of_one_version_only() -> None:
         assert encode_card(CARD, codec.version) == codec.encode_card(CARD)
 
 
-def test_the_hybrid_card_is_the_new_one_with_what_the_old_clients_need() -> None:
+def test_the_hybrid_card_is_the_1_0_card_with_members_for_0_3_clients() -> None:
     hybrid, new, old = (
         encode_card(SECURED, "both"),
         NEW.encode_card(SECURED),
@@ -248,7 +248,7 @@ def includes(whole: Any, part: Any) -> bool:
     return part is ANY or bool(whole == part)
 
 
-def test_there_is_no_golden_file_that_nothing_is_compared_with() -> None:
+def test_every_golden_file_is_compared() -> None:
     hybrids = {"card-hybrid-plain", "card-hybrid-secured"}
     for codec in CODECS:
         found = {path.stem for path in (GOLDEN / codec.version).iterdir()}
@@ -605,7 +605,7 @@ def test_a_history_length_that_makes_no_sense_is_refused(codec: Codec, length: A
         (OLD, {"returnImmediately": True}, True),
     ],
 )
-def test_a_send_waits_for_the_task_unless_told_otherwise(
+def test_a_send_waits_for_the_task_by_default(
     codec: Codec, configuration: Json, blocking: bool
 ) -> None:
     sent = codec.decode_send({**send(codec), "configuration": configuration})
@@ -868,7 +868,7 @@ def test_null_is_a_default_in_the_new_version(hole: Hole) -> None:
 
 
 @each("codec", CODECS)
-def test_what_is_nested_too_deeply_to_be_answered_is_refused(codec: Codec) -> None:
+def test_requests_that_are_nested_too_deeply_are_refused(codec: Codec) -> None:
     deep: Any = {}
     for _ in range(300):
         deep = {"a": deep}

@@ -104,7 +104,7 @@ def test_a_value_that_is_not_an_id_answers_nothing(wrong: Any) -> None:
         ("just words", RpcError(0, "just words")),
     ],
 )
-def test_an_error_is_read_whatever_it_is_made_of(error: Any, read: RpcError) -> None:
+def test_an_error_of_any_shape_is_read(error: Any, read: RpcError) -> None:
     wire = Wire()
     wire.ask("a", "first")
     assert wire.hear(id=1, error=error) == [("first", Response(None, read))]
@@ -195,7 +195,7 @@ def test_params_that_are_not_an_object_are_empty(params: Any) -> None:
     assert wire.hear(method="m", params=params) == [("members", {})]
 
 
-def test_a_notification_in_an_unknown_shape_is_told_as_such() -> None:
+def test_a_notification_of_unknown_shape_is_reported() -> None:
     wire = Wire()
     wire.peer.notifications["m"] = lambda members: [("x", members["x"])]
     assert wire.hear(method="m", params={}) is None

@@ -155,7 +155,7 @@ class Talk:
 # --- launching -----------------------------------------------------------------------------------
 
 
-def test_any_agent_is_what_the_operator_says() -> None:
+def test_the_operator_can_configure_any_agent() -> None:
     launch = Talk(args=("acp", "--x"), model="m").adapter.launch()
     assert launch.argv == ("/opt/agent", "acp", "--x")
     assert launch.env == {}
@@ -215,7 +215,7 @@ def test_a_preset_is_an_adapter_like_any_other(name: str) -> None:
     assert "last words" in failed.text
 
 
-def test_programs_whose_name_is_not_theirs_alone_are_not_run_because_they_are_there() -> None:
+def test_programs_with_ambiguous_names_are_not_found_automatically() -> None:
     found = [adapter.name for adapter in registry.with_binary()]
     assert found[0] == "claude-code"  # what has a file of its own is preferred
     assert {"gemini", "opencode", "qwen"} <= set(found)
@@ -255,7 +255,7 @@ def test_a_second_turn_needs_no_handshake() -> None:
     assert talk.text("y")[0] == Started("s-1", None, "9.8", None)
 
 
-def test_what_the_session_is_comes_with_the_first_that_is_said_in_a_turn() -> None:
+def test_the_facts_of_the_session_come_with_the_first_output_of_a_turn() -> None:
     modes = {"currentModeId": "ask", "availableModes": []}
     model = {"id": "model", "category": "model", "currentValue": "m-7", "options": []}
     talk = Talk().running(modes=modes, configOptions=[model])
@@ -390,7 +390,7 @@ def test_a_resume_that_is_offered_but_not_known_becomes_a_load() -> None:
     assert talk.asked("session/load")["params"]["sessionId"] == "s-1"
 
 
-def test_what_is_said_before_a_load_is_answered_is_history() -> None:
+def test_output_before_the_answer_to_a_load_is_history() -> None:
     talk = Talk(resume=True)
     talk.prompt()
     talk.initialized(LOADS)
@@ -443,7 +443,7 @@ def test_gemini_continues_with_the_history_after_the_answer() -> None:
         {"code": -32601, "message": "Method not found"},
     ],
 )
-def test_a_conversation_that_is_gone_is_told(error: Json) -> None:
+def test_a_lost_conversation_is_reported(error: Json) -> None:
     talk = Talk(resume=True)
     talk.prompt()
     talk.initialized(LOADS)
@@ -452,7 +452,7 @@ def test_a_conversation_that_is_gone_is_told(error: Json) -> None:
     assert failed.reason == SESSION_LOST
 
 
-def test_a_conversation_that_cannot_be_loaded_does_not_fail_for_ever() -> None:
+def test_the_task_after_a_failed_load_begins_a_new_conversation() -> None:
     """The next message begins another one; the failure names the one that is left behind."""
     talk = Talk(resume=True)
     talk.prompt()
@@ -573,7 +573,7 @@ def test_the_model_of_the_operator_is_set_and_that_of_the_client_goes_first() ->
 
 
 @each("refused", [True, False])
-def test_a_model_that_cannot_be_had_fails_the_task(refused: bool) -> None:
+def test_an_unavailable_model_fails_the_task(refused: bool) -> None:
     talk = Talk(model="big")
     talk.prompt()
     talk.initialized()
@@ -609,7 +609,7 @@ def blocks(capabilities: Json) -> Any:
     return talk.asked("session/prompt")["params"]["prompt"]
 
 
-def test_a_part_becomes_what_the_agent_can_take() -> None:
+def test_a_part_is_converted_to_a_type_that_the_agent_takes() -> None:
     link = {"type": "resource_link", "uri": "file:///workspace/a%20b.pdf", "name": "a b.pdf"}
     can = {"promptCapabilities": {"image": True, "embeddedContext": True}}
     resource = {"uri": "attachment:///my%20file.log", "mimeType": "text/x-log", "text": "caf\ufffd"}
@@ -631,7 +631,7 @@ def test_a_part_becomes_what_the_agent_can_take() -> None:
 # --- what is said --------------------------------------------------------------------------------
 
 
-def test_text_is_told_in_blocks_and_what_is_empty_is_not() -> None:
+def test_text_arrives_in_blocks_without_empty_ones() -> None:
     talk = Talk().begun()
     assert talk.text("a", messageId="m1") == [Text("a", new_block=True)]
     assert talk.text("") == []
@@ -649,7 +649,7 @@ def test_a_thought_is_a_thought() -> None:
     assert said == [Thought("hm")]
 
 
-def test_a_plan_is_told_whole() -> None:
+def test_a_plan_is_complete_in_each_update() -> None:
     entries = [
         {"content": "a", "priority": "high", "status": "completed"},
         {"content": "b", "status": "in_progress"},
@@ -668,7 +668,7 @@ def test_a_plan_is_told_whole() -> None:
     ]
 
 
-def test_a_mode_that_changes_is_told_once() -> None:
+def test_a_change_of_the_mode_is_reported_once() -> None:
     talk = Talk().begun()
     said = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
     assert said == [Status("The mode is now plan", {"type": "mode", "mode": "plan"})]
@@ -684,7 +684,7 @@ def test_other_updates_are_for_editors(kind: Any) -> None:
     assert Talk().begun().update(sessionUpdate=kind, content=content) == []
 
 
-def test_what_another_session_says_is_not_this_one_s() -> None:
+def test_output_of_another_session_is_ignored() -> None:
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
     talk = Talk().begun()
     assert talk.hear(method="session/update", params={"sessionId": "s-2", "update": update}) == []
@@ -711,7 +711,7 @@ def test_content_that_is_not_text_is_handed_over() -> None:
     assert talk.update(sessionUpdate="agent_message_chunk", content={"type": "new"}) == []
 
 
-def test_an_update_in_an_unknown_shape_is_shown_as_it_is() -> None:
+def test_an_update_of_unknown_shape_is_shown_unchanged() -> None:
     (status,) = Talk().begun().update(sessionUpdate="agent_message_chunk", content="words")
     assert isinstance(status, Status)
     assert status.data is not None
@@ -877,7 +877,7 @@ def test_an_answer_is_the_option_of_the_kind_that_was_meant(
     assert line["result"] == {"outcome": {"outcome": "selected", "optionId": chosen}}
 
 
-def test_what_an_edit_would_change_is_shown_to_who_decides() -> None:
+def test_the_client_sees_the_diff_of_an_edit_that_it_decides_about() -> None:
     diff = {"type": "diff", "path": "/w/x", "oldText": "a\n", "newText": "b\n"}
     question = Talk().begun().question(kind="edit", content=[diff])
     assert "-a\n+b\n" in question.text
@@ -927,7 +927,9 @@ def test_rules_for_other_sessions_are_not_offered(agent: str, lasting: str) -> N
 
 
 @each(("options", "chosen"), [(OPTIONS, "x2"), (OPTIONS[::2], "x1"), (OPTIONS[2:], None)])
-def test_an_operator_who_forces_allows_once(options: Sequence[Json], chosen: str | None) -> None:
+def test_with_agent_force_each_request_is_allowed_once(
+    options: Sequence[Json], chosen: str | None
+) -> None:
     talk = Talk(force=True).begun()
     said = talk.permission(options=options)
     asked = [event for event in said if isinstance(event, Question)]
@@ -959,7 +961,7 @@ def test_a_question_that_the_agent_takes_back_is_withdrawn() -> None:
 # --- cancelling ----------------------------------------------------------------------------------
 
 
-def test_a_cancel_answers_what_is_open_and_the_agent_ends_the_turn() -> None:
+def test_a_cancel_answers_open_questions_and_the_agent_ends_the_turn() -> None:
     talk = Talk().begun()
     question = talk.question(7)
     assert talk.adapter.interrupt()
@@ -1081,7 +1083,7 @@ def test_usage_is_that_of_the_turn() -> None:
     assert used.cost_usd == 0.25
 
 
-def test_what_earlier_turns_cost_is_not_this_one_s() -> None:
+def test_the_usage_of_earlier_turns_is_not_counted() -> None:
     talk = Talk(resume=True)
     talk.prompt()
     talk.initialized(LOADS)
@@ -1247,7 +1249,7 @@ def test_cursor_s_other_requests_do_not_block_it() -> None:
 
 
 @each("method", ["fs/read_text_file", "terminal/create", "_x/y"])
-def test_what_was_not_offered_is_refused(method: str) -> None:
+def test_an_option_that_was_not_offered_is_refused(method: str) -> None:
     talk = Talk().begun()
     assert talk.hear(id=9, method=method, params={"sessionId": "s-1", "path": "/etc/passwd"}) == []
     assert talk.written()[0]["error"]["code"] == -32601
@@ -1256,7 +1258,7 @@ def test_what_was_not_offered_is_refused(method: str) -> None:
 # --- told again ----------------------------------------------------------------------------------
 
 
-def test_an_adapter_that_is_told_the_same_writes_the_same() -> None:
+def test_the_same_inputs_of_an_adapter_give_the_same_bytes() -> None:
     def run() -> tuple[list[Json], list[AgentEvent]]:
         talk = Talk().begun()
         said = [*talk.permission(), *talk.permission(1, toolCallId="t2")]

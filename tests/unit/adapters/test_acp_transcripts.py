@@ -192,7 +192,7 @@ def test_no_member_of_a_recorded_line_is_relied_upon_blindly(rows: list[Json]) -
 
 
 @each("path", RECORDINGS, ids=name_of)
-def test_what_is_said_of_a_recording_can_be_told_to_clients(path: Path) -> None:
+def test_the_events_of_a_recording_have_both_encodings(path: Path) -> None:
     play = Play(rows_of(path))
     deque(play.run(), maxlen=0)
     check(play.events)

@@ -55,7 +55,7 @@ def test_there_are_adapters() -> None:
 
 
 @each("name", BUILT_IN)
-def test_an_adapter_says_what_it_is(name: str) -> None:
+def test_the_attributes_of_an_adapter_are_consistent(name: str) -> None:
     adapter = registry.load(name)
     assert issubclass(adapter, Adapter)
     assert adapter.name == name
@@ -96,7 +96,7 @@ def test_launching_twice_is_the_same(name: str) -> None:
 
 
 @each("name", BUILT_IN)
-def test_what_is_owed_is_owed_once_and_in_whole_lines(name: str) -> None:
+def test_pending_bytes_are_returned_once_and_in_complete_lines(name: str) -> None:
     adapter = make(name)
     begin(adapter)
     data = adapter.data_to_send()
@@ -241,7 +241,7 @@ def failures(adapter: type[Adapter]) -> list[str]:
         (Silent, "test_an_exit_within_a_turn_ends_it_once"),
     ],
 )
-def test_the_kit_finds_what_breaks_the_contract(
+def test_the_kit_finds_breaches_of_the_contract(
     adapter: type[Adapter], failing: str | None
 ) -> None:
     found = failures(adapter)

@@ -262,7 +262,7 @@ def test_the_order_of_the_parts_is_kept() -> None:
 # --- text ----------------------------------------------------------------------------------------
 
 
-def test_streamed_text_is_not_said_again_when_it_comes_whole() -> None:
+def test_streamed_text_is_not_repeated_by_the_complete_message() -> None:
     one = running()
     assert begin_message(one, "m1") == []
     assert delta(one, "a ") == [Text("a ", new_block=True)]
@@ -273,20 +273,20 @@ def test_streamed_text_is_not_said_again_when_it_comes_whole() -> None:
     assert delta(one, "c") == [Text("c", new_block=True)]
 
 
-def test_what_was_not_streamed_is_added_when_the_text_comes_whole() -> None:
+def test_the_complete_message_adds_text_that_was_not_streamed() -> None:
     one = running()
     begin_message(one, "m1")
     delta(one, "a")
     assert assistant(one, "m1", text_block("ab")) == [Text("b")]
 
 
-def test_text_that_was_never_streamed_is_said_whole() -> None:
+def test_text_without_deltas_comes_with_the_complete_message() -> None:
     one = running()
     both = assistant(one, "m1", text_block("a"), text_block("b"))
     assert both == [Text("a", new_block=True), Text("b", new_block=True)]
 
 
-def test_a_text_that_turns_out_otherwise_replaces_what_was_streamed() -> None:
+def test_a_different_complete_message_replaces_its_deltas() -> None:
     one = running()
     begin_message(one, "m1")
     delta(one, "xyz")
@@ -302,7 +302,7 @@ def test_a_broken_stream_is_retracted_when_the_text_is_streamed_again() -> None:
     assert assistant(one, "m2", text_block("all of it")) == []
 
 
-def test_a_broken_stream_is_retracted_when_the_text_comes_whole_instead() -> None:
+def test_the_complete_message_replaces_a_broken_stream() -> None:
     one = running()
     begin_message(one, "m1")
     delta(one, "half")
@@ -425,7 +425,7 @@ def test_an_edit_is_its_hunks() -> None:
     assert change(structuredPatch=[hunk]) == ("--- /w/f\n+++ /w/f\n@@ -3,1 +3,2 @@\n-a\n+b\n+c\n")
 
 
-def test_a_change_whose_hunks_are_strange_is_still_a_change() -> None:
+def test_a_change_with_invalid_hunks_is_a_change() -> None:
     assert change(structuredPatch=[{"lines": 5}]) == ""
 
 
@@ -661,7 +661,7 @@ def test_an_announced_turn_ends_when_the_session_is_idle_and_the_last_result_cou
     assert state(one, "idle")[-1] == Done(summary="second", details={})
 
 
-def test_a_turn_goes_on_after_a_result_until_the_session_is_idle() -> None:
+def test_a_turn_lasts_until_the_session_is_idle() -> None:
     one = running()
     state(one, "running")
     result(one)
@@ -719,7 +719,7 @@ def test_a_process_that_exits_without_a_result_has_failed() -> None:
     assert "killed" in failed.text
 
 
-def test_a_lost_conversation_is_told_from_other_failures() -> None:
+def test_a_lost_conversation_differs_from_other_failures() -> None:
     lost = ExitStatus(1, "No conversation found with session ID: x")
     (failed,) = adapter(resume=True).receive_exit(lost)
     assert isinstance(failed, Failed)
@@ -738,7 +738,7 @@ def test_success_that_is_an_error_has_failed() -> None:
 
 
 @each("status", [401, 403])
-def test_a_refused_key_says_what_to_do(status: int) -> None:
+def test_the_error_for_a_refused_key_names_the_remedy(status: int) -> None:
     _, failed = result(running(), is_error=True, api_error_status=status)
     assert isinstance(failed, Failed)
     assert failed.reason == "auth"
@@ -766,14 +766,14 @@ def test_an_api_error_of_the_last_turn_is_forgotten() -> None:
     assert failed.reason == "api-error"
 
 
-def test_what_a_turn_costs_is_what_the_process_total_grew_by() -> None:
+def test_the_usage_of_a_turn_is_the_growth_of_the_total() -> None:
     one = running()
     assert usage_of(result(one, total_cost_usd=0.5)).cost_usd == 0.5
     prompt(one, TextPart("more"))
     assert usage_of(result(one, total_cost_usd=0.75)).cost_usd == 0.25
 
 
-def test_what_a_turn_costs_is_taken_from_the_cli_where_it_says_so() -> None:
+def test_the_usage_of_a_turn_is_that_of_the_cli_if_it_has_one() -> None:
     recent = {"opus": {"costUSD": 0.25}, "haiku": {"costUSD": 0.5}, "x": {}}
     usage = usage_of(result(running(), total_cost_usd=9.0, model_usage_since_last_result=recent))
     assert usage.cost_usd == 0.75
@@ -850,7 +850,7 @@ def test_the_beginning_of_a_turn_tells_the_session() -> None:
         {"type": ["result"]},
     ],
 )
-def test_what_is_unknown_is_ignored(line: dict[str, Any]) -> None:
+def test_unknown_messages_are_ignored(line: dict[str, Any]) -> None:
     assert say(running(), **line) == []
 
 
@@ -869,7 +869,7 @@ def test_a_line_that_is_not_a_json_object_is_shown(line: bytes) -> None:
     assert status == Status(text, {"type": "output", "text": text})
 
 
-def test_a_line_of_a_known_type_in_an_unknown_shape_is_shown_and_the_turn_goes_on() -> None:
+def test_a_line_of_unknown_shape_is_shown_and_the_turn_continues() -> None:
     one = running()
     (status,) = say(one, type="assistant", message="?")
     assert isinstance(status, Status)
@@ -897,8 +897,6 @@ def test_half_a_surrogate_pair_does_not_lose_the_line() -> None:
     ],
 )
 @each("is_error", [False, True])
-def test_a_result_ends_the_turn_whatever_its_members_are(
-    name: str, member: Any, is_error: bool
-) -> None:
+def test_a_result_with_any_members_ends_the_turn(name: str, member: Any, is_error: bool) -> None:
     ending = result(running(), is_error=is_error, **{name: member})[-1]
     assert isinstance(ending, Failed if is_error else Done)

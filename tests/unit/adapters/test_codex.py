@@ -363,7 +363,7 @@ def test_each_message_is_a_block_of_its_own() -> None:
     assert talk.end() == [Done(summary="three")]
 
 
-def test_what_was_not_streamed_is_said_with_the_whole() -> None:
+def test_text_that_was_not_streamed_comes_with_the_complete_item() -> None:
     talk = Talk().running()
     talk.text("one")
     assert talk.whole("one two") == [Text(" two")]
@@ -372,7 +372,7 @@ def test_what_was_not_streamed_is_said_with_the_whole() -> None:
     assert talk.end() == [Done(summary="unheard")]
 
 
-def test_the_whole_is_the_truth() -> None:
+def test_the_complete_item_replaces_its_deltas() -> None:
     talk = Talk().running()
     talk.text("rong")
     assert talk.whole("right") == [Retracted(4), Text("right", new_block=True)]
@@ -388,7 +388,7 @@ def test_a_plan_in_the_midst_of_a_message_is_part_of_the_answer() -> None:
     assert talk.whole("Before.After.") == []
 
 
-def test_a_retry_takes_back_what_was_not_completed() -> None:
+def test_a_retry_retracts_incomplete_items() -> None:
     talk = Talk().running()
     talk.whole("kept")
     talk.text("ha", "m2")
@@ -401,7 +401,7 @@ def test_a_retry_takes_back_what_was_not_completed() -> None:
     assert talk.text("half and whole", "m3") == [Text("half and whole", new_block=True)]
 
 
-def test_what_was_taken_back_may_be_said_again() -> None:
+def test_retracted_text_can_be_repeated() -> None:
     talk = Talk().running()
     talk.text("half")
     talk.told("error", error={"message": "x"}, willRetry=True)
@@ -410,7 +410,7 @@ def test_what_was_taken_back_may_be_said_again() -> None:
     assert talk.whole("half") == [Text("half", new_block=True)]
 
 
-def test_a_message_that_joins_takes_back_what_it_cut() -> None:
+def test_a_steer_message_retracts_the_text_that_it_interrupted() -> None:
     talk = Talk().running()
     talk.text("half")
     assert talk.item({"type": "userMessage", "id": "u2"}) == [Retracted(4)]
@@ -423,7 +423,7 @@ def test_a_final_error_is_left_to_the_end_of_the_turn() -> None:
     assert talk.told("error", error={"message": "x"}, willRetry=False) == []
 
 
-def test_reasoning_is_told_once() -> None:
+def test_reasoning_appears_once() -> None:
     talk = Talk().running()
     delta = "item/reasoning/summaryTextDelta"
     assert talk.told(delta, itemId="r", delta="a", summaryIndex=0) == [Thought("a")]
@@ -436,11 +436,11 @@ def test_reasoning_is_told_once() -> None:
 
 
 @each("method", ["thread/started", "account/rateLimits/updated", "new/thing"])
-def test_what_is_for_others_is_ignored(method: str) -> None:
+def test_notifications_for_other_clients_are_ignored(method: str) -> None:
     assert Talk().running().told(method, anything=1) == []
 
 
-def test_what_another_thread_or_turn_says_is_not_ours() -> None:
+def test_output_of_another_thread_or_turn_is_ignored() -> None:
     talk = Talk().running()
     assert talk.text("x", thread="other") == []
     assert talk.text("x", of="before") == []
@@ -476,7 +476,7 @@ def test_warnings_are_statuses(method: str, params: Json, text: str) -> None:
     assert status.text == text
 
 
-def test_a_line_that_is_not_json_is_told_as_it_is() -> None:
+def test_a_line_that_is_not_json_is_shown_unchanged() -> None:
     (status,) = Talk().running().adapter.receive_line(b"thread panicked")
     assert isinstance(status, Status)
     assert status.text == "thread panicked"
@@ -514,7 +514,7 @@ def test_a_tool_that_was_not_announced_is_announced_with_its_result() -> None:
     assert isinstance(result, ToolResult)
 
 
-def test_changes_of_files_have_whole_diffs() -> None:
+def test_changes_of_files_have_complete_diffs() -> None:
     talk = Talk().running()
     assert talk.item(CHANGE) == [ToolCall("f1", "apply_patch", {"changes": CHANGES})]
     (result,) = talk.completed({**CHANGE, "status": "completed"})
@@ -587,7 +587,7 @@ def test_other_items_are_tool_calls_too(
 
 
 @each("kind", ["hookPrompt", "enteredReviewMode", "subAgentActivity"])
-def test_items_that_are_not_tools_are_not_told(kind: str) -> None:
+def test_items_that_are_not_tools_are_not_shown(kind: str) -> None:
     talk = Talk().running()
     assert talk.item({"type": kind, "id": "i"}) == []
     assert talk.completed({"type": kind, "id": "i"}) == []
@@ -618,7 +618,7 @@ def test_a_sub_agent_is_a_thread_of_its_own() -> None:
     assert talk.end() == [Done(summary="")]
 
 
-def test_a_plan_is_told_whole() -> None:
+def test_a_plan_is_complete_in_each_update() -> None:
     steps = [
         {"step": "a", "status": "completed"},
         {"step": "b", "status": "inProgress"},
@@ -721,7 +721,7 @@ def test_a_key_that_is_missing_is_a_login_that_is_missing() -> None:
     assert failed.reason == "auth"
 
 
-def test_what_the_server_of_the_model_said_is_taken_out_of_its_json() -> None:
+def test_the_error_text_is_extracted_from_the_json_of_the_model() -> None:
     message = json.dumps({"error": {"message": "bad request", "type": "x"}})
     (failed,) = Talk().running().end("failed", error={"message": message})
     assert failed == Failed("bad request", "agent-error", {})
@@ -978,7 +978,7 @@ def test_a_command_is_allowed_or_not(word: str, decision: str) -> None:
         ({"additionalPermissions": {"a": 1}}, 'run: rm x\nwith more permissions: {"a":1}'),
     ],
 )
-def test_a_person_is_told_what_is_asked(params: Json, text: str) -> None:
+def test_a_question_has_its_text_and_its_options(params: Json, text: str) -> None:
     assert Talk().running().command(**params).text == f"Codex asks to {text}"
 
 
@@ -1013,7 +1013,7 @@ def test_changes_of_an_unknown_thread_are_shown_too() -> None:
         ("no", {"permissions": {}, "scope": "turn"}),
     ],
 )
-def test_more_permissions_are_granted_as_they_were_asked_for(word: str, result: Json) -> None:
+def test_additional_permissions_are_granted_as_requested(word: str, result: Json) -> None:
     talk = Talk().running()
     wanted = {"network": {"enabled": True}, "fileSystem": None}
     question = talk.question(
@@ -1059,7 +1059,7 @@ def test_of_several_questions_only_those_that_are_open_are_withdrawn() -> None:
     assert talk.told("serverRequest/resolved", requestId=0) == [QuestionWithdrawn(second.id)]
 
 
-def test_what_is_open_at_the_end_is_refused() -> None:
+def test_open_questions_are_denied_at_the_end() -> None:
     talk = Talk().running()
     talk.command()
     talk.end()
@@ -1161,7 +1161,7 @@ def test_a_tool_of_an_mcp_server_is_allowed_or_not(word: str, result: Json) -> N
     assert talk.result() == result
 
 
-def test_what_cannot_be_kept_for_the_session_is_not_offered() -> None:
+def test_an_elicitation_without_persistence_is_answered_once() -> None:
     talk = Talk().running()
     question = talk.question(
         "mcpServer/elicitation/request", **elicitation(requestedSchema={"properties": {}})

@@ -186,7 +186,7 @@ def test_every_turn_of_a_recording_ends_exactly_once(path: Path) -> None:
 
 
 @each("path", RECORDINGS, ids=name_of)
-def test_what_is_said_of_a_recording_can_be_told_to_clients(path: Path) -> None:
+def test_the_events_of_a_recording_have_both_encodings(path: Path) -> None:
     play = Play(rows_of(path))
     deque(play.run(), maxlen=0)
     check(play.events)

@@ -259,7 +259,7 @@ def test_a_question_without_kinds_is_a_choice_and_without_options_wants_words() 
         assert (asked.kind, asked.options, asked.free_text) == ("text", (), True)
 
 
-def test_artifacts_without_an_id_are_told_apart() -> None:
+def test_artifacts_without_an_id_are_separate() -> None:
     one = running()
 
     def artifact_id(**line: Any) -> str:
@@ -275,7 +275,7 @@ def test_artifacts_without_an_id_are_told_apart() -> None:
 
 
 @each("parts", [None, [], "x", [{}], [{"text": "x", "url": "y"}]])
-def test_an_artifact_without_valid_parts_is_told_and_not_passed_on(parts: Any) -> None:
+def test_an_artifact_without_valid_parts_is_reported_and_dropped(parts: Any) -> None:
     (status,) = hear(type="artifact", artifactId="a", parts=parts)
     assert isinstance(status, Status)
 
@@ -289,7 +289,7 @@ def test_a_message_is_a_reply_only_as_the_first_line_of_a_turn() -> None:
     assert say(one, type="message", text="hi") == [Reply((TextPart("hi"),))]
 
 
-def test_what_is_unknown_does_not_count_as_the_first_line() -> None:
+def test_an_unknown_line_does_not_count_as_the_first_line() -> None:
     one = running()
     assert say(one, type="hello", text="x") == []
     assert say(one, no="type") == []

@@ -320,7 +320,7 @@ def test_an_id_that_would_be_a_flag_is_not_resumed(name: str) -> None:
 
 
 @each("name", ENDS)
-def test_the_end_is_what_says_so_and_not_the_exit(name: str) -> None:
+def test_the_final_line_ends_the_turn_and_not_the_exit(name: str) -> None:
     play = begun(name)
     assert isinstance(ending(play.line(**ENDS[name])), Done)
     assert play.line(**ENDS[name]) == []
@@ -336,7 +336,7 @@ def test_an_exit_without_an_end_is_a_failure(name: str) -> None:
 
 
 @each("name", NAMES)
-def test_what_lingers_is_stopped_before_the_next_prompt_and_not_heard_any_more(name: str) -> None:
+def test_a_lingering_process_is_stopped_before_the_next_prompt(name: str) -> None:
     play = begun(name)
     play.line(**ENDS.get(name, {"type": "none"}))
     assert play.prompt("second") == [{"stop": True}]
@@ -422,7 +422,7 @@ def test_a_line_without_a_handler_becomes_a_status(name: str) -> None:
 
 
 @each("name", NAMES)
-def test_what_is_offered_for_a_program_comes_after_those_that_can_ask(name: str) -> None:
+def test_print_modes_come_after_adapters_that_can_ask(name: str) -> None:
     order = [adapter.name for adapter in registry.with_binary()]
     native = {"gemini-print": "gemini", "opencode-run": "opencode", "codex-exec": "codex"}
     if name in native:
@@ -479,7 +479,7 @@ def cursor_tool(call: Json, result: Json | None = None) -> list[AgentEvent]:
     return events
 
 
-def test_a_tool_of_cursor_is_called_as_its_member_is() -> None:
+def test_a_tool_of_cursor_has_the_name_of_its_member() -> None:
     (call,) = cursor_tool({"mcpToolCall": {"args": {"name": "x"}}})
     assert call == ToolCall("c\nd", "mcp", {"name": "x"})
     (call,) = cursor_tool({"function": {"name": "f", "arguments": '{"a": 1}'}})
@@ -501,13 +501,13 @@ def test_a_tool_of_cursor_is_called_as_its_member_is() -> None:
         ({"startSuccess": {"x": 1}}, {"x": 1}, False),
     ],
 )
-def test_what_came_of_a_tool_of_cursor(result: Json, output: Any, failed: bool) -> None:
+def test_the_results_of_tools_of_cursor(result: Json, output: Any, failed: bool) -> None:
     _, said = cursor_tool({"shellToolCall": {"args": {"command": "x"}}}, result)
     assert isinstance(said, ToolResult)
     assert (said.output, said.is_error) == (output, failed)
 
 
-def test_what_cursor_rejected_is_in_the_details() -> None:
+def test_the_details_contain_the_rejection_of_cursor() -> None:
     play = begun("cursor")
     call = {"shellToolCall": {"args": {"command": "x"}, "result": {"rejected": {}}}}
     play.line(type="tool_call", subtype="completed", call_id="c", tool_call=call)
@@ -516,7 +516,7 @@ def test_what_cursor_rejected_is_in_the_details() -> None:
     assert done.details == {"denied": ["shell"]}
 
 
-def test_an_error_of_cursor_is_the_failure_if_nothing_else_comes() -> None:
+def test_an_error_of_cursor_without_a_result_is_the_failure() -> None:
     play = begun("cursor")
     (status,) = play.line(type="error", message="out of credits")
     assert isinstance(status, Status)
@@ -529,7 +529,7 @@ def copilot_delta(text: str) -> Json:
     return {"type": "assistant.message_delta", "data": {"messageId": "m", "deltaContent": text}}
 
 
-def test_copilot_says_again_what_it_had_said_before_a_retry() -> None:
+def test_copilot_repeats_its_text_after_a_retry() -> None:
     play = begun("copilot-print")
     events = [*play.line(**copilot_delta("ab")), *play.line(type="assistant.turn_retry", data={})]
     events += play.line(**copilot_delta("abc"))
@@ -537,14 +537,14 @@ def test_copilot_says_again_what_it_had_said_before_a_retry() -> None:
     assert events == [Text("ab", True), Retracted(2), Text("abc", True)]
 
 
-def test_copilot_without_pieces_is_told_in_whole_messages() -> None:
+def test_copilot_without_deltas_has_complete_messages() -> None:
     play = begun("copilot-print")
     events = play.line(type="assistant.message", data={"content": "one"})
     events += play.line(type="assistant.message", data={"content": "two"})
     assert events == [Text("one", True), Text("two", True)]
 
 
-def test_codex_tells_what_a_turn_used_of_what_the_conversation_did() -> None:
+def test_codex_reports_the_usage_of_the_turn() -> None:
     play = begun("codex-exec")
     first = play.line(type="turn.completed", usage={"input_tokens": 100, "output_tokens": 20})
     assert isinstance(first[0], Usage)
@@ -556,7 +556,7 @@ def test_codex_tells_what_a_turn_used_of_what_the_conversation_did() -> None:
     assert (second[0].input_tokens, second[0].output_tokens) == (150, 30)
 
 
-def test_what_a_resumed_conversation_of_codex_used_before_is_not_counted() -> None:
+def test_the_earlier_usage_of_a_resumed_codex_conversation_is_not_counted() -> None:
     play = begun("codex-exec", resume="old")
     (done,) = play.line(type="turn.completed", usage={"input_tokens": 900, "output_tokens": 90})
     assert isinstance(done, Done)
@@ -612,7 +612,7 @@ def test_a_program_that_is_not_there_fails_the_turn() -> None:
     assert "run" in play.prompt("again")[0]
 
 
-def test_gemini_is_not_to_resume_what_has_nothing_in_it() -> None:
+def test_gemini_does_not_resume_an_empty_conversation() -> None:
     play = Play("gemini-print")
     play.prompt()
     assert play.line(**BEGINS["gemini-print"]) == [Started(None, "flash")]

@@ -39,7 +39,7 @@ def test_every_cli_has_every_session() -> None:
 
 
 @each("path", RECORDINGS, ids=name_of)
-def test_an_adapter_that_is_told_the_same_says_the_same(path: Path) -> None:
+def test_the_same_inputs_of_an_adapter_give_the_same_events(path: Path) -> None:
     play = Play()
     for number, row in enumerate(rows_of(path), 1):
         events = play.row(row)

@@ -190,7 +190,7 @@ def test_every_setting_is_read_from_every_source(
     assert by_name(source(name.upper(), text).settings)[name] == value
 
 
-def test_what_is_empty_is_not_set(monkeypatch: pytest.MonkeyPatch, start: Path) -> None:
+def test_empty_values_are_not_set(monkeypatch: pytest.MonkeyPatch, start: Path) -> None:
     monkeypatch.setenv("PORT", "")
     (start / ".env").write_text("HOST=\nLOG_LEVEL\nAGENT_MODEL=\n")
     settings = load({}).settings
@@ -281,7 +281,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_an_env_file_that_agents_can_write_is_not_read_and_the_operator_is_told(
+def test_an_env_file_that_agents_can_write_is_not_read_and_causes_a_warning(
     start: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     (start / ".env").write_text("PORT=1\nBRIDGE_TOKEN=chosen-by-the-repository\n")
@@ -346,12 +346,12 @@ async def test_the_server_starts_without_an_env_file_of_its_workspace_and_says_s
         ".",
     ],
 )
-def test_an_env_file_that_cannot_be_read_is_told(start: Path, name: str) -> None:
+def test_an_unreadable_env_file_causes_a_warning(start: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot read"):
         load({}, str(start / name))
 
 
-def test_an_env_file_that_is_not_text_is_told(start: Path) -> None:
+def test_an_env_file_that_is_not_text_causes_a_warning(start: Path) -> None:
     (start / "my.env").write_bytes(b"PORT=\xff\xfe\n")
     with pytest.raises(ConfigurationError, match="cannot read"):
         load({}, str(start / "my.env"))
@@ -382,7 +382,7 @@ def test_an_env_file_that_is_not_text_is_told(start: Path) -> None:
         ("BRIDGE_REPLAY_SPEED", "fast"),
     ],
 )
-def test_a_wrong_value_is_told_by_the_name_of_its_setting(
+def test_the_error_for_an_invalid_value_names_its_setting(
     source: Source, name: str, text: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
@@ -392,7 +392,7 @@ def test_a_wrong_value_is_told_by_the_name_of_its_setting(
         assert text not in str(raised.value).lower().replace("shorter", "")
 
 
-def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_error_names_all_invalid_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "x")
     monkeypatch.setenv("BRIDGE_CARD", "x")
     with pytest.raises(ConfigurationError, match=r"PORT: .*; BRIDGE_CARD: "):
@@ -410,7 +410,7 @@ def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         ("port = ", "cannot read CONFIG_FILE"),
     ],
 )
-def test_a_typo_in_the_config_file_is_told_with_what_may_be_meant(
+def test_the_error_for_a_typo_in_the_config_file_suggests_a_name(
     start: Path, line: str, text: str
 ) -> None:
     (start / "settings.toml").write_text(line)
@@ -430,7 +430,7 @@ def test_the_config_file_has_types_of_its_own(start: Path) -> None:
     assert (settings.agent.force, settings.agent.env) == (True, ("A", "B"))
 
 
-def test_a_config_file_that_is_missing_is_told(start: Path) -> None:
+def test_a_missing_config_file_is_an_error(start: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read CONFIG_FILE .*nowhere\.toml"):
         load({"config_file": str(start / "nowhere.toml")})
 
@@ -446,9 +446,7 @@ def test_a_table_of_the_config_file_is_not_looked_for_in_the_environment(
 # --- what the CLI is given ---------------------------------------------------------------------
 
 
-async def test_the_cli_sees_nothing_of_the_settings_but_what_is_let_through(
-    tmp_path: Path, start: Path
-) -> None:
+async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Path) -> None:
     (start / ".env").write_text(
         "AGENT_ENV=FROM_DOTENV,FROM_BOTH\nFROM_DOTENV=dotenv\nFROM_BOTH=dotenv\n"
         "NOT_LET_THROUGH=x\nBRIDGE_THOUGHTS=true\nANTHROPIC_API_KEY=key\n"

@@ -99,7 +99,7 @@ async def test_the_question_that_has_waited_longest_is_given_up() -> None:
     assert given_up == [1]
 
 
-async def test_idle_sessions_make_room_for_those_that_go_on() -> None:
+async def test_idle_sessions_are_evicted_for_adopted_ones() -> None:
     """Spare ones first, then those that are idle for longest."""
     pool, closed = SessionPool(2), []
 

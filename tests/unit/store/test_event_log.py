@@ -51,13 +51,13 @@ async def test_entries_count_from_one() -> None:
 
 
 @each(("after", "seen"), [(0, [1, 2, 3]), (2, [3]), (3, []), (99, [])])
-async def test_a_reader_sees_what_comes_after_its_number(after: int, seen: list[int]) -> None:
+async def test_a_reader_gets_the_entries_after_its_number(after: int, seen: list[int]) -> None:
     three = log(3)
     three.close()
     assert await rest(three.follow(after, NEVER)) == seen
 
 
-async def test_a_waiting_reader_gets_what_is_appended() -> None:
+async def test_a_waiting_reader_gets_appended_entries() -> None:
     one = log(1)
     batches = one.follow(1, NEVER)
     reader = asyncio.create_task(numbers(batches))
@@ -115,7 +115,7 @@ async def test_readers_do_not_depend_on_each_other() -> None:
     assert await numbers(slow) == [1, 2, 3]
 
 
-async def test_a_tap_takes_what_comes_while_its_reader_waits() -> None:
+async def test_a_tap_gets_entries_while_its_reader_waits() -> None:
     one = log(1)
     taken: list[int] = []
 
@@ -171,7 +171,7 @@ async def test_a_tap_that_fails_costs_no_reader_an_entry() -> None:
     assert [await reader for reader in readers] == [[1]] * 3
 
 
-async def test_there_is_no_pause_while_a_tap_takes_everything() -> None:
+async def test_a_reader_has_no_pause_while_its_tap_takes_all_entries() -> None:
     one = log(0)
     reader = asyncio.create_task(numbers(one.follow(0, 0.2, lambda batch: True)))
     await waiting(reader)
@@ -184,7 +184,7 @@ async def test_there_is_no_pause_while_a_tap_takes_everything() -> None:
     assert await reader == []  # the pause, once nothing comes
 
 
-async def test_a_pause_begins_with_what_the_tap_has_taken_last() -> None:
+async def test_a_pause_begins_at_the_last_entry_of_the_tap() -> None:
     one = log(0)
     reader = asyncio.create_task(numbers(one.follow(0, 1.0, lambda batch: True)))
     await waiting(reader)
@@ -216,7 +216,7 @@ async def test_a_long_backlog_is_read_in_pieces_and_in_order() -> None:
     assert await rest(long.follow(0, NEVER)) == list(range(1, 2 * BATCH + 2))
 
 
-async def test_everybody_is_given_the_same_entries() -> None:
+async def test_all_readers_share_the_same_entries() -> None:
     one = log(1)
     (first,) = await anext(one.follow(0, NEVER))
     (second,) = await anext(one.follow(0, NEVER))
@@ -237,7 +237,7 @@ async def test_a_change_can_be_waited_for() -> None:
 
 
 @each("entries", [True, False])
-async def test_what_is_released_goes_when_its_last_reader_has(entries: bool) -> None:
+async def test_released_entries_are_freed_after_their_last_reader(entries: bool) -> None:
     one = log(2)
     (first, _) = await anext(one.follow(0, NEVER))
     assert first.rendered is None
@@ -253,7 +253,7 @@ async def test_what_is_released_goes_when_its_last_reader_has(entries: bool) -> 
 
 
 @each("tapped", [False, True])
-async def test_the_bytes_of_what_all_readers_have_read_go(tapped: bool) -> None:
+async def test_the_rendered_bytes_are_freed_after_all_readers(tapped: bool) -> None:
     """Of a task that says much, they take more than all else that is kept."""
     one, entries = log(2), dict[int, Entry[Update]]()
 

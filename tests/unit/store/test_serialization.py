@@ -133,14 +133,14 @@ def test_every_event_has_a_name() -> None:
     assert {name: kind.__name__ for name, kind in EVENTS.items()} == {n: n for n in EVENTS}
 
 
-def test_the_samples_are_read_as_they_were_written() -> None:
+def test_the_samples_survive_a_round_trip() -> None:
     events = list(SAMPLES.values())
     assert load_events(dump_events(events)) == events
     assert load_events(dump_events([])) == []
 
 
 @each("kind", EVENTS.values(), ids=list(EVENTS))
-def test_any_event_is_read_as_it_was_written(kind: type[Any]) -> None:
+def test_any_event_survives_a_round_trip(kind: type[Any]) -> None:
     @given(made(kind))
     def check(event: Event) -> None:
         (again,) = load_events(dump_events([event]))
@@ -151,19 +151,19 @@ def test_any_event_is_read_as_it_was_written(kind: type[Any]) -> None:
 
 
 @given(MESSAGES)
-def test_any_message_is_read_as_it_was_written(message: Message) -> None:
+def test_any_message_survives_a_round_trip(message: Message) -> None:
     again = load(Message, dump(message))
     assert again == message
     assert [type(part) for part in again.parts] == [type(part) for part in message.parts]
 
 
 @given(made(AdapterInput))
-def test_what_was_told_is_read_as_it_was_written(told: AdapterInput) -> None:
+def test_an_adapter_input_survives_a_round_trip(told: AdapterInput) -> None:
     assert load(AdapterInput, dump(told)) == told
 
 
 @given(made(SessionStart))
-def test_a_start_is_read_as_it_was_written(start: SessionStart) -> None:
+def test_a_start_survives_a_round_trip(start: SessionStart) -> None:
     assert load(SessionStart, dump(start)) == start
 
 
@@ -180,7 +180,7 @@ def test_members_that_did_not_exist_yet_have_their_default() -> None:
     assert load_events(written) == [Done("x")]
 
 
-def test_parts_are_told_apart_though_they_share_members() -> None:
+def test_parts_with_shared_members_keep_their_kind() -> None:
     about = ("text/plain", "name", {"text": "t", "data": 1, "url": "u", "base64": "eA=="})
     parts = (
         TextPart("", *about),
@@ -219,7 +219,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-def test_json_is_written_as_deep_as_it_is_let_in() -> None:
+def test_json_is_written_up_to_the_depth_of_requests() -> None:
     """Requests and lines of CLIs may be 200 deep (readable.DEPTH), of which a part of a message
     has 195."""
     events: list[Event] = [ToolCall("c", "n", nested(200)), Status("s", {"x": nested(199)})]
@@ -272,7 +272,7 @@ CASES = [(kind, name) for kind, members in KNOWN.items() for name in members]
 
 
 @each(("kind", "name"), CASES)
-def test_whatever_a_program_says_can_be_read_again(kind: str, name: str) -> None:
+def test_any_output_of_a_program_can_be_stored_and_read(kind: str, name: str) -> None:
     """Where it cannot, the task is lost with the next restart."""
     for value in ODD:
         adapter = registry.load("jsonl")(AgentConfig("x"), SessionStart("/", "s"))

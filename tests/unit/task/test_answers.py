@@ -153,7 +153,7 @@ def test_always_is_never_narrowed_to_once() -> None:
     assert chosen(of_kinds("allow_once", "reject_once"), "always") is None
 
 
-def test_a_refusal_takes_what_refusals_there_are() -> None:
+def test_a_denial_uses_the_available_option() -> None:
     assert chosen(of_kinds("reject_always"), "no") == ["o0"]
     assert chosen(of_kinds("reject_always", "reject_once"), "no") == ["o1"]
     assert chosen(of_kinds("reject_once", "reject_always"), "never") == ["o1"]
@@ -302,7 +302,7 @@ def test_an_approval_may_not_carry_conditions_and_nothing_is_guessed(text: str) 
     assert chosen(PERMISSION, text) is None
 
 
-def test_there_is_no_refusal_where_nothing_can_be_refused() -> None:
+def test_without_a_deny_option_there_is_no_denial() -> None:
     assert chosen(CHOICE, "no, none of them") is None
 
 
@@ -341,7 +341,7 @@ def test_nonsense_is_not_understood(text: str) -> None:
 # --- hints and words -----------------------------------------------------------------------------
 
 
-def test_a_hint_says_what_was_wrong() -> None:
+def test_a_hint_names_the_mistake() -> None:
     assert hint(message("per\nhaps")) == (
         '"per haps" is none of the possible answers, so nothing was decided.'
     )
@@ -349,7 +349,7 @@ def test_a_hint_says_what_was_wrong() -> None:
     assert len(hint(message("x" * 100_000))) < 400
 
 
-def test_a_word_is_told_from_a_sentence() -> None:
+def test_a_word_differs_from_a_sentence() -> None:
     assert all(is_word(text) for text in ("no", "No.", " YES ", "allow   once", "never"))
     assert not any(is_word(text) for text in ("", "no way", "noo", "no, use pytest"))
 

@@ -37,7 +37,7 @@ def test_without_a_rule_that_fits_clients_are_asked() -> None:
     assert decided({}, ALLOW_GIT) == "ask"
 
 
-def test_the_strictest_rule_counts_in_whatever_order() -> None:
+def test_the_strictest_rule_counts_in_any_order() -> None:
     rules = [Rule("allow", tool="Bash"), Rule("ask", command="git *"), Rule("deny", command="*x*")]
     for order in (rules, rules[::-1]):
         assert decided(bash("ls"), *order) == "allow"
@@ -132,7 +132,7 @@ def test_a_rule_that_gives_nothing_fits_everything() -> None:
     assert decided(bash("ls"), Rule("allow")) == "allow"
 
 
-def test_what_is_nested_without_end_does_no_harm() -> None:
+def test_recursive_values_do_no_harm() -> None:
     deep: Any = {"command": "rm x"}
     for _ in range(100):
         deep = {"a": [deep]}
@@ -362,7 +362,7 @@ def test_a_remark_beside_the_command_does_not(more: dict[str, Any]) -> None:
     ],
     ids=repr,
 )
-def test_an_allow_by_path_asks_about_what_looks_like_one(more: dict[str, Any]) -> None:
+def test_an_allow_by_path_asks_about_text_that_looks_like_a_path(more: dict[str, Any]) -> None:
     subject: Any = {"name": "Edit", "kind": "edit", "input": {"file_path": "src/a.py", **more}}
     assert decided(subject, Rule("allow", path="src/*")) == "ask"
     assert decided(subject, Rule("allow", tool="edit", path="*")) == "ask"
@@ -377,7 +377,7 @@ def test_a_path_that_a_tool_may_expand_is_not_allowed(path: str) -> None:
     assert decide([Rule("allow", path="*")], edit(path), "/", os.path.realpath) == "ask"
 
 
-def test_a_path_is_denied_whatever_its_member_is_called() -> None:
+def test_a_path_is_denied_in_a_member_of_any_name() -> None:
     subject = {"name": "Copy", "input": {"file_path": "a", "whither": "conf/.env"}}
     assert decided(subject, Rule("deny", path="*/.env"), Rule("allow")) == "deny"
 

@@ -242,7 +242,7 @@ def test_reading_an_artifact_does_not_change_it() -> None:
         (99, []),
     ],
 )
-def test_what_is_retracted_does_not_count(length: int, left: list[str]) -> None:
+def test_retracted_text_does_not_count(length: int, left: list[str]) -> None:
     one = task(Text("ab"), Text("cd", new_block=True))
     (update,) = apply(one, Retracted(length))
     assert isinstance(update, ArtifactUpdate)
@@ -251,7 +251,7 @@ def test_what_is_retracted_does_not_count(length: int, left: list[str]) -> None:
     assert texts(one.artifacts["assistant-response"].parts) == left
 
 
-def test_text_goes_on_after_a_retraction() -> None:
+def test_text_continues_after_a_retraction() -> None:
     one = task(Text("ab"), Retracted(1), Text("x"))
     assert texts(one.artifacts["assistant-response"].parts) == ["ax"]
 
@@ -326,7 +326,7 @@ def test_an_artifact_is_appended_to_or_replaced() -> None:
     assert one.artifacts["x"].parts == [TextPart("c")]
 
 
-def test_what_cannot_be_appended_to_begins() -> None:
+def test_a_part_that_cannot_be_appended_begins_an_artifact() -> None:
     (update,) = chunks(apply(task(), chunk("a", append=True)))
     assert not update.append
 
@@ -344,7 +344,7 @@ def test_the_first_event_sets_the_task_to_work_and_tells_the_session() -> None:
     assert task_metadata(one) == {"bridge": {**facts, "sessionId": "s2"}}
 
 
-def test_a_tool_call_is_told_in_one_line_and_in_data() -> None:
+def test_a_tool_call_has_one_line_of_text_and_its_data() -> None:
     (update,) = apply(task(), ToolCall("c1", "Bash", {"command": "make"}))
     assert said(update) == "Using tool: Bash"
     assert data(update) == {
@@ -501,7 +501,7 @@ def test_a_withdrawn_question_need_not_be_answered() -> None:
     assert states(apply(one, QuestionWithdrawn("q1"))) == [TaskState.WORKING]
 
 
-def test_withdrawing_what_is_not_open_does_nothing() -> None:
+def test_withdrawing_a_closed_question_has_no_effect() -> None:
     one = task(ask("q1"))
     assert apply(one, QuestionWithdrawn("other")) == []
     assert one.state is TaskState.INPUT_REQUIRED
@@ -536,7 +536,7 @@ def test_text_does_not_wait_and_does_not_answer_the_question() -> None:
     assert one.state is TaskState.INPUT_REQUIRED
 
 
-def test_held_progress_is_told_when_the_turn_ends_instead() -> None:
+def test_held_progress_is_shown_when_the_turn_ends() -> None:
     one = task(ask(), ToolCall("c", "Read", {}))
     tool, end = apply(one, Canceled())
     assert said(tool) == "Using tool: Read"
@@ -597,7 +597,7 @@ def test_all_messages_belong_to_the_task_and_have_ids_of_their_own() -> None:
 # --- the end -------------------------------------------------------------------------------------
 
 
-def test_the_end_says_what_the_turn_cost_and_what_the_cli_tells_of_it() -> None:
+def test_the_last_update_has_the_usage_and_the_details_of_the_cli() -> None:
     used = Usage(1, 2, 3, 0.5, {"cacheReadTokens": 0})
     one = task(Text("a"), used)
     closing, end = apply(one, Done(details={"turns": 2}))
@@ -671,7 +671,7 @@ def test_the_details_of_a_failure_are_data_and_its_text_is_for_people() -> None:
     assert data(end) == {"type": "error", "reason": "exit", "exitCode": 1}
 
 
-def test_a_failure_tells_what_was_used_before_it() -> None:
+def test_a_failure_has_the_usage_before_it() -> None:
     (end,) = apply(task(Usage(cost_usd=0.5)), Failed("broke", "exit"))
     assert metadata(end) == {"bridge": {"reason": "exit"}, "usage": {"costUsd": 0.5}}
 
@@ -696,7 +696,7 @@ def test_nothing_happens_after_the_end(ending: Event) -> None:
 
 
 @each("event", [answer(), NotUnderstood(client("x"), "h")])
-def test_what_was_not_asked_cannot_be_answered(event: Event) -> None:
+def test_a_question_that_was_not_asked_cannot_be_answered(event: Event) -> None:
     with pytest.raises(IllegalTransition):
         task(Text("a")).apply(event, NOW)
 
@@ -704,7 +704,7 @@ def test_what_was_not_asked_cannot_be_answered(event: Event) -> None:
 # --- any order of events -------------------------------------------------------------------------
 
 
-def test_there_is_a_sample_of_every_event() -> None:
+def test_every_event_has_a_sample() -> None:
     assert set(SAMPLES) == set(EVENTS)
 
 
@@ -767,7 +767,7 @@ class Blocks:
 
 
 @each("seed", range(300))
-def test_whatever_happens_the_updates_tell_all_of_it(seed: int) -> None:
+def test_the_updates_contain_every_change_of_the_task(seed: int) -> None:
     chance = random.Random(seed)
     one, reader, answer = task(show_thoughts=seed % 2 == 0), Reader(), Blocks()
     allowed = edges().keys() | {(state, state) for state in TaskState}

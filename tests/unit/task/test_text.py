@@ -89,7 +89,7 @@ def test_a_status_is_one_short_line(text: str, line: str) -> None:
 
 
 @each("value", [None, 5, "text", [1, {"a": None}], {}, "x" * 4000, ["y" * 10000]])
-def test_what_is_small_enough_is_left_alone(value: Any) -> None:
+def test_small_values_are_not_changed(value: Any) -> None:
     assert capped(value) == (value, None)
 
 
@@ -104,7 +104,7 @@ def test_what_is_small_enough_is_left_alone(value: Any) -> None:
         ("é" * 20_000,),
     ],
 )
-def test_what_is_too_large_is_cut_and_its_size_told(value: Any) -> None:
+def test_large_values_are_cut_and_show_their_size(value: Any) -> None:
     short, size = capped(value)
     assert size == len(orjson.dumps(value))
     assert len(orjson.dumps(short)) <= DATA_BYTES
@@ -124,7 +124,7 @@ def nested(levels: int) -> Any:
 
 
 @each("value", [nested(400), {1, 2}, {"a": object()}, "\ud83d" * 9000])
-def test_what_cannot_be_written_as_json_does_not_break_the_task(value: Any) -> None:
+def test_a_value_without_json_does_not_break_the_task(value: Any) -> None:
     shown, _ = capped(value)
     assert orjson.dumps(shown)
 
@@ -167,11 +167,11 @@ def test_an_object_is_read_even_where_a_character_is_broken(line: bytes, value: 
         b'{"a":' * 100_000,
     ],
 )
-def test_a_value_that_is_not_an_object_is_told_from_one(line: bytes) -> None:
+def test_a_value_differs_from_an_object_with_that_value(line: bytes) -> None:
     assert json_object(line) is None
 
 
-def test_what_is_nested_too_deeply_to_be_written_again_is_refused() -> None:
+def test_data_that_is_nested_too_deeply_is_refused() -> None:
     assert json_object(json.dumps({"b": nested(DEPTH - 1)}).encode()) is None
     at_the_limit = json.dumps({"b": nested(DEPTH - 2)}).encode()
     assert json_object(at_the_limit) is not None

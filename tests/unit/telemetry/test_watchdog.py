@@ -11,7 +11,7 @@ import pytest
 from bridge.telemetry.watchdog import Watchdog
 
 
-async def test_a_loop_that_stands_still_is_told_while_it_does_and_afterwards() -> None:
+async def test_a_blocked_event_loop_is_logged_during_and_after_the_block() -> None:
     told = threading.Event()
     records: list[logging.LogRecord] = []
 
@@ -36,7 +36,7 @@ async def test_a_loop_that_stands_still_is_told_while_it_does_and_afterwards() -
         watchdog.close()
 
 
-async def test_a_loop_that_works_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_working_event_loop_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     watchdog = Watchdog(stuck=5.0)
     await asyncio.sleep(0.6)
     watchdog.close()
