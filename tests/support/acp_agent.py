@@ -246,7 +246,7 @@ class Agent:
                 self.say(str(facts.get(word, f"unknown {word}")))
 
     def permit(self, title: str, *kinds: str) -> None:
-        """Options whose ids say nothing of what they are."""
+        """Options whose ids do not show their kinds."""
         options = [
             {"optionId": f"option-{number}", "name": f"Name of {kind}", "kind": kind}
             for number, kind in enumerate(kinds or KINDS)
@@ -268,7 +268,7 @@ def connect(path: str, name: str) -> socket.socket:
 
 
 def spawn(path: str, name: str) -> None:
-    """Returns when the process has told: before that, a test that ends it would wait in vain."""
+    """Returns after the process has connected; a test that ends it earlier would wait for ever."""
     told, telling = os.pipe()
     if os.fork() == 0:
         os.setsid()

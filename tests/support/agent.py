@@ -134,7 +134,7 @@ class Agent:
 
 
 def spawn(path: str, name: str) -> None:
-    """Returns when the process has told: before that, a test that ends it would wait in vain."""
+    """Returns after the process has connected; a test that ends it earlier would wait for ever."""
     told, telling = os.pipe()
     if os.fork() == 0:
         os.setsid()

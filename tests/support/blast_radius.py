@@ -124,8 +124,8 @@ def settings(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def targets() -> Iterator[dict[str, Any]]:
-    """What the hostile CLI aims at, all of it ours and soon gone. Not in /tmp, which one of the
-    profiles empties: it is to be seen what holds elsewhere."""
+    """The targets of the hostile CLI; all belong to the test. Not in /tmp, which one of the
+    profiles replaces."""
     base = CHECKOUT / ".pytest_cache"
     base.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=base))

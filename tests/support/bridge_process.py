@@ -20,7 +20,7 @@ STOPS_WITHIN = 60.0
 
 
 class BridgeProcess:
-    """A running `python -m bridge`. `url` is its address, `log` what it wrote to stderr so far."""
+    """A running `python -m bridge`. `url` is its address, `log` its stderr so far."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process

@@ -53,13 +53,13 @@ GONE = (ClientError, ConnectionError, TimeoutError, asyncio.IncompleteReadError)
 
 
 class Skip(Exception):
-    """The fault cannot be had here."""
+    """The fault is not available on this machine."""
 
 
 @dataclass
 class Run:
-    """One task: its ledger's file, its clients, and what they answered. `killed`: its CLI, from
-    outside. `ends`: the states that it may end in."""
+    """One task: the file of its ledger, its clients, and their answers. `killed`: the CLI was
+    killed from outside. `ends`: the possible final states."""
 
     message_id: str
     text: str
@@ -85,9 +85,9 @@ class Run:
 
 
 class World:
-    """`wrong` is what went wrong so far; `timings` what was measured, in seconds.
-    `uncertain`: tasks that failed because the server was killed in the very middle of a write to
-    stdin, when nobody can know what the CLI got; that is what the bridge promises then."""
+    """`wrong`: the errors so far; `timings`: measurements in seconds. `uncertain`: tasks that
+    failed because the server was killed during a write to stdin, so that the input of the CLI is
+    unknown; the bridge promises this failure."""
 
     def __init__(self, root: Path, seed: int, http: ClientSession) -> None:
         self.root = root
@@ -187,12 +187,12 @@ class World:
 
     @property
     def marker(self) -> str:
-        """What the markers of all processes of this state begin with."""
+        """The common beginning of the markers of all processes of this state."""
         identity = self.state / "id"
         return f"{identity.read_text().strip()}." if identity.exists() else "no server yet."
 
     def sweep(self) -> None:
-        """Leave nothing behind, whatever went wrong."""
+        """Remove all files and processes, also after an error."""
         for server in self.servers:
             if server.process.returncode is None:
                 server.process.kill()
@@ -359,7 +359,7 @@ class World:
     # --- the end -------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """All tasks end, and everything is as everybody was told it is."""
+        """All tasks end, and their state equals the updates of all clients."""
         for run in self.runs:
             for watcher in run.watchers:
                 await watcher
@@ -401,7 +401,7 @@ class World:
 
 
 async def _frames(content: Any) -> AsyncIterator[tuple[int, Json]]:
-    """Whole events of a stream: what was cut off in the middle has not been seen."""
+    """Complete events of a stream; the client has not seen an incomplete one."""
     number, data = 0, b""
     async for line in content:
         if line.startswith(b"id: "):
@@ -456,7 +456,7 @@ async def said_so_much(run: Run, count: int) -> None:
 
 
 async def until(true: Callable[[], object]) -> None:
-    """Look at what other processes do, since nothing tells of it."""
+    """Poll the state of other processes, for which there is no event."""
     while not true():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
@@ -1008,7 +1008,7 @@ async def pid_reuse(world: World) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The state of a process and its parent; empty ones if there is no such process."""
+    """The state of a process and its parent; empty ones if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -1055,7 +1055,7 @@ async def no_program(world: World) -> int:
 
 @dataclass
 class Row:
-    """What came of the runs of a scenario."""
+    """The results of the runs of a scenario."""
 
     runs: int = 0
     faults: int = 0
@@ -1101,7 +1101,7 @@ async def making(seed: int, keep: list[Path]) -> AsyncIterator[World]:
 
 
 async def play(one: Scenario, seed: int, outcome: Outcome) -> None:
-    """One run; what is wrong is told with all that it takes to see it again."""
+    """One run; an error is printed with all data for its repetition."""
     row = outcome.rows.setdefault(f"{one.fault} {one.what}", Row())
     kept: list[Path] = []
     wrong: list[str] = []

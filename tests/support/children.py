@@ -1,4 +1,4 @@
-"""Whom a server has started. psutil is the independent witness."""
+"""The processes that a server has started. psutil is the independent witness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def children(pid: int | None = None) -> list[psutil.Process]:
 
 
 def launchers(pid: int | None = None) -> list[psutil.Process]:
-    """What starts them."""
+    """The launcher, which starts them."""
     return [one for one in psutil.Process(pid).children() if _launches(one)]
 
 

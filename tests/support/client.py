@@ -89,7 +89,7 @@ class Client:
         return result.get("task") or result.get("message") or result
 
     async def send_now(self, text: str | list[Json], **members: Any) -> Json:
-        """Send a message without waiting for what comes of it."""
+        """Send a message without waiting for the result."""
         key = "blocking" if self.version == "0.3" else "returnImmediately"
         return await self.send(text, {key: self.version == "1.0"}, **members)
 
@@ -197,13 +197,13 @@ def status_message(item: Json) -> Json:
 
 
 def said(item: Json) -> str:
-    """The text of the status message; one on progress is a line, and is told without its end."""
+    """The text of the status message; a progress text is a line, here without its newline."""
     return texts(status_message(item).get("parts", [])).removesuffix("\n")
 
 
 def facts(item: Json) -> Json:
-    """What the status message says to programs, in the way for clients that ask for our extension
-    or in the other; empty if it has nothing of that."""
+    """The structured data of the status message, in the form for clients with and without our
+    extension; empty if there is none."""
     message = status_message(item)
     found: Json
     for found in data(message.get("parts", [])):
@@ -212,7 +212,7 @@ def facts(item: Json) -> Json:
 
 
 def told(task: Json) -> list[Json]:
-    """What the messages of a task's history say to programs."""
+    """The structured data of the messages of a task's history."""
     found = [(one.get("metadata") or {}).get("bridge") for one in task["history"]]
     return [one for one in found if one]
 

@@ -24,7 +24,7 @@ class Driver:
         self._process = process
 
     async def say(self, prompt: str) -> str:
-        """What its user is shown for this prompt."""
+        """The output that its user sees for this prompt."""
         await self.begin(prompt)
         shown = await self.answer()
         assert isinstance(shown, str)
@@ -44,7 +44,7 @@ class Driver:
         await self._process.stdin.drain()
 
     async def answer(self) -> Any:
-        """What its user is shown; None for a prompt that was stopped."""
+        """The output that its user sees; None for a prompt that was stopped."""
         assert self._process.stdout
         async with asyncio.timeout(WITHIN):
             line = await self._process.stdout.readline()

@@ -1,5 +1,5 @@
-"""The clients of other ecosystems, what each shows its user, and the matrix of that in
-docs/clients.md. tests/real/test_clients.py compares the texts, and so proves the matrix."""
+"""The clients of other ecosystems, the output that each shows its user, and their matrix in
+docs/clients.md. tests/real/test_clients.py compares the texts and so proves the matrix."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class A2AClient:
 
     @property
     def program(self) -> Path:
-        """What runs the driver."""
+        """The command that runs the driver."""
         if self.python:
             return CHECKOUT / ".venvs" / self.python / "bin/python"
         return NODE / "node" if self.driver.endswith(".mjs") else Path(sys.executable)
@@ -89,7 +89,7 @@ class A2AClient:
         return section.partition("```")[2].partition("\n")[2].partition("```")[0]
 
     def expected(self, prompt: str) -> str:
-        """What its user is shown for a prompt of PROMPTS."""
+        """The output that its user sees for a prompt of PROMPTS."""
         plain = {"answer": ANSWER, "question": QUESTION, "reply": REPLY, "failure": FAILURE}
         return self.shown.get(prompt, plain[prompt])
 

@@ -1,4 +1,4 @@
-"""Programs under bridge/sandbox/confine.py, and what the real CLIs need to write there."""
+"""Programs under bridge/sandbox/confine.py, and the paths that the real CLIs must write there."""
 
 from __future__ import annotations
 

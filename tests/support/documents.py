@@ -96,7 +96,7 @@ def with_matrix(agents: str) -> str:
 
 
 def with_blast_radius(security: str) -> str:
-    """`security` with today's table of what a hostile CLI can do."""
+    """`security` with the generated table of the attempts of a hostile CLI."""
     return _with(security, {"blast radius": blast_radius.table()})
 
 

@@ -61,8 +61,8 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Go on with number `first` in `folder`, at a pace that `seed` sets. `synchronous`: the mode of
-    SQLite, where it is not to be the bridge's own."""
+    """Continue with number `first` in `folder`, at a pace that `seed` sets. `synchronous`: the mode
+    of SQLite, if it differs from the bridge's."""
 
     kind: str
     folder: str
@@ -89,8 +89,8 @@ def blocks(number: int) -> range:
 
 
 def survived(state: State, expected: Callable[[int], State]) -> int:
-    """The number up to which everything is there, and nothing else; -1 if there is nothing. Raises
-    AssertionError if what is there are not the first so many."""
+    """The number up to which all rows exist; -1 without a row. Raises AssertionError if the rows
+    are not the first ones without a gap."""
     if not state:
         return -1
     newest = max(int(identity.removeprefix("task-")) for identity in state)
@@ -151,7 +151,7 @@ async def read_tasks(store: SqliteStore) -> State:
 
 
 class Pace:
-    """How many things are under way that nobody has been told of."""
+    """The number of rows without a reported commit."""
 
     def __init__(self, seed: int, acked: Acked, first: int) -> None:
         self._random = random.Random(seed)

@@ -44,7 +44,7 @@ NOT_LINES = frozenset({"aider", "generic"})
 
 
 class Bytes:
-    """Takes values from the beginning of some bytes; zeros where there are no more."""
+    """Takes values from the beginning of some bytes; zeros after their end."""
 
     def __init__(self, data: bytes) -> None:
         self.rest = data
@@ -86,7 +86,7 @@ def lines(data: bytes) -> None:
 
 
 def adapter(path: Path) -> Target:
-    """A CLI that goes wrong somewhere in the middle of what it once said."""
+    """A CLI whose recorded output is damaged at some place."""
     rows = rows_of(path)
     beginning = next(number for number, row in enumerate(rows) if "prompt" in row) + 1
 
@@ -109,7 +109,7 @@ def adapter(path: Path) -> Target:
 
 
 def silent(name: str) -> Target:
-    """A CLI that nobody has recorded, from its first prompt on."""
+    """A CLI without a recording, from its first prompt on."""
     kind = registry.load(name)
 
     def run(data: bytes) -> None:
@@ -142,7 +142,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def request(data: bytes) -> None:
-    """A body is refused by name, or is what can be written again; then it is decoded."""
+    """A body is refused by name or can be encoded again; then it is decoded."""
     try:
         decoded = decode_json(data)
     except errors.ParseError:
@@ -197,7 +197,7 @@ def paths(data: bytes) -> None:
 
 
 def answers(data: bytes) -> None:
-    """An answer that was understood chooses among the options that there are."""
+    """A valid answer chooses among the existing options."""
     from tests.support.questions import CHOICE, PERMISSION, PLAN, SEVERAL
 
     text = data.decode("utf-8", "replace")
@@ -230,7 +230,7 @@ def rules(data: bytes) -> None:
 
 
 def events(data: bytes) -> None:
-    """What an independent decoder reads from a stream is what was put in."""
+    """An independent decoder reads the encoded items from a stream."""
     source = Bytes(data)
     times = (1, 1000)[source.number(2)]  # long ones are sent in pieces
     texts = [piece.decode("utf-8", "replace") * times for piece in source.pieces(2000)]
@@ -262,7 +262,8 @@ SECRET = "sesame-77"
 
 
 def redactor(data: bytes) -> None:
-    """A secret is in nothing that is told, however it is cut; and nothing else is missing."""
+    """The output never contains a secret, for each division into pieces; all other text is
+    complete."""
     source = Bytes(data)
     pieces = [piece.decode("utf-8", "replace") for piece in source.pieces(12)]
     said = "".join(pieces)
@@ -291,7 +292,7 @@ TARGETS: dict[str, Target] = {
 
 
 def seeds(name: str) -> list[bytes]:
-    """What a target's inputs look like when they are good."""
+    """Valid inputs of a target."""
     recorded = [
         path for path in RECORDINGS if name == f"recorded-{name_of(path).replace('/', '-')}"
     ]
@@ -334,7 +335,7 @@ def main(argv: list[str]) -> int:
 
 
 def _ours() -> list[Any]:
-    """The functions of the bridge, of which alone it matters what is reached."""
+    """The functions of the bridge, for which coverage counts."""
     return [
         one
         for one in gc.get_objects()

@@ -75,7 +75,7 @@ def prctl(option: int, *arguments: int) -> int:
 
 
 def touch(path: str) -> None:
-    """Open for writing what is there, and write nothing."""
+    """Open an existing path for writing, and write nothing."""
     os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
 
 
@@ -372,7 +372,7 @@ def read_the_environment_of_a_neighbour(at: Targets) -> str:
 
 @attempt
 def open_by_handle(at: Targets) -> None:
-    """What is not looked up by a path is not found to be outside."""
+    """A target without a path lookup does not count as outside."""
     get, get_mount = (303, 304) if X86 else (264, 265)
     handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     mount = ctypes.c_int()
@@ -438,7 +438,7 @@ def signal_by_pidfd(at: Targets) -> None:
 
 @attempt
 def signal_all_processes(at: Targets) -> str:
-    """Whom kill(-1) would reach besides its own session."""
+    """The processes outside of its session that kill(-1) would reach."""
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         try:
@@ -495,8 +495,8 @@ def live_on_without_its_marker(at: Targets) -> None:
 
 
 def _leave_behind(at: Targets, name: str, environment: dict[str, str]) -> None:
-    """A process that nobody's parent links, session or environment lead to; see blast_radius.py,
-    which looks whether it is there in the end."""
+    """A process without parent links, session or environment that lead to its origin;
+    blast_radius.py checks whether it exists at the end."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -513,7 +513,7 @@ def _leave_behind(at: Targets, name: str, environment: dict[str, str]) -> None:
 
 
 def plant(at: Targets, name: str) -> None:
-    """In the operator's folder, or in the one that its CLI was told of."""
+    """In the operator's folder, or in the folder of its CLI's settings."""
     first, *others = (at["home"] + "/.text-only", os.environ.get("TEXT_ONLY_HOME"))
     for folder in filter(None, (first, *others)):
         with contextlib.suppress(OSError):
@@ -653,7 +653,7 @@ def connect_to_the_socket_of_a_service(at: Targets) -> None:
 
 @attempt
 def send_to_the_socket_of_a_service(at: Targets) -> None:
-    """By a pair of sockets, which is had without naming any."""
+    """By a socket pair, which needs no name."""
     one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     one.sendto(b"x", at["datagrams"])
 
@@ -715,7 +715,7 @@ def become_another_user(at: Targets) -> None:
 
 @attempt
 def mount_over_the_workspace(at: Targets) -> None:
-    """In a namespace of its own, so that nobody else sees it."""
+    """In a namespace of its own, which other processes do not see."""
     flags = 0x00020000 | (0 if os.geteuid() == 0 else 0x10000000)
     if LIBC.unshare(flags) < 0:
         done(LIBC.unshare(flags | 0x10000000))
@@ -856,7 +856,7 @@ def outcome(test: Attempt, at: Targets) -> tuple[bool, str]:
 
 
 def separately(test: Attempt, at: Targets) -> tuple[bool, str]:
-    """In a child, which may do to itself what it wants."""
+    """In a child, which may change its own state."""
     ours, its = os.pipe()
     child = os.fork()
     if child == 0:

@@ -75,7 +75,7 @@ def request(token: str | None, method: str, params: Json) -> bytes:
 
 
 def answer(connection: socket.socket) -> int | str:
-    """The status; a word if the server says nothing."""
+    """The status; a word if the server does not answer."""
     response = http.client.HTTPResponse(connection)
     try:
         response.begin()

@@ -1,5 +1,6 @@
-"""The checker: what a problem CLI wrote (its ledger), what the store holds, and what each client
-saw must be the same thing. Every function returns what is wrong, in words; nothing if all is well.
+"""The checker: the record of a problem CLI (its ledger), the content of the store, and the updates
+that each client saw must be equal. Every function returns the errors as texts. It shares no code
+with the bridge: it reads JSON, SQLite and /proc by itself.
 
 It shares no code with the bridge: it reads JSON, SQLite and /proc by itself.
 """
@@ -31,8 +32,8 @@ SHOWN = 2000  # characters of a line that is not JSON in the data part that show
 
 @dataclass
 class Ledger:
-    """What a CLI wrote down. `said` has at least what it wrote to stdout, in order; `children`
-    are the processes that it started, by name, and itself."""
+    """The record of a CLI. `said` has at least its output on stdout, in order; `children` are the
+    processes that it started, by name, and itself."""
 
     prompts: list[str] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
@@ -44,7 +45,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Ledger:
-    """The ledger in `path` up to its last whole line; an empty one if there is no such file."""
+    """The ledger in `path` up to its last complete line; an empty one if the file is missing."""
     ledger = Ledger()
     text = path.read_text("utf-8") if path.exists() else ""
     for line in text.split("\n")[:-1]:
@@ -75,8 +76,8 @@ def read_ledger(path: Path) -> Ledger:
 
 @dataclass
 class View:
-    """What one client has seen of a task: numbered updates, and snapshots (the task as it stood
-    after that number), over all its connections."""
+    """The view of one client of a task: numbered updates, and snapshots (the task after that
+    number), over all its connections."""
 
     name: str
     updates: list[tuple[int, Json]] = field(default_factory=list)
@@ -85,7 +86,7 @@ class View:
 
     @property
     def last(self) -> int | None:
-        """The number that it would go on after; None before it has seen anything."""
+        """The number after which it would resume; None before its first update."""
         if self.updates:
             return self.updates[-1][0]
         return self.snapshots[-1][0] if self.snapshots else None
@@ -130,7 +131,7 @@ def check_view(view: View, reference: Sequence[tuple[int, Json]]) -> list[str]:
 
 
 def check_reference(reference: Sequence[tuple[int, Json]], task: Json) -> list[str]:
-    """The updates count from 1; exactly one is terminal, the last; the task says the same."""
+    """The updates count from 1; exactly one is terminal, the last; the task has the same state."""
     wrong: list[str] = []
     numbers = [number for number, _ in reference]
     if numbers != list(range(1, len(numbers) + 1)):
@@ -150,7 +151,7 @@ def check_reference(reference: Sequence[tuple[int, Json]], task: Json) -> list[s
 
 
 def heard(items: Iterable[Json]) -> list[Said]:
-    """What a stream's updates say that the CLI said."""
+    """The output of the CLI in the updates of a stream."""
     found: list[Said] = []
     text = ""
     for item in items:
@@ -176,9 +177,8 @@ def _piece(line: str) -> Said:
 
 
 def check_said(found: Sequence[Said], ledger: Ledger, state: str, killed: bool) -> list[str]:
-    """R1: all that was written, once, in order. What a CLI writes after the task has ended for
-    another reason is not the task's. `killed`: it was from outside, maybe between its ledger and
-    its stdout."""
+    """R1: all output, once, in order. Output after the end of the task for another reason does not
+    count. `killed`: the CLI was killed from outside, maybe between its ledger and its stdout."""
     wanted = ledger.said
     prefix = list(found) == wanted[: len(found)]
     whole = state == "completed" or (state == "failed" and not killed)
@@ -217,7 +217,7 @@ def check_told(ledger: Ledger, task_id: str, answers: dict[str, str]) -> list[st
 
 def check_store(folder: Path, tasks: dict[str, tuple[Ledger, bool]]) -> list[str]:
     """The SQLite file of a server that has ended: every task has one terminal event, the last, and
-    what its CLI said (`tasks`: its ledger, and whether it was killed from outside)."""
+    the output of its CLI (`tasks`: its ledger, and whether it was killed from outside)."""
     wrong: list[str] = []
     copy = Path(tempfile.mkdtemp(prefix="ledger-"))
     try:
@@ -276,7 +276,7 @@ def _check_rows(rows: list[tuple[bytes]], ledger: Ledger, killed: bool) -> list[
 
 
 def marked(beginning: str) -> dict[int, str]:
-    """Living processes whose marker begins so, and what they are."""
+    """Living processes whose marker begins so, with their commands."""
     wanted = f"{MARKER}={beginning}".encode()
     found: dict[int, str] = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -303,7 +303,7 @@ def zombies(parent: int) -> list[int]:
 
 
 def left_files(state: Path, temporary: Path) -> list[str]:
-    """Files that nobody needs once all conversations have ended and the server is gone."""
+    """Files without a purpose after the end of all conversations and of the server."""
     spools = state / "sessions"
     found = [f"sessions/{name}" for name in os.listdir(spools)] if spools.is_dir() else []
     found += [f"tmp/{name}" for name in os.listdir(temporary)]

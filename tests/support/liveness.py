@@ -43,11 +43,11 @@ class Liveness:
             self._arrived.notify_all()
 
     async def pid(self, name: str) -> int:
-        """Of the process that calls itself `name`, as soon as there is one."""
+        """The pid of the process with this name, after it has connected."""
         return (await self._connection(name)).pid
 
     async def release(self, name: str) -> None:
-        """Let the process go on that waits under `name`."""
+        """Release the process that waits under `name`."""
         connection = await self._connection(name)
         connection.writer.write(b"go\n")
         async with asyncio.timeout(WITHIN):

@@ -65,7 +65,7 @@ HEAD = """| tasks, pieces | lost or twice | median ms | 99 % | MiB idle | at mos
 
 
 async def run(tasks: int, rate: int, seconds: int = SECONDS) -> Outcome:
-    """So many agents at once, each of which says `rate` pieces a second."""
+    """So many agents at once, each of which prints `rate` pieces per second."""
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
         workspace = Path(folder) / "workspace"
         workspace.mkdir()

@@ -30,7 +30,7 @@ CANNOT = 77  # exit status where there is no FUSE, or no permission to use it
 
 
 class Luck:
-    """What a disk makes of the things that nobody told it to keep."""
+    """The state of a disk after unsynced changes."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"luck {seed}")  # others use the number for other things
@@ -38,7 +38,7 @@ class Luck:
         self._tears = self._random.choice((0.0, 0.2))
 
     def version(self, newest: int) -> int:
-        """Which one of 0, what was synced, to `newest` the disk has."""
+        """One number from 0, the synced state, to `newest`: the state on the disk."""
         if self._keeps == 1:
             return newest
         return self._random.randint(1, newest) if newest and self.kept() else 0
@@ -54,8 +54,8 @@ class Luck:
 
 
 class File:
-    """`data` is what programs see. Of what came since the last sync, the disk may have any state
-    that a page has had, and any size."""
+    """`data` is the content that programs see. After the last sync, the disk may have each earlier
+    state of a page, and each size."""
 
     def __init__(self, mode: int, synced: bytes = b"", kind: int = stat.S_IFREG) -> None:
         self.mode = mode
@@ -112,8 +112,8 @@ class File:
 
 
 class Directory:
-    """A change is the names that it gives or, with None, takes, at once: what a rename does is
-    never there by half. Each may reach the disk without those before it."""
+    """A change is a set of names that are added or, with None, removed at once: a rename is atomic.
+    Each change may reach the disk without earlier ones."""
 
     def __init__(self, mode: int, synced: Mapping[str, Node] | None = None) -> None:
         self.mode = mode
@@ -190,7 +190,7 @@ class LossyDisk:
             self._patience = PATIENCE if before_sync else 0
 
     def on(self) -> Directory:
-        """Go on with what survived, which is on the disk. Nobody has anything open any more."""
+        """Continue with the surviving state of the disk. No process has open files any more."""
         with self._lock:
             self._root = self._root.survivor(Luck(self._seed), {})
             self._left, self._off = None, False
@@ -392,7 +392,7 @@ def _copy(directory: Directory, folder: Path) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """If it is mounted. That somebody still uses it is no reason to keep it."""
+    """Unmount it if it is mounted, even if a process still uses it."""
     if f" {folder} " not in Path("/proc/self/mountinfo").read_text():
         return
     for command in (["fusermount3", "-u", "-z"], ["fusermount", "-u", "-z"], ["umount", "-l"]):

@@ -25,7 +25,7 @@ _open: list[socket.socket] = []  # kept open until the process ends
 
 
 def report(name: str) -> None:
-    """Tell the test that there is a process of this name."""
+    """Report a process of this name to the test."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(sys.argv[2])
     connection.sendall(f"{name} {os.getpid()}\n".encode())
@@ -90,7 +90,7 @@ def own_session() -> None:
 
 
 def daemon() -> None:
-    """A double fork: its parent is gone, the kernel has given it to somebody else."""
+    """A double fork: its parent has ended, and the kernel gave it a new parent."""
     os.setsid()
     fork(lambda: report("daemon"))
     os._exit(0)
@@ -123,7 +123,7 @@ def hides() -> None:
 
 
 def leaves_an_orphan_that_ends() -> None:
-    """Ends first; its orphan ends when it is told to."""
+    """Ends first; its orphan ends on request."""
     if os.fork() == 0:
         os.setsid()
         report("orphan")

@@ -75,7 +75,7 @@ class Turn:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What stays the same when the client retries the request."""
+        """The part that is equal in retries of a request."""
         return "\n".join(texts(self.parts)), self.index
 
 
@@ -133,7 +133,7 @@ def pick_step(script: list[Any], index: int) -> Json:
 
 
 def describe(part: Json) -> Json:
-    """What an ``echo`` step tells about a content block: texts verbatim, files by their size."""
+    """The answer of an ``echo`` step for a content block: texts verbatim, files by their size."""
     source = part.get("source", {})
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
@@ -258,7 +258,8 @@ async def send_stream(request: web.Request, message: Json, step: Json) -> web.St
 
 
 def drop_connection(request: web.Request) -> None:
-    """Close the connection once what has been written is sent, without ending the response.
+    """Close the connection after all written data is sent, without ending the response. The handler
+    still has to return a response; aiohttp cannot send it any more.
 
     The handler still has to return a response; aiohttp cannot send it any more.
     """
@@ -359,7 +360,7 @@ class ModelServer:
 
 
 async def serve(port: int) -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process gets a signal."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -31,7 +31,8 @@ def command(sdk: str) -> tuple[Path | str, Path]:
 async def play(
     url: str, sdk: str, scenario: str, prompt: str, answer: str = "allow", token: str = "any"
 ) -> Any:
-    """What the SDK's client saw. Its environment has no proxies: the server is on loopback."""
+    """The items that the SDK's client saw. Its environment has no proxies: the server is on
+    loopback."""
     process = await asyncio.create_subprocess_exec(
         *command(sdk),
         url,

@@ -197,7 +197,7 @@ def of_copilot() -> Iterator[Vector]:
 
 
 def of_cursor() -> Iterator[Vector]:
-    """Of which there is only the documentation."""
+    """Known from the documentation only."""
     yield Vector("cursor-mcp", {".cursor/mcp.json": SERVER})
     hooks = {"version": 1, "hooks": {"beforeSubmitPrompt": [{"command": "CANARY"}]}}
     yield Vector("cursor-hook", {".cursor/hooks.json": hooks})
@@ -243,7 +243,7 @@ def of_all() -> Iterator[Vector]:
 
 
 def of_git() -> Iterator[Vector]:
-    """What git runs when a CLI asks it about the folder."""
+    """Programs that git runs when a CLI asks it about the folder."""
     yield Vector(
         "git-fsmonitor",
         git='[core]\nfsmonitor = "CANARY;:"\n',
@@ -262,7 +262,7 @@ def of_git() -> Iterator[Vector]:
 
 
 def of_the_operators_git() -> Iterator[Vector]:
-    """What nobody gets by cloning, and who commits may rely on: left alone."""
+    """Files that a clone does not contain and that committers may rely on: not listed."""
     hooks = {"NAME/post-index-change": "#!/bin/sh\nCANARY\n"}
     yield Vector("git-hooks", hooks, ("aider",), "[core]\nhooksPath = NAME\n")
     clean = {".gitattributes": "* filter=NAME\n"}
@@ -308,7 +308,7 @@ def plant(folder: Path, chosen: Iterable[Vector], marks: Marks) -> None:
 
 
 def write(folder: Path, chosen: Iterable[Vector], marks: Marks) -> None:
-    """The files of all that is `chosen`, and what they say to git."""
+    """The files of all `chosen` vectors, and their settings for git."""
     for vector in chosen:
         for name, content in vector.files.items():
             path = folder / marks.filled(vector, name)
@@ -320,7 +320,7 @@ def write(folder: Path, chosen: Iterable[Vector], marks: Marks) -> None:
 
 
 def _add(path: Path, text: str, plain: bool) -> None:
-    """To what another vector has put there."""
+    """Append to the file of another vector."""
     before = path.read_text() if path.exists() else ""
     if before and not plain:
         text = json.dumps(merged(json.loads(before), json.loads(text)))

@@ -59,7 +59,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Ledger:
-    """What it does, a line of JSON each, in a file that only grows."""
+    """The actions, a line of JSON each, in a file that only grows."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -255,7 +255,7 @@ def nohup(live: Live) -> None:
 
 
 def talks(live: Live) -> None:
-    """Holds stdout open and goes on writing there what is nobody's answer."""
+    """Holds stdout open and keeps writing text there that belongs to no answer."""
     if os.fork() == 0:
         while True:
             time.sleep(0.05)
@@ -282,8 +282,8 @@ def read_line(line: bytes) -> Json:
 
 
 def main() -> None:
-    """One script after the other. What is no prompt and comes between two of them is written down:
-    the bridge has no reason to send it."""
+    """One script after the other. Other input between two scripts is recorded: the bridge has no
+    reason to send it."""
     lines = iter(sys.stdin.buffer.readline, b"")
     last: Turn | None = None
     for line in lines:

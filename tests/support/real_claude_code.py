@@ -1,4 +1,5 @@
-"""The real Claude Code behind the real server, with a scripted model: what its tests share.
+"""The real Claude Code behind the real server, with a scripted model. A prompt contains the answers
+of the model: `script("do it", "first", tool("Bash", …))`.
 
 A test says in its prompt what the model answers: `script("do it", "first", tool("Bash", …))`.
 """
@@ -74,7 +75,7 @@ class RealClaudeCode:
     # --- processes -----------------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
-        """All that the server has started and that is left of it, zombies included."""
+        """All remaining processes that the server has started, including zombies."""
         found = {process for process in psutil.process_iter() if self._belongs(process)}
         if psutil.pid_exists(self.server.process.pid):
             found |= set(children(self.server.process.pid))
@@ -106,7 +107,7 @@ class RealClaudeCode:
                 await asyncio.sleep(0.02)
 
     async def nothing_left(self) -> None:
-        """Until no process is left. Nothing tells of the end of somebody else's child."""
+        """Until no process is left. No event reports the end of another process's child."""
         try:
             async with asyncio.timeout(GONE_WITHIN):
                 while self.processes():  # noqa: ASYNC110
@@ -129,7 +130,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def settings(model: ModelServer) -> dict[str, Any]:
-    """Settings for a server whose CLI talks to `model` and to nobody else."""
+    """Settings for a server whose CLI talks only to `model`."""
     assert CLAUDE.exists(), f"{CLAUDE} is missing: run scripts/install"
     return {
         "AGENT_ADAPTER": "claude-code",
@@ -244,7 +245,7 @@ class Command:
 
 @asynccontextmanager
 async def running_command() -> AsyncIterator[Command]:
-    """`line` is for the model to run; a connection of the command tells what becomes of it."""
+    """The model runs `line`; a connection of the command shows its progress."""
     command = Command()
     server = await asyncio.start_server(command.connected, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
@@ -258,7 +259,7 @@ async def running_command() -> AsyncIterator[Command]:
 
 
 def written(path: Path) -> str | None:
-    """What is in the file; None where there is none."""
+    """The content of the file; None if it is missing."""
     return path.read_text() if path.exists() else None
 
 
@@ -266,14 +267,14 @@ def written(path: Path) -> str | None:
 
 
 async def ask(client: Client, text: str | list[Json], **members: Any) -> Json:
-    """Send what makes the agent ask; the task with the open question."""
+    """Send a prompt that makes the agent ask; the task with the open question."""
     task = await client.send(text, **members)
     assert state(task) == "input-required", (state(task), said(task))
     return task
 
 
 async def answer(client: Client, task: Json, text: str | list[Json]) -> Json:
-    """Answer the open question and wait for what follows."""
+    """Answer the open question and wait for the result."""
     parts = client.answer_parts(task, text) if isinstance(text, str) else text
     return await client.send(parts, taskId=task_id(task), contextId=context_id(task))
 
@@ -316,7 +317,7 @@ def user_texts(messages: list[Json]) -> list[str]:
 
 
 def tool_results(messages: list[Json]) -> list[str]:
-    """What a conversation says that the tools returned."""
+    """The results of tools in a conversation."""
     contents = [m["content"] for m in messages if isinstance(m["content"], list)]
     blocks = [block for content in contents for block in content]
     return [str(block.get("content")) for block in blocks if block["type"] == "tool_result"]

@@ -1,6 +1,5 @@
-"""The real CLIs that tests drive, each a row: how it is started, configured and made to do things,
-on a scripted model. A test says in its prompt what the model answers
-(tests/support/real_claude_code.py)."""
+"""The real CLIs of the tests, each a row: its start, its configuration and its commands, on a
+scripted model. A prompt contains the answers of the model (tests/support/real_claude_code.py)."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occu
 
 
 def of_opencode(folder: str, name: str) -> Callable[[str, Path], None]:
-    """Writes the configuration of opencode, or of what was made from it. It installs a package for
-    plugins in each new home, which takes several seconds of its start: from nowhere, here."""
+    """Writes the configuration of opencode or of a fork. In each new home it installs a package for
+    plugins, which takes several seconds; here the registry is not reachable."""
 
     def write(url: str, home: Path) -> None:
         model = {
@@ -146,7 +145,7 @@ def of_droid(url: str, home: Path) -> None:
 
 
 def out_of_its_sandbox(command: str) -> Step:
-    """For Codex, whose model has to ask for that."""
+    """For Codex, whose model has to request it."""
     escalated = {"sandbox_permissions": "require_escalated", "justification": "So."}
     return tool("exec_command", cmd=command, yield_time_ms=CODEX_WAITS, **escalated)
 

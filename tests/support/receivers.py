@@ -50,7 +50,7 @@ class Receiver:
         return web.Response()
 
     async def got(self, count: int) -> list[bytes]:
-        """The bodies, as soon as there are so many."""
+        """The bodies, after there are `count` of them."""
         async with asyncio.timeout(WITHIN), self._arrived:
             await self._arrived.wait_for(lambda: len(self.requests) >= count)
         return self.bodies

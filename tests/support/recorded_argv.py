@@ -108,7 +108,7 @@ def controlling_terminal() -> bool:
 
 
 def listen() -> bytes:
-    """What is told it up to its first prompt."""
+    """The messages to the CLI up to its first prompt."""
     heard, terminal = b"", os.isatty(0)
     if terminal:
         say(b"multi> ")

@@ -25,7 +25,7 @@ Inner: Any = registry.load(os.environ.get("RECORD_ADAPTER", "jsonl"))
 
 
 class Recorder(Inner):  # type: ignore[misc]
-    """The adapter, and what it does on file. Its own calls of itself are not told twice."""
+    """The adapter, whose calls are recorded. Calls within the adapter are not recorded."""
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)

@@ -43,7 +43,7 @@ class Play:
         self.asked: dict[str, Question] = {}
 
     def row(self, row: Json) -> list[AgentEvent]:
-        """What the adapter says to it."""
+        """The bytes of the adapter to the CLI."""
         if "begin" in row:
             self.adapter = adapter_of(row["begin"])
             return []

@@ -33,8 +33,8 @@ OURS = ("message", "reasoning", "function_call")  # items that an answer of the 
 
 
 def find_step(items: list[Json]) -> tuple[Json, str, list[Json]]:
-    """The step for a request, what it is known by, and the parts of the message that has the
-    script. Items in a row that the model said are one answer."""
+    """The step for a request, its key, and the parts of the message with the script. Consecutive
+    items of the model are one answer."""
     answered, answering = 0, False
     for item in reversed(items):
         mine = item.get("type", "message") in OURS and item.get("role", "assistant") == "assistant"

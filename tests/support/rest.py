@@ -51,7 +51,7 @@ class Answer:
 
     @property
     def wrong_fields(self) -> list[str]:
-        """What the error says of the request's fields."""
+        """The description of the request's fields in the error."""
         found = [one for one in self.error["details"] if one["@type"] == BAD_REQUEST]
         return [violation["field"] for one in found for violation in one["fieldViolations"]]
 

@@ -1,5 +1,5 @@
-"""Servers that use one state folder after each other: real processes with the scripted program as
-their agent, and what tests ask of their tasks."""
+"""Servers that use one state folder one after the other: real processes with the scripted program
+as their agent, and queries for their tasks."""
 
 from __future__ import annotations
 

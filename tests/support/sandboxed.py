@@ -39,7 +39,7 @@ async def shell(workspace: Path, **env: Any) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def serving_shell(workspace: Path, **env: Any) -> AsyncIterator[tuple[Client, BridgeProcess]]:
-    """The default, unless `env` says otherwise."""
+    """The default profile, unless `env` has another one."""
     settings = {**SHELL, "BRIDGE_SANDBOX": "auto", **env}
     timeout = aiohttp.ClientTimeout(60)
     async with (

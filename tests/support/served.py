@@ -131,7 +131,7 @@ async def _find(head: TaskHead) -> TaskHandle | None:
 
 
 def _open_to_all(loaded: Loaded) -> Loaded:
-    """Without tokens of its own, the server asks for none: its test is its only client."""
+    """A server without tokens requires none: the test is its only client."""
     one = loaded.settings
     if one.auth.config.has_tokens:
         return loaded

@@ -22,7 +22,7 @@ LIMITS = ProcessLimits(LIMIT)
 
 
 class Reader:
-    """Whoever is attached to a child, and all that it was told."""
+    """The reader of a child, with all received lines."""
 
     def __init__(self) -> None:
         self.lines: list[bytes | LongLine] = []
@@ -75,7 +75,7 @@ class Children:
         return await self.start("/bin/sh", "-c", script)
 
     def left(self, out: bytes = b"", status: str | None = None) -> Path:
-        """What a child has left behind that has ended."""
+        """The folder of a child that has ended."""
         folder = self._folder / uuid.uuid4().hex
         with prepare(folder):
             pass
@@ -98,7 +98,7 @@ class Children:
         return process, reader
 
     def forget(self, folder: Path) -> None:
-        """It has ended, whatever is said of it."""
+        """The child has ended, and its state does not matter."""
         del self._last[folder]
 
     async def stop(self) -> None:

@@ -36,7 +36,7 @@ WITHIN = 15.0
 
 
 class Bridge:
-    """A manager with few words for what tests do with it."""
+    """A manager with short calls for tests."""
 
     def __init__(self, workspace: Path, binary: str = sys.executable, **settings: Any) -> None:
         adapter = settings.pop("adapter", registry.load("jsonl"))

@@ -29,7 +29,7 @@ def rows_of(path: Path) -> list[Json]:
 
 
 def described(event: AgentEvent) -> Json:
-    """The event's class and what differs from its defaults."""
+    """The class of the event, and the members that differ from their defaults."""
     return {"event": type(event).__name__, **plain(event)}
 
 

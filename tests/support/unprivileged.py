@@ -1,4 +1,4 @@
-"""A part of a test as a user to whom permissions apply: root passes all of them."""
+"""A part of a test as a user with restricted permissions; root has all of them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ ABSENT = _Absent()
 
 
 def maybe(value: Any) -> Any:
-    """A member that is left out where there is nothing to say."""
+    """A member that is left out if it has no content."""
     return ABSENT if value is None else value
 
 
@@ -85,7 +85,7 @@ def in_snake_case(value: Any) -> Any:
 
 
 def with_more(value: Any, more: Mapping[str, Any]) -> Any:
-    """The value with further members in every object of its own."""
+    """The value with further members in each of its objects."""
     if isinstance(value, dict):
         own = {k: v if k in FREE else with_more(v, more) for k, v in value.items()}
         return {**more, **own}
@@ -126,7 +126,8 @@ def dotted(path: Path) -> str:
 
 
 class Reader:
-    """An object that is read member by member. What nobody has read in the end is a failure."""
+    """An object that is read member by member. A member that was not read in the end is a
+    failure."""
 
     def __init__(self, value: Any) -> None:
         assert isinstance(value, dict), f"not an object: {value!r}"
@@ -153,7 +154,7 @@ class Reader:
         return self.need(name, kind) if name in self._left else None
 
     def fixed(self, name: str, value: Any) -> None:
-        """A member that says the same always."""
+        """A member with a constant value."""
         found = self.need(name, type(value))
         assert found == value, f"{name} is {found!r}"
 
@@ -197,7 +198,7 @@ class StatusSeen:
 
 @dataclass(frozen=True, slots=True)
 class TaskSeen:
-    """All that an answer says about a task; an artifact is the update that would create it."""
+    """The content of a task in an answer; an artifact is the update that would create it."""
 
     id: str
     context_id: str
@@ -209,7 +210,7 @@ class TaskSeen:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSeen:
-    """An item of a stream. Only 0.3 says which one is the last."""
+    """An item of a stream. Only 0.3 marks the last one."""
 
     task_id: str
     context_id: str
@@ -300,7 +301,7 @@ def _skill(value: Any) -> Skill:
 
 
 def _with_extension(card: Card, extensions: list[Any]) -> Card:
-    """Our one extension; its parameters are what an extended card adds."""
+    """Our extension; its parameters are those of the extended card."""
     (value,) = extensions
     with Reader(value) as one:
         one.fixed("uri", EXTENSION)
@@ -335,7 +336,7 @@ class Wire(ABC):
 
     @abstractmethod
     def settled(self, part: Part) -> Part:
-        """The part with one form for what means the same: empty and absent."""
+        """The part in one form for equivalent forms: empty and absent."""
 
     def seen_message(self, message: Message) -> Message:
         parts = tuple(self.settled(self.sayable(part)) for part in message.parts)

@@ -14,7 +14,7 @@ from tests.support.spools import WITHIN, Children
 
 @pytest.fixture
 async def children(tmp_path: Path) -> AsyncIterator[Children]:
-    """Afterwards nothing is left of any child."""
+    """Afterwards no child is left."""
     reap_orphans()  # of servers that other tests ended by force
     made = Children(tmp_path)
     yield made

@@ -88,7 +88,7 @@ def test_the_splitter_keeps_at_most_the_limit_of_a_long_line() -> None:
 
 
 class Spawned:
-    """A child and all that it said."""
+    """A child and its output."""
 
     process: AgentProcess
 
@@ -157,7 +157,7 @@ class Spawner:
 
 @pytest.fixture(params=["pipes", "spool"])
 async def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Spawner]:
-    """Starts children; afterwards none of them, nor anything that they started, is left."""
+    """Starts children; afterwards no child and no descendant is left."""
     reap_orphans()  # of servers that other tests ended by force
     spawner = Spawner(tmp_path if request.param == "spool" else None)
     yield spawner
@@ -391,7 +391,7 @@ async def test_spawning_leaks_no_descriptor(spawn: Spawner) -> None:
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(spawn: Spawner) -> None:
-    """At its worst: the child lives and has a family already, only nobody was told yet."""
+    """The worst moment: the child runs and has children, and its pid is not known yet."""
     before = open_descriptors()
     with socket.socket(socket.AF_UNIX) as listener:
         path = f"\0cab-test-{os.getpid()}"

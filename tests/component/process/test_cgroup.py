@@ -1,6 +1,6 @@
-"""Limits of control groups (process/cgroup.py). The files that the kernel would have are made by
-hand, but for one controller that a kernel may have to give: what memory, processes and processor
-time come to is not tried here."""
+"""Limits of control groups (process/cgroup.py). The test writes the files of the kernel itself,
+except for one controller that the kernel may have. The effect of limits of memory, processes and
+processor time is not tested here."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ print(json.dumps(told))
 
 @pytest.fixture
 def delegated() -> Iterator[Path]:
-    """A group with a controller, in which there is nobody yet."""
+    """A group with a controller, without processes."""
     home = cgroup.home()
     if home is None or CONTROLLER not in cgroup.controllers():
         pytest.skip(f"no control groups here, or none with {CONTROLLER}")
@@ -140,7 +140,7 @@ def delegated() -> Iterator[Path]:
 
 
 def server(group: Path) -> dict[str, Any]:
-    """What a process in that group has come to."""
+    """The used resources of a process in that group."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(group), CONTROLLER, LIMIT],
         capture_output=True,
@@ -154,7 +154,8 @@ def server(group: Path) -> dict[str, Any]:
 
 
 def test_a_server_makes_room_for_limits_by_moving(delegated: Path) -> None:
-    """The kernel gives a group's controllers to those below only once nobody is in it."""
+    """The kernel gives the controllers of a group to its subgroups only if the group has no
+    process."""
     told = server(delegated)
     assert (told["why"], told["limit"]) == (None, "4194304")
     assert told["own"].endswith(f"{delegated.name}/{cgroup.SERVER}")

@@ -1,5 +1,5 @@
-"""How children are started (process/spawn.py, process/fork_server.py): whose they are, what they
-are not given, and what becomes of a start when somebody ends in the middle of it."""
+"""The start of children (process/spawn.py, process/fork_server.py): their parents, the resources
+that they do not inherit, and a start during which a process ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RULES: list[Any] = [
 
 
 class Child:
-    """One that was started, and what it says."""
+    """A child and its output."""
 
     process: AgentProcess
     folder: Path | None
@@ -99,7 +99,7 @@ class Starter:
 
 @pytest.fixture(params=["pipes", "spool"])
 async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Starter]:
-    """Starts children, of which nothing is left afterwards."""
+    """Starts children; afterwards none of them is left."""
     reap_orphans()
     starter = Starter(tmp_path / "sessions" if request.param == "spool" else None)
     yield starter
@@ -111,7 +111,7 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @contextlib.contextmanager
 def standing_still() -> Iterator[psutil.Process]:
-    """The launcher takes no orders meanwhile."""
+    """The launcher is stopped inside the context."""
     (one,) = launchers()
     one.suspend()
     try:
@@ -173,7 +173,7 @@ def test_a_group_in_which_no_process_can_start_is_entered(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("spools", [False, True])
 def test_a_start_that_hangs_is_aborted(tmp_path: Path, spools: bool) -> None:
-    """Here at a file that nobody reads from, for which it waits as for a disk out of reach."""
+    """The start hangs at a FIFO without a reader, as on a disk that does not answer."""
     os.mkfifo(tmp_path / "cgroup.procs")
     with pytest.raises(TimeoutError, match="not started within"):
         launched(str(tmp_path / "cgroup.procs"), tmp_path / "session" if spools else None, HANGS)
@@ -198,7 +198,8 @@ async def test_the_pid_and_the_exit_status_are_written(start: Starter) -> None:
 async def test_a_missing_exit_status_counts_as_killed(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool
 ) -> None:
-    """As where what has to do it hangs. A child on pipes is ours, and waits for nobody else."""
+    """The process that must write it hangs. A child on pipes is a child of the server, which needs
+    no other process."""
     start.limits = ProcessLimits(2**20, exit_status=0.1)
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
@@ -228,7 +229,7 @@ async def test_with_the_launcher_killed_its_children_are_ours(start: Starter, de
 
 
 async def test_a_launcher_stays_until_its_last_child_has_ended(start: Starter) -> None:
-    """Here it is with us as with a server that has ended, whose side of the socket is closed."""
+    """The server closes its side of the socket, as at its end."""
     child = await start("/bin/sh", "-c", "read x; exit 5")
     (one,) = launchers()
     ours = spawn._launcher
@@ -245,7 +246,7 @@ async def test_a_launcher_stays_until_its_last_child_has_ended(start: Starter) -
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Nobody tells of what other processes do."""
+    """No event reports the actions of other processes."""
     deadline = os.times().elapsed + WITHIN
     while not holds():
         assert os.times().elapsed < deadline
@@ -357,7 +358,7 @@ async def test_a_launcher_that_hangs_is_replaced_and_its_late_children_do_not_ru
 async def test_an_interpreter_that_needs_its_libraries_finds_them(
     monkeypatch: pytest.MonkeyPatch, start: Starter, tmp_path: Path
 ) -> None:
-    """No other variable of the server's is handed to what starts its programs, nor that to them."""
+    """Neither the launcher nor its children get any other variable of the server."""
     for one in launchers():
         one.kill()
         one.wait(WITHIN)
@@ -428,7 +429,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_start_leaves_nothing(
 
 
 def waits_for_an_answer(pid: int) -> None:
-    """Nothing tells of what another process does."""
+    """No event reports the actions of another process."""
     deadline = os.times().elapsed + WITHIN
     while not Path(f"/proc/{pid}/wchan").read_text().startswith(("poll_schedule", "do_poll")):
         if Path(f"/proc/{pid}/syscall").read_text().startswith(POLLS):

@@ -1,4 +1,4 @@
-"""process/pty_runner.py as what it is: a program that is given orders and says what it hears."""
+"""process/pty_runner.py as a program: orders in, output of its child out."""
 
 from __future__ import annotations
 

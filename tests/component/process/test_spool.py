@@ -1,5 +1,5 @@
-"""A child that outlives the server: whoever attaches to it reads on to the byte, and writes on to
-the byte, whether it lives or not. Here the reader ends; in tests/system/test_restart.py, the
+"""A child that outlives the server: the next server reads and writes from the exact byte on,
+whether the child lives or not. Here the reader ends; in tests/system/test_restart.py, the
 server."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def live() -> AsyncIterator[Liveness]:
 
 
 def split(data: bytes) -> list[bytes]:
-    """What lines are, said a second time."""
+    """A second implementation of lines."""
     *lines, rest = data.split(b"\n")
     return [*lines, rest] if rest else lines
 
@@ -187,7 +187,7 @@ async def test_closed_output_is_reported(children: Children) -> None:
 async def test_a_child_that_opens_its_output_once_more_has_not_closed_it(
     children: Children,
 ) -> None:
-    """A script that says `echo x >/dev/stdout`, or `tee -a /dev/stdout`."""
+    """A script that runs `echo x >/dev/stdout`, or `tee -a /dev/stdout`."""
     script = "echo a; echo b >>/dev/stdout; echo c >/dev/stdout; read x; echo d"
     _, process, reader = await children.shell(script)
     await reader.until(lambda: len(reader.lines) == 3)

@@ -1,6 +1,6 @@
 """The stdout of a session that outlives the server: a pipe that the server or the launcher moves to
-a file, without losing a byte, whoever ends when. The servers here are processes that do nothing
-else."""
+a file without losing a byte, in each order of their ends. The servers here are processes without
+other work."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def expected(first: int, last: int) -> list[bytes]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """No event tells of what other processes do to files and pipes."""
+    """No event reports the changes of files and pipes by other processes."""
     async with asyncio.timeout(WITHIN):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -201,7 +201,7 @@ class Server:
 
 
 class World:
-    """A state folder with one session, and the servers that it has had."""
+    """A state folder with one session, and its servers one after the other."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -304,7 +304,7 @@ async def test_a_launcher_leaves_a_child_to_the_next_server(world: World) -> Non
 async def test_the_last_output_of_a_child_survives_the_end_of_the_server(
     world: World,
 ) -> None:
-    """The server had not read it, and was killed; the launcher still has it."""
+    """The server was killed before it had read the output; the launcher still has it."""
     server = world.server("/bin/sh", "-c", "read x; echo last; exit 4")
     psutil.Process(server._process.pid).suspend()
     world.say()

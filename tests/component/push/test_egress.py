@@ -153,8 +153,8 @@ ODD_SPELLINGS = [
 
 
 class Internet:
-    """Makes sockets whose connections all end at one port of loopback, and notes where they
-    should have gone."""
+    """Makes sockets whose connections all end at one port of loopback, and records their intended
+    addresses."""
 
     def __init__(self, port: int = 9) -> None:
         self.dialled: list[str] = []

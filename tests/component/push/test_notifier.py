@@ -151,7 +151,7 @@ async def dead(push: Bench) -> list[tuple[int, int, str]]:
 
 
 async def buried(push: Bench, count: int) -> list[tuple[int, int, str]]:
-    """The dead letters of task t, when there are so many."""
+    """The dead letters of task t, after there are `count` of them."""
 
     async def enough() -> bool:
         return len(await dead(push)) >= count
@@ -916,7 +916,7 @@ class Kill:
 async def test_a_crash_in_the_middle_of_deliveries_loses_nothing_and_keeps_the_order(
     directory: Path, at: int, answer: bool
 ) -> None:
-    """A notification whose delivery was not committed comes again, with the same id."""
+    """A notification without a committed delivery is sent again, with the same id."""
     count, other = 100, Receiver()
     kill = Kill(at, answer)
     receiver = Receiver(kill)

@@ -1,5 +1,5 @@
-"""sandbox/confine.py as what it is: a program that confines itself and becomes another one; what a
-hostile CLI can do in it (tests/support/blast_radius.py)."""
+"""sandbox/confine.py as a program that confines itself and becomes another one, and the attempts of
+a hostile CLI inside (tests/support/blast_radius.py)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(rules: Any, *argv: str, **options: Any) -> subprocess.CompletedProcess[s
 
 
 def python(rules: Rules, code: str, *arguments: str, **options: Any) -> str:
-    """What a program says under these rules, which ends well."""
+    """The output of a program under these rules; it must succeed."""
     done = run(rules, *PYTHON, code, *arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -369,7 +369,7 @@ def test_only_some_ports(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", CONFINED)
 def test_no_connection_is_made_by_sending(profile: str) -> None:
-    """TCP Fast Open, of which the kernel tells no rule for ports."""
+    """TCP Fast Open, to which the kernel's rules for ports do not apply."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         rules = {"profile": profile, "connect": [9]}
         said = python(rules, SENDING, str(server.getsockname()[1]))
@@ -491,7 +491,7 @@ print(json.dumps(found))
 @pytest.mark.parametrize("profile", CONFINED)
 @pytest.mark.parametrize("mode", ["4755", "2755", "6000", "1777", "644"])
 def test_no_agent_leaves_a_file_with_a_set_id_bit(workspace: Path, profile: str, mode: str) -> None:
-    """By each of the system calls that set a mode; what sets none of those bits works."""
+    """With each system call that sets a mode; modes without those bits are allowed."""
     rules = {"profile": profile, "write": [str(workspace)]}
     found = json.loads(python(rules, SET_ID, mode, "made", cwd=workspace))
     assert found.pop("openat2") == "ENOSYS"  # its mode cannot be read by a filter
@@ -568,7 +568,7 @@ def _named(marker: str, name: str) -> list[int]:
 
 
 def _until(holds: Any) -> None:
-    """Nobody tells of what other processes do."""
+    """No event reports the actions of other processes."""
     deadline = os.times().elapsed + WITHIN
     while not holds():
         assert os.times().elapsed < deadline
@@ -577,7 +577,7 @@ def _until(holds: Any) -> None:
 
 @landlock
 def test_a_terminal_inside(workspace: Path) -> None:
-    """As for adapters whose CLI is behind bridge/process/pty_runner.py."""
+    """For adapters whose CLI runs behind bridge/process/pty_runner.py."""
     rules = {"profile": "landlock", "write": [str(workspace), "/dev/pts"]}
     order = {"run": {"argv": ["/bin/sh", "-c", "tty; echo on >/dev/tty"], "pty": True}}
     pipe = subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Which credentials of the operator an agent in a sandbox reads: those of its own CLI."""
+"""The credentials of the operator that an agent in a sandbox can read: those of its own CLI."""
 
 from __future__ import annotations
 

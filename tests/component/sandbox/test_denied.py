@@ -1,4 +1,4 @@
-"""What the sandbox refused is recognised in the words of a CLI that failed."""
+"""The bridge recognises denials of the sandbox in the output of a CLI that failed."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def private(home: Path, folder: Path, adapter: type[Adapter] | None = None) -> P
 def test_an_id_that_is_a_path_or_a_pattern_copies_nothing(
     home: Path, tmp_path: Path, name: str
 ) -> None:
-    """The id of a conversation is what the CLI has called it."""
+    """The id of a conversation is the one that the CLI chose."""
     folder = tmp_path / "state/homes/agent"
     folder.mkdir(parents=True)
     made = private(home, folder)
@@ -92,7 +92,7 @@ def test_an_index_changed_by_an_agent_prevents_no_start(
 
 
 def test_a_mode_that_an_agent_changes_keeps_no_session_from_starting(tmp_path: Path) -> None:
-    """As a user to whom modes apply: an agent may change those of all files of its user."""
+    """As a user with restricted modes: an agent can change the modes of all files of its user."""
     gemini = registry.load("gemini")  # which that user may not read, in a checkout of root's home
     with unprivileged(), tempfile.TemporaryDirectory(dir="/var/tmp") as place:
         base = Path(place)

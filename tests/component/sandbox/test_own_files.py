@@ -1,4 +1,4 @@
-"""Files of the server's own: where they may not lie, and who may not read them."""
+"""Files of the server: the forbidden places, and the programs that cannot read them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def place(name: str, path: Path) -> Path:
 @pytest.mark.parametrize("way", ["inside", "link inside", "link to it", "folder", "may write"])
 @pytest.mark.parametrize("name", [*CONTENT, "BRIDGE_STATE_DIR"])
 def test_a_file_that_agents_could_change_is_refused(workspace: Path, name: str, way: str) -> None:
-    """In the workspace, as a link there, by a link to it, through a linked folder of it, and where
-    BRIDGE_SANDBOX_WRITE lets agents write."""
+    """In the workspace, as a link there, by a link to it, through a linked folder of it, and in
+    paths of BRIDGE_SANDBOX_WRITE."""
     outside, env = workspace.parent / "outside", dict(SCRIPTED)
     match way:
         case "inside":

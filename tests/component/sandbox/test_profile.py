@@ -1,5 +1,5 @@
-"""BRIDGE_SANDBOX, through the real server: what a CLI can reach and what not. What the boundary
-itself stops, one attempt after the other, is in tests/component/sandbox/test_confine.py."""
+"""BRIDGE_SANDBOX through the real server: the resources that a CLI can reach. The boundary itself
+is tested in tests/component/sandbox/test_confine.py, one attempt after the other."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ async def test_unavailable_limits_of_control_groups_are_refused(workspace: Path,
 
 @pytest.fixture
 def nobody() -> Iterator[Path]:
-    """A workspace of somebody who is not root, where he can reach it."""
+    """A workspace of a user other than root, which this user can reach."""
     user = pwd.getpwnam("nobody")
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     folder.chmod(0o755)
@@ -554,7 +554,7 @@ except OSError as error:
 async def test_services_of_the_machine_are_not_reached_by_their_sockets(
     workspace: Path, allowed: bool
 ) -> None:
-    """A terminal multiplexer, D-Bus and Docker run commands for whoever connects."""
+    """A terminal multiplexer, D-Bus and Docker run commands for every program that connects."""
     path = str(workspace.parent / "service")
     (workspace / "connect.py").write_text(SOCKET)
     env = {"BRIDGE_SANDBOX_UNIX_SOCKETS": "allow"} if allowed else {}
@@ -685,7 +685,7 @@ async def test_a_server_whose_agents_could_change_it_does_not_start(
     ["program", "link", "link target", "shebang", "env shebang", "package", "PATH", "libraries"],
 )
 async def test_programs_that_agents_could_change_are_not_started(workspace: Path, way: str) -> None:
-    """Each of them is in the workspace, or is reached by way of it."""
+    """Each of them is in the workspace, or is reached through it."""
     outside, env = workspace.parent / "cli", dict[str, str]()
     for folder in (outside, workspace / "bin"):
         folder.mkdir()
@@ -786,8 +786,8 @@ async def test_from_a_checkout_agents_work_beside_the_code(tmp_path: Path) -> No
 async def test_temporary_files_are_private_to_a_principal(
     workspace: Path, profile: str, durable: bool
 ) -> None:
-    """Also where somebody knows the path of another's folder; a principal has one and the same in
-    all of its conversations."""
+    """Also if another principal knows the path of the folder; a principal has one folder for all of
+    its conversations."""
     config = workspace.parent / "settings.toml"
     digest = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("one", "two")}
     config.write_text("".join(f'[tokens.{k}]\nhash = "sha256:{v}"\n' for k, v in digest.items()))

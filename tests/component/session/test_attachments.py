@@ -256,7 +256,8 @@ async def test_an_agent_that_replaces_its_attachments_by_links(
 
 @needs_root
 async def test_files_of_another_user_are_taken_back(tmp_path: Path, outside: Path) -> None:
-    """Folders of earlier versions belonged to the CLI's user, who may have put links there."""
+    """Folders of earlier versions belonged to the user of the CLI, which can have put links
+    there."""
     user = pwd.getpwnam("nobody")
     base = tmp_path / "files/agent"
     workspaces = Workspaces(str(tmp_path), ())

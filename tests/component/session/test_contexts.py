@@ -646,7 +646,7 @@ async def test_kill_leaves_no_process(make: Make, live: Liveness) -> None:
 async def test_a_lost_context_stops_its_session_and_ends_the_logs(
     make: Make, live: Liveness, rest: str
 ) -> None:
-    """Whether its turn has ended by then, or goes on."""
+    """In both cases: the turn has ended by then, or it continues."""
     bridge = make(sessions=1)
     script = f"text a\nwait {live.path} agent\ntext b\n{rest.format(live.path)}"
     handle = await bridge.send(script, "c")

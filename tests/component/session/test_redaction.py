@@ -1,4 +1,5 @@
-"""Secrets in what a CLI says: in one piece, in several, encoded, inside of anything."""
+"""Secrets in the output of a CLI: in one piece, in several pieces, encoded, and inside of any
+value."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ SECRETS = Secrets([SECRET, OTHER])
 
 
 def told(*events: AgentEvent, secrets: Secrets = SECRETS) -> list[AgentEvent]:
-    """What is told of `events`, one by one, to the end of the turn."""
+    """The redacted output for `events`, one by one, to the end of the turn."""
     redactor = Redactor(secrets)
     said = [one for event in (*events, Done()) for one in redactor.clean([event])]
     assert said[-1] == Done()
@@ -52,7 +53,7 @@ def told(*events: AgentEvent, secrets: Secrets = SECRETS) -> list[AgentEvent]:
 
 
 def texts(events: Iterable[AgentEvent]) -> str:
-    """The answer that comes of them."""
+    """The final answer of these events."""
     answer = ""
     for event in events:
         if isinstance(event, Text) and event.parent is None:
@@ -234,7 +235,7 @@ def test_short_values_and_names_that_are_not_secrets_are_left() -> None:
 async def test_a_server_that_attaches_to_an_agent_restores_the_held_text(
     workspace: Path, http: aiohttp.ClientSession
 ) -> None:
-    """The first half of a secret is told to one server, the second one to the next."""
+    """One server gets the first half of a secret, and the next server the second half."""
     settings = scripted(workspace) | {"SOME_SECRET": "canary-0123456789"}
     async with listening() as live:
         async with bridge(workspace, **settings) as server:

@@ -1,4 +1,4 @@
-"""One adapter and one real child. The child is mostly `cat`: the prompt is what the CLI prints."""
+"""One adapter and one real child. The child is mostly `cat`, so that the CLI prints the prompt."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The journal: what was written is durable when it says so, in order, and whatever goes wrong is
-attempted again. What is durable is asked of a copy of the files, or of what a kill has left."""
+"""The journal: reported changes are durable and in order, and failures are retried. The tests read
+a copy of the files, or the files that a killed process has left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def journal(path: Path) -> AsyncIterator[Journal]:
 
 
 class Stamps:
-    """Callbacks that say in which order they were called."""
+    """Callbacks that record the order of their calls."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -289,7 +289,7 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """For what nothing tells of."""
+    """For a condition without an event."""
     async with asyncio.timeout(WITHIN):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -325,7 +325,7 @@ async def test_a_full_disk_is_a_problem_until_it_has_space(
 
 
 async def test_a_database_that_another_has_taken_is_waited_for(path: Path) -> None:
-    """After an error it is opened anew, and until then anybody can have it."""
+    """After an error it is opened again; until then another process can lock it."""
     journal, stamps = Journal(path, MIGRATIONS, lock_wait=0.01), Stamps()
     await journal.open()
     with full_disk(50_000):
@@ -438,7 +438,7 @@ def version(path: Path) -> int:
 
 
 async def opened(path: Path, *migrations: str) -> list[tuple[object, ...]]:
-    """What a journal with these migrations finds."""
+    """The content that a journal with these migrations reads."""
     journal = Journal(path, migrations, lock_wait=0.01)
     await journal.open()
     rows = await journal.read("SELECT * FROM note")

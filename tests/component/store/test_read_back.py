@@ -1,4 +1,5 @@
-"""What is written down of a task need not be kept: it is read back, with a journal and without."""
+"""Stored updates of a task need not stay in memory: they are read back, with a journal and
+without."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ async def say(tasks: TaskHandles, name: str, size: int) -> TaskHandle:
 
 
 def lively(handle: TaskHandle, count: int, seed: int) -> Iterator[Event]:
-    """Anything that may happen to the task; what ends it comes last."""
+    """Any events of a task; the terminal event is the last one."""
     chance = random.Random(seed)
     for number in range(count):
         while True:
@@ -193,7 +194,7 @@ async def test_tasks_that_were_read_back_have_a_memory_limit(tasks: TaskHandles)
 
 @contextlib.contextmanager
 def traced() -> Iterator[list[int]]:
-    """Bytes that are kept of what was done meanwhile, and at most were."""
+    """Bytes that the work has left in memory, and the maximum of allocated bytes."""
     found: list[int] = []
     gc.collect()
     tracemalloc.start()
@@ -236,7 +237,7 @@ async def test_the_memory_of_a_long_task_is_limited(tasks: TaskHandles) -> None:
 async def test_a_reader_from_the_beginning_of_a_long_task_misses_nothing(
     tasks: TaskHandles,
 ) -> None:
-    """It begins in what was written down, and arrives at what happens."""
+    """The stream begins with stored updates, and continues with new ones."""
     handle = begin(tasks, "t")
     for number in range(5000):
         happen(tasks, handle, Status(f"{number}"))
@@ -277,7 +278,7 @@ async def test_a_slow_reader_has_a_memory_limit(tasks: TaskHandles) -> None:
 
 
 async def test_a_reader_that_is_slow_twice_misses_nothing(tasks: TaskHandles) -> None:
-    """Once the task goes on, and once it is put away meanwhile."""
+    """For a task that continues, and for a task that is evicted in between."""
     handle = begin(tasks, "t")
 
     async def go_on() -> None:

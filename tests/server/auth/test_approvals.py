@@ -1,5 +1,5 @@
-"""Questions that no client answers: the operator's rules, and nobody there. And the audit log, of
-who asked, who answered, and what was run."""
+"""Questions without an answer of a client: the operator's rules, and timeouts. And the audit log of
+questions, answers and commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPTIONS = [
 
 
 def permit(question_id: str, subject: Json, options: list[Json] = OPTIONS) -> Json:
-    """A question as a program asks it; it goes on without waiting for the answer."""
+    """A question that a program asks without waiting for the answer."""
     about = {"id": question_id, "text": f"May I {question_id}?", "data": subject}
     return {"type": "question", **about, "options": options}
 
@@ -135,7 +135,7 @@ async def test_a_permission_that_is_not_given_is_denied(workspace: Path) -> None
 async def test_further_output_does_not_extend_the_time_of_a_question(
     workspace: Path,
 ) -> None:
-    """It says something each time that it is asked for its state, which is more often."""
+    """The agent prints text at each request for its state, more often than the timeout."""
     async with serving(workspace, bridge_question_timeout_ms=300) as server, listening() as live:
         client = server.client()
         words = "\n".join(f"wait {live.path} w{n}\nstatus {n}" for n in range(50))
@@ -294,7 +294,7 @@ async def test_an_audit_log_is_never_rewritten(
 
 
 def test_an_incomplete_audit_line_is_completed_and_reported(tmp_path: Path) -> None:
-    """A file may not be longer than so: what a full disk does."""
+    """A limit for the size of files has the effect of a full disk."""
     path = tmp_path / "audit.jsonl"
     audit = Audit(path)
     task = Task("t", "c", datetime(2026, 1, 2, tzinfo=UTC))
@@ -350,7 +350,7 @@ async def test_rules_are_read_from_the_configuration(
 
 
 async def ended(client: Client, task: str) -> list[Json]:
-    """What a subscriber is told until the task has ended."""
+    """The items of a subscriber until the end of the task."""
     async with asyncio.timeout(WITHIN):
         async with client.subscribe(task) as items:
             return [item async for item in items]

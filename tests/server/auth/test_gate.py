@@ -1,5 +1,5 @@
-"""Who may speak to the server: host names, origins, what browsers say about a request, and what a
-body may be, against the real server."""
+"""Requests that the server accepts: host names, origins, fetch metadata of browsers, and bodies,
+against the real server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SETTINGS: Json = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
-    """One server for all: whatever is refused begins nothing, so at its end it has begun what the
-    tests themselves began."""
+    """One server for all tests. Refused requests begin no task, so at its end it has only the tasks
+    of the tests themselves."""
     async with serving(tmp_path_factory.mktemp("workspace"), **SETTINGS) as server:
         yield server
 

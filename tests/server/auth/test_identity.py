@@ -1,4 +1,4 @@
-"""Who sends a request: the bearer of a token."""
+"""The principal of a request: the bearer of a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID provider. There is a real one here: it serves real keys over HTTP."""
+"""Tokens of an OpenID provider. The provider here is real: it serves real keys over HTTP."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def jwk(name: str, **more: Any) -> Json:
 
 
 class Provider:
-    """An OpenID provider. What it answers can be changed; `asked` are the paths that were got."""
+    """An OpenID provider with configurable responses; `asked` has the requested paths."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -78,7 +78,7 @@ class Provider:
         return web.json_response(self.keys)
 
     def token(self, *, key: str = "rsa", header: Mapping[str, Any] = NOTHING, **claims: Any) -> str:
-        """A good token, but for what is given here; None leaves something out."""
+        """A valid token with these changes; None removes a claim."""
         now = int(time.time())
         every = {"iss": self.url, "aud": AUDIENCE, "sub": "ada", "iat": now, "exp": now + 300}
         claims = {**every, "scope": EVERYTHING, **claims}
@@ -87,7 +87,7 @@ class Provider:
 
 
 def signed(key: Key, header: Mapping[str, Any], claims: Any) -> str:
-    """Whatever the header and the claims are."""
+    """A token with any header and any claims."""
     about = {name: value for name, value in header.items() if value is not None}
     if isinstance(claims, dict):
         claims = {name: value for name, value in claims.items() if value is not None}
@@ -189,7 +189,7 @@ def in_seconds(**claims: float) -> Callable[[Provider], str]:
 
 
 def with_secret(secret: bytes) -> Callable[[Provider], str]:
-    """HS256, with the public key as the secret, which everybody knows."""
+    """HS256, with the public key as the secret, which is public."""
 
     def token(provider: Provider) -> str:
         claims = json.loads(jws.extract_compact(provider.token().encode()).payload)
@@ -323,7 +323,7 @@ async def test_a_token_is_verified_once(provider: Provider) -> None:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
-    """What an issuer that has its keys, from a file, finds a token to be."""
+    """The result for a token of an issuer whose keys are in a file."""
     file = tmp_path_factory.mktemp("keys") / "keys.json"
     file.write_text(json.dumps({"keys": [jwk("rsa"), jwk("ec")]}))
     provider = Provider()

@@ -50,7 +50,7 @@ async def status(url: str, **headers: str) -> tuple[int, str]:
 
 @pytest.fixture
 def ground() -> Iterator[Path]:
-    """A workspace that every user reaches and `nobody` may write."""
+    """A workspace that every user can reach and the user `nobody` can write."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     folder.chmod(0o755)
     workspace = folder / "workspace"
@@ -259,7 +259,7 @@ async def test_the_error_for_an_unusable_state_folder_names_the_remedy(workspace
 
 
 async def test_the_command_in_the_banner_works(workspace: Path) -> None:
-    """In a folder whose name a shell would take apart."""
+    """In a folder whose name needs quotes in a shell."""
     env = {**SCRIPTED, "BRIDGE_STATE_DIR": str(workspace.parent / "the $(state) 'of' it")}
     async with bridge(workspace, **env) as server:
         line = re.search(r"try it +(curl -N .+\\\n.+)", server.log)
@@ -299,7 +299,8 @@ async def test_programs_of_the_operator_are_distinguished_from_agents(
 
 
 async def test_a_proxy_passes_on_the_credentials_of_a_client(workspace: Path) -> None:
-    """A forwarder on this machine, such as of ssh -R, makes nobody the operator."""
+    """A forwarder on this machine, such as that of ssh -R, gives its clients no rights of the
+    operator."""
     async with bridge(workspace, **SCRIPTED) as server:
         for header in ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"):
             assert (await status(server.url, **{header: "192.0.2.1"}))[0] == 401

@@ -1,5 +1,5 @@
-"""Who may see what: every operation, by everybody, on tasks in every condition, over every binding
-and version. The table is made, not written: a new operation fails here until it is entered."""
+"""Access to tasks: every operation, by each principal, on tasks in every state, over every binding
+and version. The table is generated: a new operation fails here until it is entered."""
 
 from __future__ import annotations
 
@@ -257,7 +257,8 @@ async def test_a_principal_works_only_where_it_may(tmp_path: Path) -> None:
 
 
 async def test_the_directory_of_a_conversation_is_checked_at_each_turn(tmp_path: Path) -> None:
-    """A token that is limited between two turns, or limited and allowed to see what others have."""
+    """A token that is limited between two turns, with and without the scope to read foreign
+    tasks."""
     workspace = tmp_path / "workspace"
     (workspace / "a").mkdir(parents=True)
     (workspace / "b").mkdir()

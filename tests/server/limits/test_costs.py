@@ -1,5 +1,5 @@
-"""What an event costs, counted and not timed: calls, renderings, writes, memory. A path that grows
-with the task, or work that is done for each subscriber, fails here on any machine."""
+"""The cost of an event, counted and not timed: calls, renderings, writes, memory. A cost that grows
+with the task, or with each subscriber, fails here on any machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ WITHIN = 60.0
 
 
 async def burst(server: Server, count: int, subscribers: int = 1) -> list[list[Json]]:
-    """What each subscriber was told of a task that says so much at once, when all are there."""
+    """The items of each subscriber of a task with so much output, which comes after all have
+    subscribed."""
     client = server.client()
     async with asyncio.timeout(WITHIN), listening() as live:
         task = await client.send_now(f"wait {live.path} agent\nsteps {count}")
@@ -116,8 +117,8 @@ async def test_ready_items_share_one_write(workspace: Path, subscribers: int) ->
 
 
 async def settled_memory(wanted: int) -> int:
-    """Bytes that are in use, soon after a client has read the end of its stream: the server may yet
-    have to let go of it. Returns at once what is at most `wanted`."""
+    """Allocated bytes soon after a client has read the end of its stream, when the server may still
+    hold it. Returns at once if they are at most `wanted`."""
     for _ in range(50):
         await asyncio.sleep(0.02)
         kept, _ = tracemalloc.get_traced_memory()
@@ -165,7 +166,7 @@ async def test_a_task_leaves_nothing_for_the_collector(workspace: Path) -> None:
 
 
 class Waiting:
-    """Who waits for a place, and counts how often it looks whether it still wants one."""
+    """A context that waits for a slot, and counts the checks whether it still wants one."""
 
     idle = False
 

@@ -1,5 +1,5 @@
-"""How much of the server each principal may use: what is too much is refused with a hint when to
-try again, and one who wants everything keeps nobody else waiting."""
+"""The quotas of principals: requests above a quota are refused with a time for the retry, and one
+principal cannot keep the others waiting."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNLIMITED: dict[str, Any] = {
 async def serving_two(
     workspace: Path, alice: dict[str, int], **settings: Any
 ) -> AsyncIterator[dict[str, Client]]:
-    """A server with two principals, of whom one has these quotas and the other has none."""
+    """A server with two principals: one with these quotas, one without quotas."""
     quotas: dict[str, Any] = {"alice": UNLIMITED | alice, "bob": UNLIMITED}
     tokens = {name: Token(hash=f"sha256:{digest(name).hex()}", **quotas[name]) for name in NAMES}
     async with serving(workspace, tokens=tokens, **settings) as server:
@@ -212,7 +212,8 @@ def test_no_quota_is_negative(name: str) -> None:
 
 
 async def test_a_principal_with_many_tasks_delays_no_other(workspace: Path, live: Liveness) -> None:
-    """Alice has two at work and ten that wait; the next place is Bob's, who came last."""
+    """Alice has two running and ten waiting tasks; the next slot goes to Bob, whose task came
+    last."""
     async with serving_two(workspace, {}, bridge_max_sessions=2) as clients:
         alice, bob = clients["alice"], clients["bob"]
         for name in ("one", "two"):

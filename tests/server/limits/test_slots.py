@@ -1,5 +1,5 @@
-"""Slots of sessions: a question holds none, what is beyond the limits, and what waiting tasks say
-about it. The pool itself: test_pool.py."""
+"""Slots of sessions: a question holds no slot; the limits; and the updates of waiting tasks. The
+pool itself: test_pool.py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def sessions(server: Server) -> Json:
 
 
 async def asked(client: Client, number: int, script: str = "permit q May I?") -> list[Json]:
-    """So many tasks that wait for an answer, each of a context of its own."""
+    """So many tasks that wait for an answer, each in a context of its own."""
     tasks = []
     for _ in range(number):
         async with asyncio.timeout(WITHIN):
@@ -228,7 +228,7 @@ async def test_the_monitor_shows_why_a_task_waits(
 async def test_a_queue_position_is_reported_only_when_it_changes(
     make: Make, live: Liveness
 ) -> None:
-    """However many events there are, a task has one update at once and the next after a pause."""
+    """For any number of events, a task has one update at once and the next one after a pause."""
     bridge = make(sessions=1, announce_every=0.0, first_pause=3600.0)
     slow = await bridge.send(f"wait {live.path} slow")
     await live.pid("slow")
@@ -252,7 +252,7 @@ async def test_a_queue_position_is_reported_only_when_it_changes(
 
 
 async def test_the_pauses_between_updates_grow() -> None:
-    """An hour of changes in every second, by a clock of its own."""
+    """An hour with a change in each second, on a simulated clock."""
     heard: list[tuple[int, int]] = []
     waiter = Waiter(0, lambda ahead, answers: heard.append((ahead, answers)), 1.0)
     waiter.parked = True

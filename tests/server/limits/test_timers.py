@@ -1,5 +1,5 @@
-"""Clients that are slow, silent, many or no clients at all, against the real server: each is cut
-off in time, and nobody else notices."""
+"""Clients that are slow, silent or numerous, or speak no HTTP, against the real server: each is
+disconnected in time, without an effect on other clients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Brid
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(server: BridgeProcess) -> AsyncIterator[Client]:
-    """Who does nothing wrong, over a new connection each time."""
+    """A correct client with a new connection for each request."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=WITHIN, sock_read=WITHIN)
     connector = aiohttp.TCPConnector(force_close=True, limit=0)
     async with aiohttp.ClientSession(
@@ -84,7 +84,7 @@ async def live() -> AsyncIterator[Liveness]:
 
 
 class Raw:
-    """A connection that sends what it is told to, from 127.0.0.`last`."""
+    """A connection from 127.0.0.`last` that sends these bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -95,7 +95,8 @@ class Raw:
         self.writer.write(data)
 
     async def ended(self, pace: float = WITHIN, byte: bytes = b"") -> bytes:
-        """What the server says until it ends the connection; each `pace` seconds a byte is sent."""
+        """The answer of the server until it closes the connection; one byte is sent each `pace`
+        seconds."""
         said = b""
         async with asyncio.timeout(WITHIN):
             while True:
@@ -113,8 +114,8 @@ class Raw:
 
     @property
     def sent_again(self) -> int:
-        """Packets that the kernel had to send twice: the server's queue of connections was full.
-        The first repetition comes after a second. It is tcpi_total_retrans of Linux."""
+        """Packets that the kernel had to retransmit, because the server's queue of connections was
+        full. The first retransmission comes after a second (tcpi_total_retrans of Linux)."""
         info = self.writer.get_extra_info("socket").getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, 104
         )
@@ -139,7 +140,7 @@ async def raw(server: BridgeProcess, last: int = 1) -> AsyncIterator[Raw]:
 
 
 async def paced(pace: float = PACE) -> None:
-    """The time that a slow client lets pass, which is what these tests are about."""
+    """The waiting time of a slow client, which is the subject of these tests."""
     await asyncio.sleep(pace)
 
 
@@ -228,7 +229,8 @@ async def test_a_body_that_is_large_gets_more_time(server: BridgeProcess) -> Non
 async def test_a_pause_of_the_server_is_not_its_clients(
     server: BridgeProcess, client: Client
 ) -> None:
-    """Who asks while it is stopped, who asks after that, and whose body comes after that."""
+    """Clients that connect while the server is stopped, that connect later, and whose body comes
+    later."""
     body = b'{"jsonrpc": "2.0", "id": 1, "method": "Nothing"}'
     async with raw(server) as early, raw(server) as late, raw(server) as slow:
         slow.send(POST % len(body))
@@ -286,7 +288,7 @@ async def unread(
 
 
 async def reset(stalled: socket.socket, client: Client) -> None:
-    """Until the server has reset the connection, which says that it keeps nothing for it."""
+    """Until the server has reset the connection, which shows that it keeps no state for it."""
     async with asyncio.timeout(WITHIN):
         while stalled.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != b"\x07":
             await (await client.session.get(f"{client.url}/health")).read()
@@ -302,7 +304,7 @@ def subscription(task: str) -> bytes:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def talkative(client: Client, live: Liveness) -> AsyncIterator[str]:
-    """A task that has said two megabytes, which every subscriber is told, and works on."""
+    """A running task with two megabytes of output, which every subscriber gets."""
     script = "repeat 500000 x\n" * 4 + f"wait {live.path} talker\ntext end"
     async with client.stream(script) as items:
         first = await anext(items)
@@ -407,7 +409,7 @@ async def test_at_the_limit_the_longest_waiting_connection_is_closed(
 
 
 async def test_who_works_is_not_pushed_out(server: BridgeProcess, client: Client) -> None:
-    """All connections have a stream: another client is told to come back."""
+    """All connections have a stream: the server asks another client to retry later."""
     task = task_id(await client.send("ask q Who?"))  # which says little: its readers need not read
     async with AsyncExitStack() as stack:
         streams = []
@@ -471,8 +473,9 @@ ROUNDS = 5  # of which the best counts: others who use the machine are not in al
 
 
 async def asked(client: Client) -> list[float]:
-    """Seconds of requests over a new connection each, all of which are answered. A client that the
-    machine keeps from running between connecting and asking may be told that it is late."""
+    """The duration of requests over a new connection each, all of which must be answered. On a busy
+    machine a client may be too late between its connect and its request; its connection may then be
+    closed."""
     took = []
     for _ in range(ASKED):
         begun = time.perf_counter()
@@ -585,8 +588,8 @@ BURST = 2 * PER_SECOND
 async def test_a_flood_is_cut_and_another_client_is_answered(
     server: BridgeProcess, client: Client, name: str
 ) -> None:
-    """`cost`: how many connections one of the flood counts as. What costs more than the limit
-    allows can only have been on its way when the limit was met."""
+    """`cost`: the number of connections that one of the flood counts as. Connections above the
+    limit can only have arrived before the server reached the limit."""
     sent, cost = FLOODS[name]
     begun = time.monotonic()
     async with asyncio.timeout(WITHIN), flooded(server, sent) as cut:

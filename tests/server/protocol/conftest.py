@@ -13,7 +13,7 @@ from tests.support.agents import Write
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a CONFIG_FILE whose agents are tests/support/agent.py, unless they say otherwise."""
+    """Writes a CONFIG_FILE with agents that run tests/support/agent.py by default."""
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -36,7 +36,7 @@ async def test_each_agent_has_a_card_of_its_own(write: Write) -> None:
 
 
 async def test_agents_have_names_of_their_own_by_default(write: Write) -> None:
-    """A client that knows several cards tells the agents apart by their names."""
+    """A client that knows several cards distinguishes the agents by their names."""
     tables = "".join(f"[agents.{name}]\n" for name in ("first", "second", "jsonl"))
     async with agents(write(tables)) as server:
         cards = [

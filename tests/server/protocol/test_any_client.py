@@ -1,4 +1,4 @@
-"""What clients that know nothing of our extension get, and may send (docs/extension.md)."""
+"""The requests and responses of clients without our extension (docs/extension.md)."""
 
 from __future__ import annotations
 

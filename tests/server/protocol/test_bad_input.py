@@ -1,5 +1,5 @@
-"""Requests that make no sense and CLIs that do not behave, against the real server. Whatever
-comes, the server answers, says nothing of its inside, and goes on."""
+"""Invalid requests and misbehaving CLIs, against the real server. The server answers each of them,
+reveals no internals, and continues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cli(folder: Path, program: str) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BridgeProcess]:
-    """The server with a CLI that does as it is told. It has nothing to log but what it expects."""
+    """A server with a scripted CLI. Its log contains only the expected errors."""
     folder = tmp_path_factory.mktemp("server")
     workspace = folder / "workspace"
     workspace.mkdir()
@@ -69,8 +69,8 @@ async def client(server: BridgeProcess) -> AsyncIterator[Client]:
 
 
 def troubles(server: BridgeProcess) -> list[str]:
-    """What the bridge logged as errors. aiohttp logs requests that are no HTTP as errors of its
-    own, which they are not."""
+    """The errors in the log of the bridge, without those of aiohttp for requests that are not
+    HTTP."""
     lines = server.log.splitlines()
     return [line for line in lines if "Traceback" in line and " error aiohttp." not in line]
 
@@ -377,7 +377,7 @@ async def fails_as_expected(task: Json, behaviour: str) -> None:
 
 
 async def works_again(server: BridgeProcess, client: Client, context: str, **more: Any) -> None:
-    """The next task of the context is served, by a new process that is the only one of it."""
+    """A new process, the only one of the context, runs its next task."""
     task = await client.send("hello", contextId=context, **more)
     assert (state(task), artifact_text(task)) == ("completed", "so far"), task
     async with asyncio.timeout(WITHIN):

@@ -1,5 +1,5 @@
-"""Every operation of both versions over both bindings, asked in every wrong way. The answer is the
-error that the table has for it, it names the field, and nothing has come of it."""
+"""Every operation of both versions over both bindings, with every kind of wrong parameter. The
+answer is the error of the table, it names the field, and the request has no effect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Way:
 
     @property
     def in_query(self) -> bool:
-        """Whether what the path does not name is text in the query."""
+        """Whether members outside of the path are text in the query."""
         return self.rest and ROUTES[self.method][0] != "POST"
 
     @property
@@ -66,7 +66,7 @@ every_way = each("way", WAYS, ids=str)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`said` is all that an error says, and empty where the request was served."""
+    """`said` is the complete error, and empty if the request was served."""
 
     said: Json
     id: Any = None
@@ -152,7 +152,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Aski
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def asking(shared: Asking) -> AsyncIterator[Asking]:
-    """Whatever is asked, nothing comes of it."""
+    """The request has no effect."""
     before = await condition(shared.server)
     yield shared
     assert await condition(shared.server) == before
@@ -185,7 +185,7 @@ MODELS: Mapping[str, Mapping[Operation, Sequence[P]]] = {
 
 
 def params(way: Way, task_id: str) -> Json:
-    """What is right for the operation on this task, with a value for most fields."""
+    """Valid params of the operation on this task, with a value for most fields."""
     old = way.version == "0.3"
     match way.operation:
         case O.SEND | O.STREAM:
@@ -246,7 +246,8 @@ AS_TEXT = ("1", "true")  # which is right in a query
 
 
 def wrong(schema: Json, base: Any, defs: Json, place: tuple[str, ...]) -> Iterator[Wrong]:
-    """What does not fit `schema`, everywhere in it. `base`: what does; `place`: where it stands."""
+    """Values that violate `schema`, at each place in it. `base`: a valid value; `place`: its
+    path."""
     schema = resolved(schema, defs)
     for value, text_too in wrong_values(schema):
         yield Wrong(place, value, ".".join(place), text_too)
@@ -303,7 +304,7 @@ def out_of_bounds(schema: Json) -> Iterator[Any]:
 
 
 def placed(base: Any, place: Sequence[str], value: Any) -> Any:
-    """`base` with `value` there; what is not on the way is made."""
+    """`base` with `value` at this path; missing members of the path are added."""
     if not place:
         return value
     name, *rest = place
@@ -387,7 +388,7 @@ SERVED = ("", "TASK_NOT_FOUND", "UNSUPPORTED_OPERATION", "EXTENDED_AGENT_CARD_NO
 
 
 def with_more(value: Any) -> Any:
-    """`value` with members that nobody knows, in every object of it."""
+    """`value` with unknown members in each of its objects."""
     match value:
         case dict():
             known = {name: with_more(one) for name, one in value.items()}
@@ -578,7 +579,7 @@ async def test_a_batch_is_refused_as_a_whole(asking: Asking, way: Way) -> None:
 
 @each("way", [way for way in WAYS if not way.rest], ids=str)
 async def test_a_notification_gets_no_answer(asking: Asking, way: Way) -> None:
-    """JSON-RPC 2.0 §4.1. What is wrong with it is not reported, either."""
+    """JSON-RPC 2.0 §4.1. Its errors are not reported, either."""
     body = {"jsonrpc": "2.0", "method": way.method, "params": params(way, "none")}
     response = await asking.server.client(way.version).post(body)
     assert (response.status, await response.read()) == (204, b"")

@@ -1,4 +1,4 @@
-"""Agent cards as they are served: their shapes, what caches need, and the extended card."""
+"""Agent cards over HTTP: their shapes, their caching headers, and the extended card."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ LIST_FIELDS: Json = {
 
 
 def wrong_in(base: Json, fields: Json) -> list[tuple[str, Json]]:
-    """`base` with one field wrong each time, and what that is called."""
+    """`base` with one wrong field each time, and a name for this error."""
     return [
         (f"{name}={str(value)[:30]}", {**base, name: value})
         for name, values in fields.items()

@@ -1,5 +1,5 @@
-"""Parts of messages: how large they may be, and what becomes of files. (tests/support/agent.py
-takes every media type; a subclass that does not shows what happens then.)"""
+"""Parts of messages: their limits, and their files. (tests/support/agent.py takes every media type;
+a subclass takes fewer.)"""
 
 from __future__ import annotations
 

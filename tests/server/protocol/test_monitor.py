@@ -1,4 +1,4 @@
-"""The monitor: what goes on, for operators, without what clients and agents say."""
+"""The monitor: the state of all tasks for operators, without the texts of clients and agents."""
 
 from __future__ import annotations
 

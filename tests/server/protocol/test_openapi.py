@@ -1,5 +1,5 @@
-"""The OpenAPI document: it says all that the HTTP+JSON binding does and nothing else. Held against
-answers to requests of ours, and to those that schemathesis makes up from the document."""
+"""The OpenAPI document describes exactly the HTTP+JSON binding. It is compared with answers to
+requests of the tests, and of schemathesis, which generates them from the document."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def taker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serve
 
 
 def conforms(schema: Json, instance: Any) -> None:
-    """Raises ValidationError if `instance` is not what `schema`, a part of DOCUMENT, says."""
+    """Raises ValidationError unless `instance` conforms to `schema`, a part of DOCUMENT."""
     Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(instance)
 
 
@@ -84,7 +84,7 @@ def operations(of: Json = DOCUMENT) -> Iterator[tuple[str, str, Json]]:
 
 
 def template(method: str, path: str) -> str:
-    """The documented path that a path is one of; what follows a colon belongs to the template."""
+    """The documented path of a request's path; the text after a colon belongs to the template."""
     found: list[str] = []
     for documented, methods in DOCUMENT["paths"].items():
         pattern = re.sub(r"\{\w+\}", "[^/]+", documented)
@@ -201,7 +201,7 @@ FILE = {"mediaType": "text/plain", "filename": "x", "metadata": {}}
 )
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_part_is_taken_if_the_document_says_so(taker: Server, part: Json) -> None:
-    """What functions check, which cannot be derived from them."""
+    """The rules that only the code of the functions contains."""
     schema = {**ref("PartInput"), "components": DOCUMENT["components"]}
     body = {"message": {**message("", contextId="warm"), "parts": [part]}}
     answer = await Rest(taker.http, taker.url).post("/message:send", body)
@@ -291,7 +291,7 @@ class Documented(Rest):
             writer.transport.abort()
 
     async def raw(self, path: str, data: bytes) -> None:
-        """Send what is no request, as if it were one for `path`."""
+        """Send invalid data to `path`."""
         async with asyncio.timeout(20), self.connection() as (reader, writer):
             writer.write(data)
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -307,7 +307,7 @@ class Documented(Rest):
             yield item
 
     def _saw(self, method: str, path: str, status: int, reason: str) -> Json:
-        """What the document says of such an answer."""
+        """The description of such an answer in the document."""
         known = template(method, path)
         self.seen.add((method, known, status, reason))
         return resolved(DOCUMENT["paths"][known][method.lower()]["responses"][str(status)])
@@ -489,7 +489,7 @@ async def test_every_answer_is_documented_and_all_that_is_documented_is_answered
 
 
 def with_one_member_more(value: Any) -> Iterator[Any]:
-    """`value` with a member that nobody knows in each of its objects, one after the other."""
+    """`value` with an unknown member in each of its objects, one after the other."""
     if isinstance(value, list):
         for number, one in enumerate(value):
             for changed in with_one_member_more(one):
@@ -591,7 +591,7 @@ def valid_is_not_invalid(
 
 
 class Background:
-    """An event loop in a thread of its own, for tests that are not async themselves."""
+    """An event loop in a thread of its own, for tests without asyncio."""
 
     def __enter__(self) -> Background:
         self._loop = asyncio.new_event_loop()

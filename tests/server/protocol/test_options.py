@@ -1,5 +1,5 @@
-"""What clients may choose in `metadata.bridge`, what they may not, and how contexts that work are
-treated; the leniencies of 0.3 that go with it."""
+"""The options of clients in `metadata.bridge`, their limits, and requests for busy contexts; with
+the tolerated deviations of 0.3 clients."""
 
 from __future__ import annotations
 

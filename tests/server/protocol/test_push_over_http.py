@@ -104,7 +104,7 @@ def config_id(config: Json) -> str:
 
 
 def told(receiver: Receiver) -> list[Json]:
-    """What the receiver was sent, in order."""
+    """The items that the receiver got, in order."""
     return [json.loads(body) for body in receiver.bodies]
 
 

@@ -1,5 +1,5 @@
-"""A stream that broke goes on after the last update that its client has seen, whichever that was:
-the rest of it is what an unbroken stream has told, number by number."""
+"""A broken stream resumes after the last update that its client has seen, for each number: the rest
+equals that of an unbroken stream."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def unique() -> str:
 
 
 def inner(item: Json) -> Json:
-    """A task without what a version puts around it."""
+    """A task without the envelope of its version."""
     found: Json = item.get("task", item)
     return found
 
@@ -207,7 +207,7 @@ async def test_metadata_that_is_not_a_number_leaves_the_word_to_the_header(wire:
 
 @each_wire
 async def test_metadata_counts_more_than_the_header(wire: Wire) -> None:
-    """Who builds a request says what it means; a header may be put in by what is in between."""
+    """The member is set by the author of the request; a program in between may set the header."""
     message = wire.message(SCRIPT, unique())
     whole = await wire.sent(message)
     assert await wire.sent(message, after=1, seen=4) == whole[5:]
@@ -320,7 +320,7 @@ def settings(workspace: Path) -> Mapping[str, Any]:
 async def test_a_stream_continues_with_the_next_server(
     workspace: Path, http: aiohttp.ClientSession, live: Liveness, version: str, rest: bool
 ) -> None:
-    """From every number that a client can have seen, of a task that ran or one that had ended."""
+    """From every number that a client can have seen, for a running and for an ended task."""
     script = f"{SCRIPT.removesuffix('done five')}wait {live.path} agent\ntext  five\nstatus six"
     async with bridge(workspace, **settings(workspace)) as server:
         wire = Wire(http, server.url, version, rest)

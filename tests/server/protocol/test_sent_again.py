@@ -70,7 +70,7 @@ async def test_the_same_message_joins_its_task_as_long_as_that_is_open(
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_after_the_end_the_same_message_is_a_new_one(workspace: Path, version: str) -> None:
-    """What clients do that give each message the same id. The official suites are such clients."""
+    """Some clients give each message the same id, such as the official suites."""
     async with serving(workspace) as server:
         client, message_id = server.client(version), unique()
         tasks = [await client.send("turn", messageId=message_id) for _ in range(3)]

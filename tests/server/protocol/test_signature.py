@@ -1,5 +1,5 @@
-"""Signed agent cards: the form that is signed, keys, what verifies and what must not, the command;
-and the official SDK as the other side."""
+"""Signed agent cards: the canonical form, keys, valid and invalid signatures, the command, and the
+official SDK as the other side."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def kids(keys: CardKeys) -> list[str | None]:
 
 
 def verify(card: Any, keys: CardKeys) -> list[str]:
-    """The ids of the keys that signed the card. Raises SignatureError if there is none."""
+    """The ids of the keys that signed the card. Raises SignatureError without a valid signature."""
     verdicts = judge(card, keys)
     good = [verdict.kid for verdict in verdicts if verdict.counts]
     if not good:
@@ -405,7 +405,8 @@ def test_a_card_with_empty_values_is_signed_in_the_form_of_the_sdks_too(keys: Ca
 def test_the_signature_for_the_sdks_does_not_let_the_bearer_token_be_taken_away(
     keys: CardKeys,
 ) -> None:
-    """It would fit the card without its requirement, if it did not say what it is."""
+    """The signature would be valid for the card without its requirement, but for the type in its
+    header."""
     signed = sign(unsigned(bearer=True), keys)
     for_sdks = signed["signatures"][2:]
     stripped = {**signed, "signatures": for_sdks}
@@ -520,7 +521,7 @@ def test_a_card_without_signatures_is_not_verified(keys: CardKeys, card: Any) ->
 
 
 def pem(key: ECKey) -> list[bytes]:
-    """What a careless verifier might take for the secret, given the public key."""
+    """A secret that a careless verifier might derive from the public key."""
     public = key.public_key
     formats = [
         (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
@@ -591,7 +592,7 @@ def test_a_header_that_is_not_an_object_of_single_members_is_refused(
 
 
 def test_other_header_parameters_are_ignored(keys: CardKeys, jwks: list[dict[str, Any]]) -> None:
-    """Also a key and an address of keys: nobody is trusted because a card says so."""
+    """Also a key and an address of keys in the card: they are not trusted."""
     header = {"alg": "ES256", "kid": "first", "other": 1, "jwk": {}}
     for jku in ("https://e.example", None):
         given = forged(unsigned(), {**header, "jku": jku}, jwks[0])
@@ -862,7 +863,7 @@ def test_the_command_ends_with_2_if_it_cannot_tell(
 
 @contextmanager
 def web(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A server that answers as it is told to."""
+    """A server with a scripted response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -1022,7 +1023,7 @@ print(json.dumps(card))
 
 
 def sdk(program: str, given: object = None) -> Any:
-    """What a program says that runs in the environment of the official SDK."""
+    """The output of a program in the environment of the official SDK."""
     assert SDK.exists(), f"{SDK} is missing: run scripts/install"
     done = subprocess.run(
         [SDK, "-c", program],
@@ -1087,7 +1088,8 @@ def test_the_sdk_verifies_our_signatures(
 def test_we_verify_signatures_of_the_sdk_without_empty_values(
     keys: CardKeys, jwks: list[dict[str, Any]]
 ) -> None:
-    """What the SDK signs of others leaves empty values open, so it is no proof."""
+    """The SDK signs cards of other servers without empty values, so its signature proves nothing
+    about them."""
     signed = sdk(SDK_SIGNS, {"card": unsigned(bearer=False), "keys": jwks})
     assert verify(signed, keys) == ["first", "second"]
     partly = sdk(SDK_SIGNS, {"card": unsigned(bearer=True), "keys": jwks})

@@ -1,4 +1,4 @@
-"""A browser at the root of the server gets a page; every other client gets what it got before."""
+"""A browser at the root of the server gets a page; other clients get the usual answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_browser_gets_a_page_that_needs_no_token_and_runs_nothing(server
 
 
 async def test_the_page_is_the_same_for_all_clients(server: Server) -> None:
-    """It tells nothing of the agent, its workspace or its tasks."""
+    """It reveals nothing about the agent, its workspace or its tasks."""
     text = await (await ask(server, BROWSER)).text()
     assert not re.search(r"jsonl|workspace|a-secret", text)
     await server.client("1.0", Authorization="Bearer a-secret-0123456789").send("text private")

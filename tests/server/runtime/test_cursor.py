@@ -273,7 +273,7 @@ async def test_a_cancel_ends_the_command_and_the_chat_continues(workspace: Path)
 
 
 async def test_a_cancel_between_two_processes_begins_nothing(workspace: Path) -> None:
-    """The next prompt waits for a process to end that does not want to: it is never said."""
+    """The next prompt waits for the end of a process that does not end, and never reaches it."""
     async with cursor(workspace) as server, listening() as live:
         client = server.client()
         task = await client.send("deaf\ntext one")

@@ -1,5 +1,5 @@
-"""BRIDGE_ON_DISCONNECT: what becomes of a task whose client has gone. Each test waits GRACE or more
-for a client that does not come back."""
+"""BRIDGE_ON_DISCONNECT: the task of a client that has disconnected. Each test waits GRACE seconds
+or more for a client that does not come back."""
 
 from __future__ import annotations
 

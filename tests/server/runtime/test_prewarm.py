@@ -43,7 +43,7 @@ agent.Agent().run()
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """For what nothing tells of."""
+    """For a condition without an event."""
     async with asyncio.timeout(WITHIN):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -73,7 +73,7 @@ async def pid(client: Client, **members: Any) -> int:
 
 
 def reasons(caplog: pytest.LogCaptureFixture) -> str:
-    """Why none is kept, as the operator was told."""
+    """The logged reasons for sessions that were not kept."""
     return " ".join(getattr(record, "reason", "") for record in caplog.records)
 
 
@@ -330,7 +330,7 @@ async def test_idle_contexts_leave_it_a_place_where_there_are_more_of_them(works
 
 
 class Idle:
-    """Somebody with a place who does nothing."""
+    """A context with a slot and without work."""
 
     owner = ""
     idle = True
@@ -400,7 +400,7 @@ async def test_the_streams_of_an_evicted_session_are_removed(place: Place) -> No
 
 @pytest.mark.parametrize("adapter", ["jsonl", "opencode"])
 async def test_one_that_was_handed_over_outlives_the_server(place: Place, adapter: str) -> None:
-    """As any other: the next server goes on with the turn, and with the conversation."""
+    """Like any other session: the next server continues the turn and the conversation."""
     env: Json = {"BRIDGE_WARM_SESSIONS": "1", "AGENT_ADAPTER": adapter}
     if adapter == "opencode":
         env["AGENT_ARGS"] = f"-I -S {ACP_PROGRAM} {{}}"

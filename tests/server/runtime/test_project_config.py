@@ -1,5 +1,5 @@
-"""Whether a CLI may use what a repository brings along: denied, asked about, allowed. What real
-CLIs do with it is in tests/real/test_poisoned.py."""
+"""Permission for the project files of a repository: denied, asked, allowed. The behaviour of real
+CLIs is in tests/real/test_poisoned.py."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Jsonl: Any = registry.load("jsonl")
 
 
 class Careful(Jsonl):  # type: ignore[misc]
-    """An agent that is told in its environment whether it may use the repository's settings, and
-    uses `hook` in any case."""
+    """An agent with a variable that says whether it may use the settings of the repository; it uses
+    `hook` in any case."""
 
     project_files: ClassVar[tuple[str, ...]] = ("settings.json", "hook")
     always_loaded: ClassVar[tuple[str, ...]] = ("hook",)

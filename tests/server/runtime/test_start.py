@@ -84,7 +84,7 @@ async def test_a_turn_that_is_silent_after_its_handshake_is_not_ended(
 
 
 async def test_a_prompt_that_was_handed_over_is_work(workspace: Path) -> None:
-    """To a CLI without a handshake, which has said nothing yet."""
+    """To a CLI without a handshake, before its first output."""
     settings: Json = {
         "agent_adapter": "claude-code",
         "agent_binary": "/bin/sh",

@@ -62,7 +62,7 @@ def counted(code: CodeType) -> bool:
 
 
 def report(calls: Counter[CodeType]) -> tuple[int, int]:
-    """Print the functions by file. Returns how many files and functions there are."""
+    """Print the functions by file. Returns the numbers of files and functions."""
     functions = {(code.co_filename, code.co_qualname) for code in calls if counted(code)}
     files = {file for file, _ in functions}
     for file in sorted(files):

@@ -1,4 +1,5 @@
-"""A workspace that is deleted, or cannot be read: the task says so, and the server goes on."""
+"""A workspace that is deleted or unreadable: the task fails with this reason, and the server
+continues."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def locked() -> Iterator[Path]:
 
 
 def problem(task: dict[str, Any]) -> dict[str, Any]:
-    """What a failed task says to programs; its text names no path of the machine."""
+    """The data of a failed task; its text contains no path of the machine."""
     assert state(task) == "failed"
     assert task["metadata"]["bridge"]["reason"] == "workspace"
     data = facts(task)
@@ -63,7 +64,8 @@ async def test_a_deleted_default_workspace_is_named(
 
 
 async def test_the_error_has_the_client_s_name_of_a_deleted_directory(workspace: Path) -> None:
-    """Also where the conversation's session is warm, which would go on in a deleted directory."""
+    """Also if the conversation has a live session, which would continue in the deleted
+    directory."""
     (workspace / "sub/deep").mkdir(parents=True)
     async with serving(workspace) as server:
         client = server.client()

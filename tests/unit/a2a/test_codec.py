@@ -1,5 +1,5 @@
-"""The two protocol versions: what each thing looks like on the wire (golden files, reviewed by
-eye against the specification), and what is understood of what clients send."""
+"""The two protocol versions: the encoding of each object (golden files, reviewed against the
+specification), and the decoding of requests of clients."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ FREE = ("data", "metadata")  # members whose content is the agent's or the clien
 
 
 def fixed(value: Any) -> Any:
-    """The value without what may be any JSON."""
+    """The value without the members that may contain any JSON."""
     if isinstance(value, dict):
         return {name: fixed(one) for name, one in value.items() if name not in FREE}
     return [fixed(one) for one in value] if isinstance(value, list) else value
@@ -433,7 +433,7 @@ def test_an_empty_artifact_has_a_part_all_the_same() -> None:
 
 
 def send(codec: Codec, part: Any = None, **members: Any) -> Json:
-    """The params of a send with the least that the version asks for, and `members` of it."""
+    """The params of a send with the required members of the version, and `members`."""
     if part is None:
         part = {"text": "hi"} if codec is NEW else {"kind": "text", "text": "hi"}
     role = "ROLE_USER" if codec is NEW else "user"

@@ -171,7 +171,7 @@ TASKS = tasks()
 
 @st.composite
 def pushes(draw: st.DrawFn, task_ids: st.SearchStrategy[str] = NAME) -> PushParams:
-    """Credentials are told with a scheme, and only with one."""
+    """A scheme has credentials, and credentials have a scheme."""
     config = PushParams(draw(task_ids), draw(MAYBE_NAME), draw(NAME), draw(MAYBE_NAME))
     if draw(st.booleans()):
         return config
@@ -305,7 +305,7 @@ def requests(wire: Wire) -> st.SearchStrategy[Request]:
 
 
 def decode(wire: Wire, operation: Operation, params: Any) -> Any:
-    """What the codec makes of the params when they have come as JSON."""
+    """The params after a round trip through JSON, as the codec decodes them."""
     received = orjson.loads(orjson.dumps(params))
     match operation:
         case Operation.SEND:
@@ -388,7 +388,7 @@ def others(wire: Wire, path: shapes.Path, value: Any) -> tuple[Any, ...]:
 
 
 def refused(wire: Wire, operation: Operation, params: Any) -> list[str]:
-    """The fields that the refusal names; the client is told of them."""
+    """The fields that the error names for the client."""
     with pytest.raises(errors.InvalidParams) as caught:
         decode(wire, operation, params)
     fields = [path for path, _ in caught.value.fields]
@@ -455,7 +455,7 @@ def test_a_kind_that_is_null_is_guessed(name: str) -> None:
 def test_base64_of_any_spelling_is_the_same_content(
     wire: Wire, content: bytes, url_safe: bool, padded: bool
 ) -> None:
-    """ProtoJSON takes both alphabets, with and without padding; what is kept is the standard."""
+    """ProtoJSON accepts both alphabets, with and without padding; the standard form is stored."""
     encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
     sent = encode(content).decode()
     params = _with_bytes(wire, sent if padded else sent.rstrip("="))
@@ -467,7 +467,7 @@ def test_base64_of_any_spelling_is_the_same_content(
 @each_version
 @given(text=st.text("Aa9+/-_= \n$é", max_size=6))
 def test_a_value_that_is_not_base64_is_refused_by_its_name(wire: Wire, text: str) -> None:
-    """What is taken in can be had as bytes later."""
+    """Accepted data can be decoded to bytes later."""
     params = _with_bytes(wire, text)
     try:
         (decoded,) = decode(wire, Operation.SEND, params).message.parts
@@ -493,7 +493,7 @@ def test_a_timestamp_is_in_utc_with_milliseconds(time: datetime) -> None:
 @each_version
 @given(time=TIMES, digits=st.integers(0, 9))
 def test_a_time_may_have_any_number_of_digits(wire: Wire, time: datetime, digits: int) -> None:
-    """Protobuf libraries write 0, 3, 6 or 9 digits, others what they like."""
+    """Protobuf libraries write 0, 3, 6 or 9 digits; other libraries write any number of digits."""
     fraction = f"{time.microsecond:06}000"[:digits]
     whole = time.replace(microsecond=0).isoformat()
     second, zone = whole[:-6], whole[-6:].replace("+00:00", "Z")
@@ -549,7 +549,7 @@ def test_an_update_can_be_read_again(
 def seen_update(
     wire: Wire, task: Task, update: StatusUpdate | ArtifactUpdate, final: bool
 ) -> UpdateSeen:
-    """Only 0.3 says which update is the last, and only of a status."""
+    """Only 0.3 marks the last update, and only a status update."""
     if isinstance(update, ArtifactUpdate):
         return UpdateSeen(task.id, task.context_id, wire.seen_chunk(update))
     last = final if wire is OLD else None
@@ -561,7 +561,7 @@ def seen_update(
 def test_a_notification_can_be_read_again(
     task: Task, update: StatusUpdate | ArtifactUpdate
 ) -> None:
-    """1.0 tells the update; 0.3 the whole task, and nothing of a piece that is appended."""
+    """1.0 encodes the update; 0.3 encodes the whole task, and None for an appended piece."""
     answer = told(NEW.codec.encode_notification(task, update))
     same(NEW.read_notification(answer), seen_update(NEW, task, update, False))
     appended = isinstance(update, ArtifactUpdate) and update.append
@@ -584,7 +584,7 @@ def test_a_page_can_be_read_again(listed: list[Task], params: ListParams, page: 
 
 @given(configs=st.lists(PUSHES, max_size=3))
 def test_push_configs_can_be_read_again_without_their_secrets(configs: list[PushParams]) -> None:
-    """And what a client has read, it may send again."""
+    """A client may send each object that it has received."""
     for wire in WIRES:
         seen = [wire.seen_push(config) for config in configs]
         same(wire.read_pushes(told(wire.codec.encode_pushes(configs))), seen)
@@ -634,7 +634,7 @@ def test_an_error_can_be_read_again(
 def test_an_error_that_is_ours_says_nothing_about_itself(
     kind: Callable[[str], Exception], secret: str
 ) -> None:
-    """Whatever went wrong, the client reads the same."""
+    """The client reads the same error for each cause."""
     for wire in WIRES:
         seen = shapes.read_error(told(wire.codec.encode_error(kind(secret))))
         assert (seen.code, seen.reason) == (-32603, "INTERNAL_ERROR")

@@ -1,4 +1,4 @@
-"""JSON-RPC as a peer: what is asked, what is answered, and what the other side may do wrong."""
+"""JSON-RPC as a peer: requests, responses, and errors of the other side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.cases import each
 
 
 class Wire:
-    """A peer and what it has sent. What it hears becomes (what, value) pairs."""
+    """A peer and the messages that it has sent. Received messages become pairs (kind, value)."""
 
     def __init__(self, *, tagged: bool = True) -> None:
         self._sent = bytearray()

@@ -56,7 +56,7 @@ OPTIONS = (
 
 
 class Talk:
-    """A conversation with the adapter, whose agent says what the test says."""
+    """A conversation with the adapter; the test plays the agent."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class Talk:
         return list(self.adapter.receive_line(json.dumps({"jsonrpc": "2.0", **message}).encode()))
 
     def written(self) -> list[Json]:
-        """All that the agent was told and has not been looked at."""
+        """All messages to the agent that the test has not read yet."""
         self.owed += map(json.loads, self.adapter.data_to_send().splitlines())
         owed, self.owed = self.owed, []
         return owed
 
     def asked(self, method: str) -> Json:
-        """The next thing that the agent is told, which must be this request."""
+        """The next message to the agent, which must be this request."""
         first, *self.owed = self.written()
         assert first.get("method") == method, first
         return first
@@ -122,7 +122,7 @@ class Talk:
         return self.update(sessionUpdate="agent_message_chunk", content=content, **members)
 
     def begun(self) -> Talk:
-        """running(), with the first thing said: the events that follow are those of the test."""
+        """As running(), after the first output: later events are those of the test."""
         self.running().asked("session/prompt")
         self.heard()
         return self
@@ -453,7 +453,7 @@ def test_a_lost_conversation_is_reported(error: Json) -> None:
 
 
 def test_the_task_after_a_failed_load_begins_a_new_conversation() -> None:
-    """The next message begins another one; the failure names the one that is left behind."""
+    """The next message begins a new conversation; the failure names the lost one."""
     talk = Talk(resume=True)
     talk.prompt()
     talk.initialized(LOADS)
@@ -722,7 +722,7 @@ def test_an_update_of_unknown_shape_is_shown_unchanged() -> None:
 
 
 def test_a_tool_call_is_announced_as_soon_as_its_input_is_known() -> None:
-    """As opencode 1.18.33 says it: at first there is nothing but a folder."""
+    """The form of opencode 1.18.33: at first there is only a folder."""
     talk = Talk().begun()
     call = {"toolCallId": "c", "title": "bash", "kind": "execute"}
     first = {**call, "status": "pending", "rawInput": {"cwd": "/w"}}
@@ -739,7 +739,7 @@ def test_a_tool_call_is_announced_as_soon_as_its_input_is_known() -> None:
 
 
 def test_a_tool_s_own_name_and_output_go_first() -> None:
-    """As claude-agent-acp 0.49.0 says it."""
+    """The form of claude-agent-acp 0.49.0."""
     talk = Talk().begun()
     meta = {"claudeCode": {"toolName": "Bash"}}
     said = talk.update(
@@ -763,7 +763,7 @@ def test_a_tool_s_own_name_and_output_go_first() -> None:
 
 
 def test_a_tool_may_first_be_heard_of_in_its_result() -> None:
-    """As gemini 0.61.0 says it of a tool that was allowed."""
+    """The form of gemini 0.61.0 for a tool that was allowed."""
     said = (
         Talk()
         .begun()
@@ -940,7 +940,7 @@ def test_with_agent_force_each_request_is_allowed_once(
 
 @each("force", [False, True])
 def test_between_turns_no_question_is_possible(force: bool) -> None:
-    """And what was not asked of anybody is not allowed either."""
+    """A request that no client has seen is denied, too."""
     talk = Talk(force=force).begun()
     talk.end(stopReason="end_turn")
     assert not any(isinstance(event, Question) for event in talk.permission())
@@ -1024,7 +1024,7 @@ def test_a_turn_that_ended_is_done(result: Any) -> None:
 
 
 def test_a_cancel_that_follows_a_no_is_the_end_that_was_wanted() -> None:
-    """As codex-acp does, whose only refusal is `abort`."""
+    """codex-acp has no other deny option than `abort`."""
     talk = Talk().begun()
     talk.answer(talk.question(), "no")
     assert isinstance(talk.end(stopReason="cancelled")[-1], Done)

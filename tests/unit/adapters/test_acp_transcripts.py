@@ -31,8 +31,8 @@ def name_of(path: Path) -> str:
 
 
 class Play:
-    """Plays the session's part: prompts, answers and cancels as the recorded client did. Where
-    that client asked something, the adapter has asked it, too, under an id of its own."""
+    """Plays the session: prompts, answers and cancels of the recorded client. The adapter must have
+    sent each request of that client, under an id of its own."""
 
     def __init__(self, rows: list[Json]) -> None:
         self._rows = rows
@@ -91,7 +91,8 @@ class Play:
         return {"in": "prompt", "text": text}
 
     def _answer(self, data: Json) -> Iterator[Json]:
-        """As the recorded client decided. What ended with the turn is not asked any more."""
+        """The decision of the recorded client. A question that ended with the turn has no
+        answer."""
         question = self._questions.pop(data["id"], None)
         outcome = data.get("result", {})
         if question is None or outcome.get("outcome", {}).get("outcome") == "cancelled":
@@ -125,7 +126,7 @@ class Play:
             self._running = self._running and not isinstance(event, ENDINGS)
 
     def _out(self) -> Iterator[Json]:
-        """What the adapter has sent; of its own requests only that they are there."""
+        """The messages of the adapter; of its own requests only the names."""
         for line in map(json.loads, self._adapter.data_to_send().splitlines()):
             if "method" in line and "id" in line:
                 self._sent[line["method"]].append(line["id"])

@@ -1,5 +1,5 @@
-"""What every adapter must do, whichever CLI it is for: a new file in adapters/ is tested here
-without being named. And how adapters are found."""
+"""The contract of all adapters. A new file in adapters/ is tested here without being named. The
+tests also cover the search for adapters."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_built_in_adapters_pass_the_kit(name: str, check_name: str) -> None:
 
 
 class Kept(Adapter):
-    """It keeps the contract; each subclass of it breaks one rule."""
+    """It follows the contract; each subclass breaks one rule."""
 
     name = title = "kept"
 

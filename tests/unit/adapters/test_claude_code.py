@@ -1,5 +1,5 @@
-"""Claude Code's dialect where no recording shows it: what is written to the CLI, to the byte, and
-lines that are broken, strange or new. Recordings are in test_transcripts.py."""
+"""The dialect of Claude Code beyond the recordings: the exact bytes to the CLI, and lines that are
+broken or unknown. Recordings are in test_transcripts.py."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ CHANGE: Json = {"type": "fileChange", "id": "f1", "changes": CHANGES}
 
 
 class Talk:
-    """A conversation with the adapter, whose agent says what the test says."""
+    """A conversation with the adapter; the test plays the agent."""
 
     def __init__(
         self, *, resume: bool = False, options: SessionOptions = NO_OPTIONS, **config: Any
@@ -76,13 +76,13 @@ class Talk:
         return self.hear(method=method, params={"threadId": thread, "turnId": of, **params})
 
     def written(self) -> list[Json]:
-        """All that Codex was told and has not been looked at."""
+        """All messages to Codex that the test has not read yet."""
         self.owed += map(json.loads, self.adapter.data_to_send().splitlines())
         owed, self.owed = self.owed, []
         return owed
 
     def asked(self, method: str) -> Json:
-        """The next thing that Codex is told, which must be this request."""
+        """The next message to Codex, which must be this request."""
         first, *self.owed = self.written()
         assert first.get("method") == method, first
         return first
@@ -155,7 +155,7 @@ class Talk:
         self.adapter.answer(question, answer)
 
     def result(self, number: Any = 0) -> Any:
-        """What the next thing that Codex is told answers."""
+        """The result in the next message to Codex."""
         first, *self.owed = self.written()
         assert first["id"] == number
         return first["result"]
@@ -783,7 +783,7 @@ def test_an_interrupt_ends_even_if_nothing_can_be_cleaned() -> None:
 
 
 def test_an_interrupt_waits_until_the_turn_has_begun() -> None:
-    """Before, Codex would refuse it and go on."""
+    """Before, Codex would reject it and continue."""
     talk = Talk().running()
     talk.end()
     talk.prompt()

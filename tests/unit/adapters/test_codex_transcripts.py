@@ -42,9 +42,9 @@ def input_of(data: Json) -> str:
 
 
 class Play:
-    """Plays the session's part: prompts, answers, steers and cancels as the recorded client did.
-    Where that client asked something, the adapter has asked it, too, under an id of its own; what
-    else it asked, for other threads too, is left out together with the answer."""
+    """Plays the session: prompts, answers, steers and cancels of the recorded client. The adapter
+    must have sent the requests of that client, under ids of its own; other recorded requests and
+    their answers are left out."""
 
     def __init__(self, rows: list[Json]) -> None:
         self._rows = rows
@@ -108,7 +108,8 @@ class Play:
         return {"in": "prompt", "text": text}
 
     def _answer(self, data: Json) -> Iterator[Json]:
-        """As the recorded client decided. What ended with the turn is not asked any more."""
+        """The decision of the recorded client. A question that ended with the turn has no
+        answer."""
         for question in self._questions.pop(data["id"], []):
             result = data["result"]
             chosen = [result.get("decision")]
@@ -143,7 +144,7 @@ class Play:
             self._running = self._running and not isinstance(event, ENDINGS)
 
     def _out(self) -> Iterator[Json]:
-        """What the adapter has sent; of its own requests only their names, where they matter."""
+        """The messages of the adapter; of its own requests only the names, where they matter."""
         for line in map(json.loads, self._adapter.data_to_send().splitlines()):
             if "method" in line and "id" in line:
                 self._sent[line["method"]].append(line["id"])

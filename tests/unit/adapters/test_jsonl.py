@@ -79,7 +79,7 @@ def say(to: Adapter, **line: Any) -> list[AgentEvent]:
 
 
 def hear(**line: Any) -> list[AgentEvent]:
-    """What one line of a running turn becomes."""
+    """The events of one line of a running turn."""
     return say(running(), **line)
 
 

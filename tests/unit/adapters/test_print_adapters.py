@@ -1,5 +1,5 @@
-"""The adapters of print modes, as pure code: their rules, and recordings of the CLIs (of Cursor,
-what others have published of it) with the events that come of them, reviewed by eye."""
+"""The adapters of print modes, as pure code: their rules, and recordings of the CLIs (published
+ones for Cursor) with the expected events, which were reviewed."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_an_id_that_was_never_heard_is_not_resumed(name: str) -> None:
 
 @each("name", NAMES)
 def test_an_id_that_would_be_a_flag_is_not_resumed(name: str) -> None:
-    """The CLI chooses its id, and with codex-exec it is an argument of its own."""
+    """The CLI chooses its id; for codex-exec the id is a separate argument."""
     play = begun(name)
     assert isinstance(play.adapter, PrintModeAdapter)
     list(play.adapter.began("--force"))

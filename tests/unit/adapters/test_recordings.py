@@ -1,6 +1,6 @@
-"""Sessions of real CLIs, recorded with what their adapters were told, heard and said
-(tests/support/record_clis.py): an adapter that is told the same must say the same, to clients and
-to the CLI. And lines that are not quite what was recorded never break a turn."""
+"""Recorded sessions of real CLIs with the inputs and outputs of their adapters
+(tests/support/record_clis.py). The same inputs must give the same outputs, to clients and to the
+CLI. Damaged lines never break a turn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_same_inputs_of_an_adapter_give_the_same_events(path: Path) -> None:
 
 @each("path", RECORDINGS, ids=name_of)
 def test_every_turn_ends_once(path: Path) -> None:
-    """After that, nobody listens: what the CLI's exit means is not heard."""
+    """After that, the adapter gets no exit of the CLI."""
     names = {ending.__name__ for ending in ENDINGS}
     running = False
     for row in rows_of(path):
@@ -129,8 +129,8 @@ def test_order_and_unknown_members_and_kinds_mean_nothing(path: Path, seed: int)
 @given(seed=st.integers(0, 2**32))
 @each("path", RECORDINGS, ids=name_of)
 def test_a_member_that_is_missing_does_not_break_a_turn(path: Path, seed: int) -> None:
-    """What is said can still be told to clients, and the turn has one end, if only that of its
-    CLI."""
+    """The output can still be encoded for clients, and the turn has one end, at the latest that of
+    its CLI."""
     chance = random.Random(seed)
     rows = rows_of(path)
     at = chance.choice([number for number, row in enumerate(rows) if "line" in row])

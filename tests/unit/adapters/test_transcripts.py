@@ -66,8 +66,8 @@ def test_no_events_are_written_down_for_a_recording_that_is_gone() -> None:
 
 
 class Replay:
-    """Plays the session's part: sends a prompt when the turn before has ended, answers questions
-    as they were answered in the recording, and ignores what is said between the turns."""
+    """Plays the session: it sends a prompt after the end of the previous turn, answers questions as
+    in the recording, and ignores output between turns."""
 
     def __init__(self, path: Path) -> None:
         self._rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -185,7 +185,7 @@ def _part(block: Json) -> Part:
 
 
 def _answer(question: Question, response: Json) -> Answer:
-    """The recorded decision, as the client would have said it."""
+    """The recorded decision as an answer of the client."""
     decision = response.get("response") or {}
     allowed = decision.get("behavior") == "allow"
     if question.kind == "choice":
@@ -200,7 +200,7 @@ def _answer(question: Question, response: Json) -> Answer:
 
 
 def _event(event: AgentEvent) -> Json:
-    """The event's class and what differs from its defaults."""
+    """The class of the event, and the members that differ from their defaults."""
     return {"event": type(event).__name__, **_members(event)}
 
 

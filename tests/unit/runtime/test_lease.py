@@ -1,4 +1,4 @@
-"""The lease of a session, over sessions that do what the test says."""
+"""The lease of a session, over fake sessions that the test controls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHIN = 15.0
 
 
 class Fake:
-    """A session whose process is a flag."""
+    """A session without a process."""
 
     def __init__(self, spool: Path | None = None) -> None:
         self.spool = spool

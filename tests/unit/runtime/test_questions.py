@@ -1,4 +1,4 @@
-"""The questions of a context, over a project whose files the test invents."""
+"""The questions of a context, over a fake project."""
 
 from __future__ import annotations
 

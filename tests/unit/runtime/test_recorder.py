@@ -1,4 +1,4 @@
-"""The recorder of tasks, over a store that commits when the test says so."""
+"""The recorder of tasks, over a store whose commits the test controls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGE = {"content": "x" * 100_000}
 
 
 class Controlled(MemoryStore):
-    """Keeps what it gets, and commits on demand."""
+    """Keeps the changes, and commits on demand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Settings from every source, their order, and what may not be a source."""
+"""Settings from every source, their order, and the sources that are refused."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ Source = Callable[[str, str], Loaded]
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Every value by the name of its setting, whatever section it is in."""
+    """Every value by the name of its setting, from all sections."""
     sections = settings.model_dump(by_alias=True).values()
     return {name: value for section in sections for name, value in section.items()}
 
@@ -240,7 +240,7 @@ def test_values_of_an_env_file_are_taken_as_they_are(
 
 
 def inside(start: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Make the start directory part of what agents work in."""
+    """Add the start directory to the directories of agents."""
     root = str(start.parent)
     match how:
         case "it is the workspace":

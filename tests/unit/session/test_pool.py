@@ -1,5 +1,5 @@
-"""Places for sessions under many who want them, in every order that a seed makes up: nobody waits
-for ever, and no limit is passed."""
+"""Slots for many contexts that compete, in random orders: every context gets a slot, and no limit
+is exceeded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWNERS = ("ann", "bob", "cat", "dan")
 
 
 class FakeHolder:
-    """Who holds a place, and does as it is told."""
+    """A context of the pool that the test controls."""
 
     def __init__(self, owner: str = "ann", idle: bool = False) -> None:
         self.owner = owner
@@ -46,7 +46,7 @@ async def test_places_that_are_given_up_at_once_are_all_taken() -> None:
 
 
 async def test_a_place_that_one_may_not_take_any_more_is_another_s() -> None:
-    """For whom it was given up has one at work elsewhere by then, and may have no second one."""
+    """The owner of the released slot runs elsewhere by then, and may not have a second slot."""
     pool = SessionPool(2, Quotas({"ann": replace(Quota.none(), running=1)}))
     warm = FakeHolder("ann")
 
@@ -129,7 +129,7 @@ async def test_idle_sessions_are_evicted_for_adopted_ones() -> None:
 
 
 class House:
-    """A pool, and what of it must always hold."""
+    """A pool and its invariants."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The log of a task: everybody reads everything, each at a pace of their own."""
+"""The log of a task: each reader gets all entries, at its own speed."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ async def test_released_entries_are_freed_after_their_last_reader(entries: bool)
 
 @each("tapped", [False, True])
 async def test_the_rendered_bytes_are_freed_after_all_readers(tapped: bool) -> None:
-    """Of a task that says much, they take more than all else that is kept."""
+    """For a task with much output, they are larger than all other data of the log."""
     one, entries = log(2), dict[int, Entry[Update]]()
 
     def write(batch: Sequence[Entry[Update]]) -> bool:

@@ -1,5 +1,4 @@
-"""What is written down of tasks can be read again: every event, every message, and what came of
-them in any order."""
+"""Stored data of tasks can be read: every event, every message, and the task after any events."""
 
 from __future__ import annotations
 
@@ -288,7 +287,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
 def seen(task: Task) -> list[bytes]:
-    """All that a client can see of it, in every version."""
+    """All that a client can see of the task, in every version."""
     return [orjson.dumps(codec.encode_task(task, None)) for codec in CODECS]
 
 

@@ -1,4 +1,4 @@
-"""What a client's message means as the answer to a question."""
+"""The meaning of a client's message as the answer to a question."""
 
 from __future__ import annotations
 

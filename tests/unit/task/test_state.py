@@ -1,4 +1,4 @@
-"""The task: its table of states, and what subscribers are told of each event."""
+"""The task: its table of states, and the updates of each event."""
 
 from __future__ import annotations
 
@@ -728,7 +728,7 @@ class Reader:
 
 
 class Blocks:
-    """The answer by another way: its blocks, whose gaps are put in at the end."""
+    """A second computation of the text: its blocks, and the gaps between them."""
 
     def __init__(self) -> None:
         self.blocks: list[str] = []
