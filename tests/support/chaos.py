@@ -528,7 +528,7 @@ async def cancel_races(world: World) -> int:
     return len(runs)
 
 
-@scenario("F3", "the CLI says nothing; lingers after its turn; exits with half a line unwritten")
+@scenario("F3", "the CLI is silent; stays after its turn; exits in the middle of a line")
 async def silence(world: World) -> int:
     world.env["AGENT_IDLE_EXIT_MS"] = "700"
     await world.start()
@@ -744,7 +744,7 @@ async def dies_unwatched(world: World) -> int:
     return 1
 
 
-@scenario("F9", "kill -9 in the middle of a write to stdin: failed, and its CLI is gone")
+@scenario("F9", "kill -9 in the middle of a write to stdin: the task fails, and its CLI ends")
 async def kill_writing(world: World) -> int:
     await world.start()
     run = world.run([["text", 20, 1, 20], ["child", "session"], ["text", 3000, 1, 20]], "failed")
@@ -985,7 +985,7 @@ async def no_descriptors(world: World) -> int:
     return 2
 
 
-@scenario("F18", "a stranger has the pid of a CLI that ended without a server")
+@scenario("F18", "another process has the pid of a CLI that ended without a server")
 async def pid_reuse(world: World) -> int:
     await world.start()
     run = world.run([["text", 200, 1, 20], ["kill"]], "failed")
@@ -1023,7 +1023,9 @@ def _take_pid(pid: int) -> list[subprocess.Popen[bytes]]:
     return [subprocess.Popen(["sleep", "60"], start_new_session=True)]
 
 
-@scenario("F20", "the CLI's file is missing, a folder, not executable, or goes away meanwhile")
+@scenario(
+    "F20", "the CLI's file is missing, a folder, not executable, or is removed during the run"
+)
 async def no_program(world: World) -> int:
     program = world.root / "program"
     kind = world.random.choice(("missing", "folder", "not executable", "bad interpreter"))
@@ -1166,7 +1168,7 @@ def table(outcome: Outcome) -> str:
         lines.append(f"| {fault} | {what} | {row.runs} | {row.faults} | {bad} | {bound} |")
     if outcome.uncertain:
         text = "tasks failed because the server was killed between two system calls of one write"
-        lines += ["", f"{outcome.uncertain} {text}, as they should."]
+        lines += ["", f"{outcome.uncertain} {text}, as promised."]
     lines += ["", "| measured | times | median | 99 % | longest |", "|---|---:|---:|---:|---:|"]
     for name, seconds in sorted(outcome.timings.items()):
         ordered = sorted(seconds)
