@@ -112,12 +112,9 @@ async def test_a_model_that_cannot_be_reached_fails_the_task(tmp_path: Path) -> 
 # --- time limits -------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("version", "limit"),
-    [
-        ("1.0", "AGENT_IDLE_EXIT_MS"),
-        pytest.param("0.3", "AGENT_TIMEOUT_MS", marks=pytest.mark.soak),
-    ],
+    ("version", "limit"), [("1.0", "AGENT_IDLE_EXIT_MS"), ("0.3", "AGENT_TIMEOUT_MS")]
 )
 async def test_a_model_that_hangs_meets_the_limit(tmp_path: Path, version: str, limit: str) -> None:
     """A turn that produces text is not silent, however long it is. The limit of 5 s leaves time for

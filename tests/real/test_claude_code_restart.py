@@ -216,7 +216,9 @@ async def test_a_turn_goes_on_where_the_next_server_finds_it(tmp_path: Path, ver
         assert real.agent(task) == agent
 
 
-@pytest.mark.parametrize(("version", "pieces"), [("1.0", 6000), ("0.3", 150)])
+@pytest.mark.parametrize(
+    ("version", "pieces"), [("1.0", 6000), pytest.param("0.3", 150, marks=pytest.mark.soak)]
+)
 async def test_text_that_streams_is_complete_and_told_once(
     tmp_path: Path, version: str, pieces: int
 ) -> None:
@@ -466,7 +468,9 @@ async def test_of_two_questions_the_one_that_was_answered_stays_so(tmp_path: Pat
 # --- while no server runs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lives", [True, False], ids=["warm", "gone"])
+@pytest.mark.parametrize(
+    "lives", [pytest.param(True, id="warm", marks=pytest.mark.soak), pytest.param(False, id="gone")]
+)
 async def test_an_end_that_no_server_heard_is_told_by_the_next_one(
     tmp_path: Path, lives: bool
 ) -> None:
@@ -494,7 +498,9 @@ async def test_an_end_that_no_server_heard_is_told_by_the_next_one(
         assert prompts(real.requests("And then?")[-1]) == ["Run it.", "And then?"]
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["cli", "group"])
+@pytest.mark.parametrize(
+    "alone", [pytest.param(True, id="cli"), pytest.param(False, id="group", marks=pytest.mark.soak)]
+)
 async def test_a_cli_that_died_without_a_server_fails_its_task(tmp_path: Path, alone: bool) -> None:
     """Its command is an orphan then, and goes too. `alone`: who writes down the end was not killed
     with it."""
@@ -547,6 +553,7 @@ async def test_a_turn_that_was_continued_can_be_canceled(tmp_path: Path) -> None
         assert (state(task), artifact_text(task)) == ("completed", "More.")
 
 
+@pytest.mark.soak
 async def test_agents_that_are_kept_at_a_stop_are_continued(tmp_path: Path) -> None:
     options = {**FORCE, "BRIDGE_ON_STOP": "keep", "BRIDGE_DRAIN_MS": "100"}
     async with durable(tmp_path, **options) as real, running_command() as command:
@@ -571,6 +578,7 @@ async def test_agents_that_are_kept_at_a_stop_are_continued(tmp_path: Path) -> N
         assert real.processes() == [], "only those that work are kept"
 
 
+@pytest.mark.soak
 async def test_a_stop_leaves_nothing_unless_told_to(tmp_path: Path) -> None:
     async with (
         durable(tmp_path, **FORCE, BRIDGE_DRAIN_MS="100") as real,

@@ -247,7 +247,7 @@ def signed_in(cli: Cli) -> Cli:
 
 
 @pytest.mark.real
-@each(CLIS, "claude-code", "codex", "gemini")
+@each(CLIS, "claude-code", "codex")
 async def test_nothing_that_a_cli_executes_or_trusts_can_be_written(
     cli: Cli, tmp_path: Path
 ) -> None:

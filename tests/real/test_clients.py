@@ -10,13 +10,11 @@ import asyncio
 import json
 import re
 import tomllib
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import pytest_asyncio
 
 from bridge.task.approval_policy import Rule
 from tests import CHECKOUT
@@ -37,7 +35,7 @@ from tests.support.client_matrix import (
 from tests.support.liveness import listening
 from tests.support.programs import missing
 from tests.support.real_claude_code import bash, claude_code, running_command, script, write
-from tests.support.served import Server, serving
+from tests.support.served import serving
 
 STOPS_WITHIN = 2.0  # seconds; a client that has not stopped its agent by then does not
 VARYING = {
@@ -48,92 +46,62 @@ VARYING = {
 """What differs from run to run, by the word that stands for it in an expected text."""
 REPLAY: Any = {"agent_adapter": "replay", "agent_binary": None, "agent_args": ()}
 FASTA2A = CHECKOUT / ".venvs/fasta2a/bin/python"
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def talks(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Talks]:
-    async with AsyncExitStack() as stack:
-        folder = tmp_path_factory.mktemp("workspace")
-        settings: Any = {"bridge_on_disconnect": "cancel", "bridge_disconnect_grace_ms": 100}
-        server = await stack.enter_async_context(serving(folder, bridge_token=TOKEN, **settings))
-        yield Talks(server, tmp_path_factory)
-
-
-class Talks:
-    """What the users of each client are shown for PROMPTS, in one conversation per client."""
-
-    def __init__(self, server: Server, folders: pytest.TempPathFactory) -> None:
-        self._server = server
-        self._folders = folders
-        self._shown: dict[str, dict[str, str]] = {}
-
-    async def of(self, client: A2AClient) -> dict[str, str]:
-        """By prompt; and for `after`, what follows a prompt that the user has stopped."""
-        if client.name not in self._shown:
-            self._shown[client.name] = await self._talk(client)
-        return self._shown[client.name]
-
-    async def _talk(self, client: A2AClient) -> dict[str, str]:
-        folder = self._folders.mktemp(client.name)
-        async with (
-            listening() as live,
-            driving(client, self._server.url, folder) as driver,
-        ):
-            shown = {name: await driver.say(prompt) for name, prompt in PROMPTS.items()}
-            await driver.begin(f"wait {live.path} a")
-            await live.pid("a")
-            await driver.stop()
-            if "stop" in client.no:
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(STOPS_WITHIN):
-                        await live.gone("a")
-                await live.release("a")
-            else:
-                await live.gone("a")
-            live.open = True  # some clients send a prompt that was stopped along with the next
-            return {**shown, "after": await driver.say("text Here again.")}
+async def conversation(client: A2AClient, folder: Path) -> dict[str, str]:
+    """What its user is shown, by prompt; and as `after`, what follows a prompt that the user has
+    stopped. The agent of that prompt has ended, unless the client cannot stop it."""
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    settings: Any = {"bridge_on_disconnect": "cancel", "bridge_disconnect_grace_ms": 100}
+    async with (
+        serving(workspace, bridge_token=TOKEN, **settings) as server,
+        listening() as live,
+        driving(client, server.url, folder) as driver,
+    ):
+        shown = {name: await driver.say(prompt) for name, prompt in PROMPTS.items()}
+        await driver.begin(f"wait {live.path} a")
+        await live.pid("a")
+        await driver.stop()
+        if "stop" in client.no:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(STOPS_WITHIN):
+                    await live.gone("a")
+            await live.release("a")
+        else:
+            await live.gone("a")
+        live.open = True  # some clients send a prompt that was stopped along with the next
+        return {**shown, "after": await driver.say("text Here again.")}
 
 
 Test = TypeVar("Test", bound=Callable[..., object])
 
 
-def each(clients: list[A2AClient]) -> Callable[[Test], Test]:
-    """A test for each of these clients."""
-    return pytest.mark.parametrize("client", [_param(client) for client in clients])
+def each(clients: list[A2AClient], *in_soak: str) -> Callable[[Test], Test]:
+    """A test for each of these clients. The soak tier has those that are named, and those that each
+    run omits."""
+    params = [_param(one, one.soak or one.name in in_soak) for one in clients]
+    return pytest.mark.parametrize("client", params)
 
 
-def _param(client: A2AClient) -> Any:
+def _param(client: A2AClient, soak: bool) -> Any:
     reason = missing(client.title)
     marks = [pytest.mark.skipif(not client.installed, reason=reason)]
-    return pytest.param(client, id=client.name, marks=marks + [pytest.mark.soak] * client.soak)
+    return pytest.param(client, id=client.name, marks=marks + [pytest.mark.soak] * soak)
 
 
 @each(CLIENTS)
-@pytest.mark.parametrize("prompt", PROMPTS)
-async def test_what_its_user_is_shown(client: A2AClient, prompt: str, talks: Talks) -> None:
-    shown = (await talks.of(client))[prompt]
-    for word, pattern in VARYING.items():
-        shown = pattern.sub(word, shown)
-    assert shown == client.expected(prompt)
-
-
-@each(CLIENTS)
-async def test_the_agent_is_stopped_and_the_conversation_goes_on(
-    client: A2AClient, talks: Talks
+async def test_a_conversation_is_shown_as_the_matrix_says(
+    client: A2AClient, tmp_path: Path
 ) -> None:
-    """The fixture waits for the end of the agent's process, unless the client cannot stop it."""
-    assert "Here again." in (await talks.of(client))["after"]
-
-
-@pytest.mark.parametrize("column", [column for column in COLUMNS if column != "stop"])
-@each(CLIENTS)
-async def test_the_matrix_says_what_is_so(client: A2AClient, column: str, talks: Talks) -> None:
-    shown = await talks.of(client)
+    """The texts of its prompts, the conversation after a prompt that was stopped, and the row of
+    the matrix."""
+    shown = await conversation(client, tmp_path)
+    assert {name: constant(shown[name]) for name in PROMPTS} == {
+        name: client.expected(name) for name in PROMPTS
+    }
+    assert "Here again." in shown["after"]
     can = {
         "answer once": shown["answer"].count("It is fine.") == 1,
         "question": any(text in shown["question"] for text in (QUESTION, json.dumps(QUESTION))),
@@ -141,31 +109,43 @@ async def test_the_matrix_says_what_is_so(client: A2AClient, column: str, talks:
         "failure": FAILURE in shown["failure"],
         "no JSON": not any("{" in text for text in shown.values()),
     }
-    assert can[column] is (column not in client.no)
+    assert can == {name: name not in client.no for name in COLUMNS if name != "stop"}
 
 
-@each([client for client in CLIENTS if not {"question", "answered"} & client.no.keys()])
+def constant(shown: str) -> str:
+    """The text without what differs from run to run."""
+    for word, pattern in VARYING.items():
+        shown = pattern.sub(word, shown)
+    return shown
+
+
+@each([client for client in CLIENTS if not {"question", "answered"} & client.no.keys()], "adk")
 async def test_a_recorded_task_of_claude_code_is_readable(
     client: A2AClient, tmp_path: Path
 ) -> None:
-    """It asks twice before it edits and before it runs a command."""
+    """It asks before it edits and before it runs a command. What the model of the Gemini CLI is
+    told is short, and docs/clients.md shows it."""
+    prompts, shown = ("Add a --shout flag to greet.py", "Allow", "Allow"), []
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     async with (
         serving(workspace, bridge_token=TOKEN, **REPLAY) as server,
         driving(client, server.url, tmp_path) as driver,
     ):
-        asked = await driver.say("Add a --shout flag to greet.py")
-        await asyncio.sleep(READS_AS_A_PERSON)
-        again = await driver.say("Allow")
-        await asyncio.sleep(READS_AS_A_PERSON)
-        done = await driver.say("Allow")
+        for prompt in prompts:
+            shown.append(await driver.say(prompt))
+            await asyncio.sleep(READS_AS_A_PERSON)
+    asked, again, done = shown
     choice = 'Reply with exactly one of: "Allow", "Always allow in this session", "Deny".'
     assert "Claude Code asks to use Edit" in asked and choice in asked
     assert "Claude Code asks to use Bash" in again and choice in again
     assert "prints `HELLO, ADA!`" in done
     if "no JSON" not in client.no:
-        assert "{" not in (asked + again + done).replace('f"Hello, {name}', "")
+        assert "{" not in "".join(shown).replace('f"Hello, {name}', "")
+    if client.name == "gemini":
+        assert sum(map(len, shown)) <= 1300
+        talk = "\n\n".join(f"> {a}\n\n{b}" for a, b in zip(prompts, shown, strict=True))
+        assert f"```\n{talk}\n```" in DOCUMENT.read_text("utf-8"), talk
 
 
 @each([client for client in CLIENTS if "[[rules]]" in client.no.get("answered", "")])
@@ -183,7 +163,7 @@ async def test_rules_answer_for_clients_that_cannot(client: A2AClient, tmp_path:
     assert "input-required" not in shown
 
 
-@each([client for client in CLIENTS if not client.reads_both])
+@each([client for client in CLIENTS if not client.reads_both], "gemini")
 async def test_a_card_of_the_other_version_excludes_the_client(
     client: A2AClient, tmp_path: Path
 ) -> None:

@@ -113,7 +113,9 @@ async def test_the_model_is_told_it_and_nothing_else_comes_of_it(real: Real) -> 
         assert files(real) == before, text
 
 
+@pytest.mark.soak
 async def test_control_characters_of_an_answer_are_not_keys_of_aider(tmp_path: Path) -> None:
+    """tests/component/process/test_pty_runner.py has this with a program in place of aider."""
     async with serving(AIDER, tmp_path) as real:
         path = real.workspace / "after.txt"
         asked = await ask(real.client(), script("run", real.run(f"touch {path}"), "the end"))

@@ -2,7 +2,8 @@
 prints the table of its results; docs/agents.md has the expected one (tests/support/matrix.py).
 
 A start of a CLI takes seconds, and a turn a fraction of one. So each CLI has one conversation, in
-which the scenarios follow each other; only those that need a new process start one."""
+which the scenarios follow each other; only those that need a new process start one. The CLIs that
+start slowly play the scenarios of one process in each run, and all scenarios in the soak tier."""
 
 from __future__ import annotations
 
@@ -11,12 +12,10 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.support.bridge_process import bridge
 from tests.support.client import (
     Client,
     Json,
@@ -36,14 +35,18 @@ from tests.support.real_claude_code import (
     all_facts,
     answer,
     ask,
+    ask_user,
+    question,
     running_command,
     script,
 )
 from tests.support.real_clis import CLIS, OVER_ACP, Cli, Real, Step, each, gone, serving
+from tests.support.refusals import refused
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-GEMINI_FIRST = sorted(CLIS, key=lambda cli: cli.name != "gemini")  # it takes longest
+QUICK = ("claude-code", "codex", "claude-agent-acp", "copilot", "droid", "codex-acp")
+SLOW = [cli for cli in CLIS if cli.name not in QUICK]
 UNCOUNTED = ("cline", "codex-acp", "droid")  # they do not report the tokens of a turn
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
@@ -122,6 +125,8 @@ async def two_turns(talk: Conversation) -> None:
     seen = json.dumps(talk.real.requests("another")[-1])
     assert "to be kept in mind" in seen
     assert "It has two lines." in seen
+    if talk.cli in OVER_ACP:
+        await inputs_and_thoughts(talk)
 
 
 async def inputs_and_thoughts(talk: Conversation) -> None:
@@ -137,6 +142,18 @@ async def inputs_and_thoughts(talk: Conversation) -> None:
         assert "dot.png" in json.dumps(seen)
     else:
         assert "image/png" in [part.get("media_type") for part in seen]
+    if talk.cli.name == "claude-agent-acp":
+        await question_is_a_form(talk)
+
+
+async def question_is_a_form(talk: Conversation) -> None:
+    """What only the model of this CLI can do."""
+    asked = ask_user(question("Which colour?", "Red", "Blue"))
+    task = await ask(talk.client, script("ask", asked, "thanks"), **talk.context)
+    assert (facts(task)["kind"], facts(task)["freeText"]) == ("choice", True)
+    task = await answer(talk.client, task, "Blue — It is Blue")
+    assert artifact_text(task) == "thanks"
+    assert '\\"Which colour?\\"=\\"Blue\\"' in json.dumps(talk.real.requests("Which colour?")[-1])
 
 
 async def allow(talk: Conversation) -> None:
@@ -157,11 +174,14 @@ async def deny(talk: Conversation) -> None:
 
 
 async def model_error(talk: Conversation) -> None:
-    task = await talk.client.send(script("x", {"error": 401}))
+    """The next message of the conversation is answered."""
+    if talk.cli.name == "copilot":  # in a later turn, its error looks like an answer
+        talk = Conversation(talk.real)
+    task = await talk.send("fail", {"error": 401})
     assert state(task) == "failed"
     assert "401" in said(task) or "scripted" in said(task) or "uthenti" in said(task), said(task)
     assert task["metadata"]["bridge"]["reason"]
-    again = await talk.client.send(script("x", "fine"))
+    again = await talk.send("again", "fine")
     assert artifact_text(again).strip() == "fine"
 
 
@@ -177,14 +197,6 @@ async def cancel_asked(talk: Conversation) -> None:
 async def after_a_cancel(talk: Conversation) -> None:
     """The canceled process is gone: the next one loads the stored conversation."""
     await talk.goes_on("to be kept in mind", "It has two lines.")
-
-
-async def after_a_cancel_of_the_first_turn(talk: Conversation) -> None:
-    """In a conversation of its own."""
-    other = Conversation(talk.real)
-    await cancel_asked(other)
-    await other.goes_on()
-    assert "kept in mind" not in json.dumps(talk.real.requests("go on then")[-1])
 
 
 async def cancel_running(talk: Conversation) -> None:
@@ -216,6 +228,8 @@ async def question_after_a_restart(talk: Conversation) -> None:
 
 async def resume(talk: Conversation) -> None:
     """The next server has AGENT_FORCE, for `tool`."""
+    if talk.cli.name != "aider":  # its terminal ends with the server
+        await question_after_a_restart(talk)
     own = set(talk.real.processes())
     await talk.real.server.stop()
     await gone(own)
@@ -238,28 +252,31 @@ async def tool(talk: Conversation) -> None:
         assert streamed_text(items).strip().endswith("the end")
 
 
-PLAYS: dict[str, Callable[[Conversation], Awaitable[None]]] = {
+OF_ONE_PROCESS: dict[str, Callable[[Conversation], Awaitable[None]]] = {
     "stream": stream,
     "two turns": two_turns,
     "allow": allow,
     "deny": deny,
+    "model error": model_error,
     "cancel asked": cancel_asked,
+}
+PLAYS = {
+    **OF_ONE_PROCESS,
     "after a cancel": after_a_cancel,
     "cancel running": cancel_running,
     "resume": resume,
     "tool": tool,
-    "model error": model_error,
 }
 """In this order; the conversation is the same. `no binary` has a server of its own."""
+Record = Callable[[str, object], None]
 
 
 @pytest.mark.long
-@each(GEMINI_FIRST, *(cli.name for cli in CLIS if cli.name != "kilo"))
+@each(CLIS, *QUICK)
 async def test_a_conversation_with_every_scenario(
-    cli: Cli, tmp_path: Path, record_property: Callable[[str, object], None]
+    cli: Cli, tmp_path: Path, record_property: Record
 ) -> None:
-    """A CLI is started six times, which takes up to 20 s. kilo is in the soak tier: it is a fork of
-    opencode, and its starts take longest."""
+    """A CLI is started four times, which takes up to 20 s with those of each run."""
     env = {"BRIDGE_STATE_DIR": str(tmp_path / "state"), "BRIDGE_MAX_SESSIONS": "1"}
     async with serving(cli, tmp_path, **env) as real:
         talk = Conversation(real)
@@ -268,26 +285,53 @@ async def test_a_conversation_with_every_scenario(
                 continue
             with cell(record_property, cli, name):
                 await play(talk)
-                if name == "after a cancel":
-                    await after_a_cancel_of_the_first_turn(talk)
-            if name == "two turns" and cli in OVER_ACP:
-                await inputs_and_thoughts(talk)
-            if (
-                name == "cancel running" and cli.name != "aider"
-            ):  # its terminal ends with the server
-                await question_after_a_restart(talk)
+
+
+@pytest.mark.long
+@each(SLOW, *(cli.name for cli in SLOW if cli.name != "kilo"))
+async def test_a_conversation_in_one_process(
+    cli: Cli, tmp_path: Path, record_property: Record
+) -> None:
+    """The short case of the CLIs above that each run omits: they are started once, which takes up
+    to 20 s. Their adapters have what the others have, and kilo is a fork of opencode."""
+    async with serving(cli, tmp_path) as real:
+        talk = Conversation(real)
+        for name, play in OF_ONE_PROCESS.items():
+            with cell(record_property, cli, name):
+                await play(talk)
+
+
+@each(CLIS, "claude-code", "codex")
+async def test_a_conversation_resumes_after_a_cancel_of_its_first_turn(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Three starts of the CLI. The other conversation stays out of it."""
+    async with serving(cli, tmp_path, BRIDGE_MAX_SESSIONS="1") as real:
+        other = await Conversation(real).send("to be kept in mind", "so be it")
+        assert state(other) == "completed", said(other)
+        talk = Conversation(real)
+        await cancel_asked(talk)
+        await talk.goes_on()
+        assert "kept in mind" not in json.dumps(real.requests("go on then")[-1])
 
 
 @pytest.mark.parametrize("cli", CLIS, ids=str)
-async def test_a_cli_that_is_missing_is_named(
-    cli: Cli, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    env: dict[str, Any] = {"AGENT_ADAPTER": cli.name, "AGENT_BINARY": str(tmp_path / "missing")}
+def test_a_cli_that_is_missing_is_named(cli: Cli, tmp_path: Path, record_property: Record) -> None:
+    (tmp_path / "workspace").mkdir()
+    env = {"AGENT_ADAPTER": cli.name, "AGENT_BINARY": str(tmp_path / "missing")}
     with cell(record_property, cli, "no binary"):
-        with pytest.raises(AssertionError, match="missing was not found") as failed:
-            async with bridge(tmp_path, **env):
-                pass
-        assert "AGENT_BINARY" in str(failed.value) or "PATH" in str(failed.value)
+        log = refused(tmp_path / "workspace", **env)
+        assert "missing was not found" in log
+        assert "AGENT_BINARY" in log or "PATH" in log
+
+
+async def test_gemini_without_a_key_says_how_to_log_in(tmp_path: Path) -> None:
+    (cli,) = (one for one in CLIS if one.name == "gemini")
+    async with serving(cli, tmp_path, GEMINI_API_KEY="", GOOGLE_GEMINI_BASE_URL="") as real:
+        task = await real.client().send(script("x", "y"))
+        assert state(task) == "failed"
+        assert task["metadata"]["bridge"]["reason"] == "auth"
+        assert "Gemini API key" in said(task)
 
 
 def test_every_scenario_is_played() -> None:

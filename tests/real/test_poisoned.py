@@ -130,7 +130,7 @@ def can_be_shut_out(cli: Cli, folder: Path) -> list[Vector]:
 
 @pytest.mark.real
 @pytest.mark.timeout(180)
-@each(EVERY, "claude-code", "codex", "opencode")
+@each(EVERY, "claude-code", "codex")
 async def test_nothing_of_a_repository_runs(cli: Cli, tmp_path: Path) -> None:
     chosen = can_be_shut_out(cli, tmp_path / "each")
     marks, task, sent = await provoke(cli, tmp_path, chosen)

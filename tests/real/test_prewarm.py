@@ -51,7 +51,7 @@ async def test_a_new_conversation_finds_its_cli_started(tmp_path: Path, cli: Cli
         await gone(everything)
 
 
-@each([CLAUDE_CODE, OPENCODE], "claude-code")
+@each([CLAUDE_CODE, OPENCODE])
 async def test_two_conversations_at_once_have_one_each(tmp_path: Path, cli: Cli) -> None:
     async with serving(cli, tmp_path, BRIDGE_WARM_SESSIONS="2") as real:
         client = real.client()

@@ -129,7 +129,6 @@ CLIENTS = [
         "adk_tool_client.py",
         "requirements-adk.txt",
         "adk",
-        soak=False,
         shown={
             "answer": "It is fine.",
             "question": "Error: agent 'coder' stopped waiting on unresolved long-running tool "
