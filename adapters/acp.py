@@ -1,7 +1,7 @@
 """Agents that speak the Agent Client Protocol, version 1: any (`acp`), and those known by name.
 
 Run against gemini 0.61.0, opencode 1.18.33, kilo 7.7.7, copilot 1.0.102, claude-agent-acp 0.49.0
-and qwen 0.15.10 (tests/real/test_acp.py). Measured facts that decide the code:
+and qwen 0.15.10 (tests/real/test_matrix.py). Measured facts that decide the code:
 
 * `session/prompt` is answered at the end of the turn: the answer is the end, not an exit.
 * Options of a permission have any id (`once`, `proceed_once`, `allow-once`): their kind decides.

@@ -310,6 +310,7 @@ async def test_a_later_turn_of_a_conversation_goes_on_too(tmp_path: Path) -> Non
         assert prompts(real.requests("three")[-1]) == ["one", "two", "three"]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_a_prompt_that_was_half_sent_is_sent_to_its_end(tmp_path: Path) -> None:
     """The CLI does not read, and its stdin takes no more."""
@@ -419,6 +420,7 @@ async def test_an_open_permission_is_still_open(tmp_path: Path, version: str) ->
         assert len(real.requests("Do it.")) == 2
 
 
+@pytest.mark.soak
 async def test_an_answer_that_was_taken_is_given_once(tmp_path: Path) -> None:
     """Killed as soon as the client knows that it was taken."""
     async with durable(tmp_path) as real:
@@ -468,9 +470,8 @@ async def test_of_two_questions_the_one_that_was_answered_stays_so(tmp_path: Pat
 # --- while no server runs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "lives", [pytest.param(True, id="warm", marks=pytest.mark.soak), pytest.param(False, id="gone")]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("lives", [True, False], ids=["warm", "gone"])
 async def test_an_end_that_no_server_heard_is_told_by_the_next_one(
     tmp_path: Path, lives: bool
 ) -> None:

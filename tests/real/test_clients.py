@@ -178,7 +178,7 @@ async def test_a_card_of_the_other_version_excludes_the_client(
     assert name in documents.help_texts()["AgentSettings"]["card"]
 
 
-@each([BY_NAME["adk"]])
+@each([BY_NAME["adk"]], "adk")
 async def test_real_claude_code_is_asked_answered_and_stopped(
     client: A2AClient, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ import pytest_asyncio
 from tests import CHECKOUT
 from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.client import (
+    Client,
     Json,
     artifact_text,
     context_id,
@@ -126,6 +127,10 @@ args = ["{server}"]
 @dataclass(slots=True)
 class Real(RealClaudeCode):
     """A server whose agent is the real Codex."""
+
+    def in_mode(self, mode: str) -> Client:
+        """As shared(), with a conversation for each mode."""
+        return Client(self.http, self.server.url, "1.0", context_id=f"in-{mode}")
 
     def outputs(self, word: str) -> list[str]:
         """What the model was told of its tools, in the last request in which `word` occurs."""
@@ -283,13 +288,13 @@ async def test_a_file_of_another_kind_is_named(real: Real) -> None:
 async def test_a_command_is_run_only_if_the_client_allows_it(real: Real, word: str) -> None:
     path = real.workspace / f"{word}.txt"
     task = await ask(
-        real.client(), script(f"run it {word}", run(f"echo said; touch {path}"), "the end")
+        real.shared(), script(f"run it {word}", run(f"echo said; touch {path}"), "the end")
     )
     assert f"touch {path}" in said(task)
     kinds = [one["kind"] for one in facts(task)["options"]]
     assert kinds == ["allow_once", "allow_always", "reject_once"]
     assert not path.exists()
-    task = await answer(real.client(), task, word)
+    task = await answer(real.shared(), task, word)
     assert (state(task), artifact_text(task)) == ("completed", "the end")
     assert path.exists() is (word == "yes")
     (call,) = told(task, "tool_call")
@@ -313,8 +318,8 @@ async def test_always_holds_for_the_session(real: Real) -> None:
 
 async def test_the_words_of_a_refusal_reach_the_model(real: Real) -> None:
     path = real.workspace / "never.txt"
-    task = await ask(real.client(), script("run it", run(f"touch {path}"), "the end"))
-    task = await answer(real.client(), task, "no, use a table instead")
+    task = await ask(real.shared(), script("run it", run(f"touch {path}"), "the end"))
+    task = await answer(real.shared(), task, "no, use a table instead")
     assert (state(task), path.exists()) == ("completed", False)
     assert "The user said no. use a table instead" in json.dumps(real.requests("a table")[-1])
 
@@ -332,10 +337,10 @@ async def test_a_change_of_files_is_shown_and_handed_over(real: Real) -> None:
         *("*** Add File: new.txt", "+born", "*** Update File: old.txt", "@@", " one", "-two"),
         "+TWO",
     )
-    task = await ask(real.client(), script("change", change, "changed"))
+    task = await ask(real.shared(), script("change", change, "changed"))
     assert "+born" in said(task)
     assert "-two\n+TWO" in said(task)
-    task = await answer(real.client(), task, "yes")
+    task = await answer(real.shared(), task, "yes")
     assert written(real.workspace / "old.txt") == "one\nTWO\n"
     (result,) = told(task, "tool_result")
     changes = {Path(one["path"]).name: one for one in result["changes"]}
@@ -354,7 +359,7 @@ async def test_a_mode_is_a_sandbox_in_which_nothing_is_asked(real: Real, mode: s
     inside, outside = real.workspace / f"{mode}.txt", OUTSIDE / f"never-written-{mode}.txt"
     steps = (run(f"touch {inside}"), run(f"touch {outside}"), "the end")
     chosen: Json = {"metadata": {"bridge": {"mode": mode}}}
-    task = await real.client().send(script(f"try {mode}", *steps), **chosen)
+    task = await real.in_mode(mode).send(script(f"try {mode}", *steps), **chosen)
     assert (state(task), artifact_text(task)) == ("completed", "the end")
     assert inside.exists() is (mode == "workspace-write")
     assert not outside.exists()
@@ -369,9 +374,11 @@ async def test_to_leave_the_sandbox_takes_a_permission(real: Real, word: str) ->
     path = real.workspace / f"escalated-{word}.txt"
     wish = run_outside(f"touch {path}")
     chosen: Json = {"metadata": {"bridge": {"mode": "read-only"}}}
-    task = await ask(real.client(), script(f"escalate {word}", wish, "the end"), **chosen)
+    task = await ask(
+        real.in_mode("read-only"), script(f"escalate {word}", wish, "the end"), **chosen
+    )
     assert "It must be." in said(task)
-    task = await answer(real.client(), task, word)
+    task = await answer(real.in_mode("read-only"), task, word)
     assert (state(task), path.exists()) == ("completed", word == "yes")
 
 
@@ -388,14 +395,14 @@ async def test_with_force_nothing_is_asked(tmp_path: Path) -> None:
 async def test_a_tool_of_an_mcp_server_is_asked_for_and_may_ask_itself(real: Real) -> None:
     greet = {**tool("greet", who="you"), "namespace": "mcp__demo"}
     fit = {**tool("fit"), "namespace": "mcp__demo"}
-    task = await ask(real.client(), script("use it", greet, greet, fit, "the end"))
+    task = await ask(real.shared(), script("use it", greet, greet, fit, "the end"))
     assert 'run tool "greet"' in said(task)
     assert facts(task)["subject"]["input"] == {"who": "you"}
-    task = await answer(real.client(), task, "always")
+    task = await answer(real.shared(), task, "always")
     assert 'run tool "fit"' in said(task)
-    task = await answer(real.client(), task, "yes")
+    task = await answer(real.shared(), task, "yes")
     assert (facts(task)["kind"], said(task).splitlines()[0]) == ("choice", "Which size?")
-    task = await answer(real.client(), task, "L")
+    task = await answer(real.shared(), task, "L")
     assert (state(task), artifact_text(task)) == ("completed", "the end")
     results = [fact["output"] for fact in told(task, "tool_result")]
     assert results[:2] == ["Hello you", "Hello you"]
@@ -449,19 +456,21 @@ async def test_a_question_of_the_agent_is_answered(real: Real, word: str) -> Non
     options = [{"label": name, "description": "d"} for name in ("SQLite (Recommended)", "Postgres")]
     asked = {"header": "DB", "id": "db", "question": "Which database?", "options": options}
     steps = (tool("request_user_input", questions=[asked]), "thanks")
-    task = await ask(real.client(), script(f"plan for {word}", *steps), **PLAN)
+    task = await ask(real.in_mode("plan"), script(f"plan for {word}", *steps), **PLAN)
     assert (facts(task)["kind"], facts(task)["freeText"]) == ("choice", True)
     assert said(task).startswith("Which database?")
-    task = await answer(real.client(), task, word)
+    task = await answer(real.in_mode("plan"), task, word)
     assert artifact_text(task) == "thanks"
     assert word in real.outputs(f"plan for {word}")[-1]
 
 
 async def test_a_plan_is_part_of_the_answer(real: Real) -> None:
     plan = "Before.\n<proposed_plan>\n# Plan\n- a\n</proposed_plan>\nAfter."
-    items = await real.client().collect(script("plan it", {"text": plan, "chunks": 9}), **PLAN)
+    items = await real.in_mode("plan").collect(
+        script("plan it", {"text": plan, "chunks": 9}), **PLAN
+    )
     assert streamed_text(items) == "Before.\n# Plan\n- a\nAfter."
-    task = await real.client().get(task_id(items[0]))
+    task = await real.in_mode("plan").get(task_id(items[0]))
     assert task["metadata"]["bridge"]["mode"] == "plan"
 
 

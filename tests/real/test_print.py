@@ -152,7 +152,8 @@ async def test_a_prompt_reaches_the_model_as_it_is(
             assert any(one.rpartition("\n\n")[2].startswith(wanted) for one in echoed), echoed
 
 
-@pytest.mark.parametrize("mode", ["plan", pytest.param("autoEdit", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["plan", "autoEdit"])
 async def test_a_mode_is_what_the_client_chose(tmp_path: Path, mode: str) -> None:
     """A process of gemini, whose own default is another mode than `plan`."""
     cli = next(one for one in PRINTING if one.name == "gemini-print")

@@ -975,7 +975,8 @@ def belongs(process: psutil.Process, machine: Machine) -> bool:
 @real
 @pytest.mark.soak
 def test_the_real_gemini_without_a_key_says_how_to_log_in(machine: Machine) -> None:
-    """In the soak tier, because each run has it in tests/real/test_acp.py without the doctor."""
+    """In the soak tier, because each run has a login that is missing in
+    tests/unit/adapters/test_acp.py."""
     cli = next(one for one in CLIS if one.name == "gemini")
     code, report = machine.examined("--agent", "gemini", AGENT_BINARY=cli.path())
     check = the(report, "handshake", "gemini")
