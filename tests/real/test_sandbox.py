@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.client import said, state, states, streamed_text
 from tests.support.confined import ANY_PORT, landlock, needs, script
-from tests.support.real_claude_code import answer, ask
+from tests.support.real_claude_code import answer, ask, written
 from tests.support.real_claude_code import script as told
 from tests.support.real_clis import CLIS, CODEX, Cli, each, serving
 from tests.support.sandboxed import needs_landlock
@@ -109,5 +109,5 @@ async def test_codex_without_its_own_sandbox_asks_as_usual(tmp_path: Path) -> No
         task = await ask(real.client(), told("run", real.run(line), "the end"))
         task = await answer(real.client(), task, "yes")
         assert state(task) == "completed", said(task)
-        assert (real.workspace / "by-command.txt").read_text() == "written\n"
+        assert written(real.workspace / "by-command.txt") == "written\n", task
         assert not (tmp_path / "outside").exists()
