@@ -46,6 +46,7 @@ class Acp(AcpAgent):
         self._handshake = Handshake(self, self._peer, ready=self._ready, failed=self._end)
         self._greeting = False  # the handshake runs before the first prompt
         self._cost: float | None = None if start.resume else 0.0  # USD, of the session so far
+        self._counted: dict[str, int] = {}  # tokens of earlier turns, for counts_all_turns
         self._turn: AcpTurn | None = None
 
     # --- calls of the session --------------------------------------------------------------------
@@ -143,7 +144,9 @@ class Acp(AcpAgent):
     def _prompted(self, turn: AcpTurn, response: Response) -> Said:
         if response.error:
             return self._end(self._failure(turn, response.error))
-        turn.count_tokens(response.members)
+        counted = turn.count_tokens(response.members, self._counted)
+        if self.counts_all_turns:
+            self._counted = counted
         return self._end(turn.outcome(self, response.members.get("stopReason")))
 
     def _failure(self, turn: AcpTurn, error: RpcError) -> Failed:

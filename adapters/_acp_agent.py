@@ -63,6 +63,9 @@ class AcpAgent(Adapter):
     """After an error of the model the turn ends normally: `Error: …` is its last text, and no
     tokens are counted."""
 
+    counts_all_turns: ClassVar[bool] = False
+    """The tokens at the end of a turn are those of all turns of the process."""
+
     silent_failures: ClassVar[bool] = False
     """After an error of the model the turn ends normally, without any text."""
 

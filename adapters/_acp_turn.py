@@ -88,12 +88,15 @@ class AcpTurn:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def count_tokens(self, result: Json) -> None:
-        """Add the tokens of a session/prompt result; gemini has a place and names of its own."""
+    def count_tokens(self, result: Json, earlier: Mapping[str, int]) -> dict[str, int]:
+        """Add the tokens of a session/prompt result, without those of `earlier` turns. Returns all
+        of the result; gemini has a place and names of its own."""
         quota = as_dict(as_dict(as_dict(result.get("_meta")).get("quota")).get("token_count"))
         names = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
         own = {ours: quota.get(theirs) for ours, theirs in names.items()}
-        self.used |= counts({**own, **as_dict(result.get("usage"))})
+        found = counts({**own, **as_dict(result.get("usage"))})
+        self.used |= {name: max(0, one - earlier.get(name, 0)) for name, one in found.items()}
+        return found
 
     def usage(self, before: float | None) -> Usage | None:
         """`before`: the cost of the session's earlier turns; None if it is unknown."""

@@ -100,6 +100,7 @@ class Copilot(Acp):
     model_flag = "--model"
     images = True
     errors_are_words = True
+    counts_all_turns = True
     project_files = always_loaded = files.COPILOT
     homes = (_homes.COPILOT, _homes.COPILOT_CACHE)
     reads = ("${XDG_CONFIG_HOME:-~/.config}/gh",)  # it uses the login of gh

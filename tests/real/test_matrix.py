@@ -126,8 +126,7 @@ async def two_turns(talk: Conversation) -> None:
     agents = {process for process in talk.real.processes() if process.is_running()}
     second = await talk.send("another", "answer two")
     assert artifact_text(second).strip() == "answer two"
-    if talk.cli.name != "copilot":  # it counts the tokens of all turns
-        counted(talk.cli, second)
+    counted(talk.cli, second)
     assert min(agents, key=psutil.Process.create_time) in talk.real.processes()
     seen = json.dumps(talk.real.requests("another")[-1])
     assert "to be kept in mind" in seen
@@ -184,8 +183,6 @@ async def deny(talk: Conversation) -> None:
 
 async def model_error(talk: Conversation) -> None:
     """The next message of the conversation is answered."""
-    if talk.cli.name == "copilot":  # the adapter takes the error of a later turn for an answer
-        talk = Conversation(talk.real)
     task = await talk.send("fail", {"error": 401})
     assert state(task) == "failed"
     assert "401" in said(task) or "scripted" in said(task) or "uthenti" in said(task), said(task)

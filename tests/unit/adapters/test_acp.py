@@ -1093,6 +1093,29 @@ def test_the_usage_of_earlier_turns_is_not_counted() -> None:
     assert not any(isinstance(event, Usage) for event in talk.end(stopReason="end_turn"))
 
 
+def test_copilot_counts_all_turns_and_its_error_counts_nothing() -> None:
+    talk = Talk("copilot").begun()
+    usage = {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}
+    assert talk.end(stopReason="end_turn", usage=usage)[0] == Usage(3, 4, 7)
+    for words, total, used, end in (
+        ("fine", {"inputTokens": 5, "outputTokens": 8, "totalTokens": 13}, Usage(2, 4, 6), Done),
+        (
+            "Error: Authentication failed",
+            {"inputTokens": 5, "outputTokens": 8},
+            Usage(0, 0),
+            Failed,
+        ),
+    ):
+        talk.prompt()
+        asked = talk.asked("session/prompt")
+        talk.text(words)
+        *_, counted, last = talk.hear(
+            id=asked["id"], result={"stopReason": "end_turn", "usage": total}
+        )
+        assert counted == used
+        assert isinstance(last, end)
+
+
 def test_gemini_and_qwen_have_their_own_places_for_usage() -> None:
     talk = Talk().begun()
     quota = {"quota": {"token_count": {"input_tokens": 5, "output_tokens": 6}}}
