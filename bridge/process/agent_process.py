@@ -326,7 +326,7 @@ class AgentProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._reaped or self.pid == 0:
-            return  # the id may belong to another process, or it is none
+            return  # another process may have the id, or the id is 0
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 

@@ -314,7 +314,7 @@ def _read_order(server: int) -> bytes:
 def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
     os.chdir(order["cwd"])
     if os.getcwd() != order["cwd"]:  # an agent that works above it can replace it
-        text = "it is not the directory any more that it was"
+        text = "the directory was replaced"
         raise OSError(errno.ENOTDIR, text, order["cwd"])
     for number, fd in enumerate(fds):  # all fds have larger numbers
         os.dup2(fd, number)

@@ -1,4 +1,4 @@
-"""The processes that stem from this one: find them, kill them, and reap them.
+"""The descendants of this process: find them, kill them, and reap them.
 
 Agents start each shell command in a session of its own, which `killpg` does not reach. So each
 child gets a marker in its environment, which its descendants inherit, and this process is their

@@ -37,8 +37,9 @@ def held(pipe: int) -> int:
 
 
 def attend(folder: str) -> int:
-    """Say that this process moves the bytes of all sessions with their state in `folder`, until the
-    descriptor that is returned is closed. Raises TimeoutError if another process keeps the lock."""
+    """Announce that this process moves the output of all sessions with their state in `folder`,
+    until the returned descriptor is closed. Raises TimeoutError if another process keeps the
+    lock."""
     path = os.path.join(folder, ATTENDED)
     try:
         os.mkfifo(path, 0o600)

@@ -1,6 +1,5 @@
-"""How a child is started: by process/fork_server.py, where there can be one, so that it costs a
-fork of something small and that nothing runs before the child is in its control group and
-confined."""
+"""The start of a child. On Linux process/fork_server.py forks it, which is cheap, and nothing runs
+before the child is in its control group and confined."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from bridge.process.spool import prepare
 from bridge.sandbox import confine
 from bridge.sandbox.kernel import ConfineError
 
-# Where there is a launcher. Elsewhere children are on pipes, and start by their own means.
+# Whether the launcher starts children. Elsewhere this process starts them, on pipes.
 LAUNCHES = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 CONFINE = (sys.executable, "-I", "-S", confine.__file__)
 LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_server.py")))
@@ -67,9 +66,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child of this process, and this side of its pipes: stdin, which not every one has, stdout
-    and stderr; none where its streams are files. `grouped`: it was in its control group before
-    anything ran, so that all that stems from it is there, too."""
+    """A child of this process, and this side of its pipes: stdin (None without one), stdout and
+    stderr; None for streams in files. `grouped`: it was in its control group before its program
+    ran, so that all its descendants are in it."""
 
     pid: int
     pipes: tuple[int | None, int, int] | None
@@ -89,8 +88,8 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
     if rules is not None and (rules["profile"] in BY_COMMAND or not start.by_launcher):
         argv, rules = (*CONFINE, json.dumps(rules), "--", *argv), None
     if rules is not None:
-        with contextlib.suppress(ConfineError):  # the child will say it
-            rules, checked = confine.checked(rules), True  # at a fraction of its cost in a fork
+        with contextlib.suppress(ConfineError):  # the child reports it
+            rules, checked = confine.checked(rules), True  # cheaper than in a fork
     group = Cgroup(start.marker)
     with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):
         try:
@@ -129,7 +128,8 @@ def _files(spool: Path, stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
 
 @contextlib.contextmanager
 def _pipes(stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
-    """Both sides of new pipes: ours, and the child's, which are closed in the end."""
+    """Both sides of new pipes: those of this process, and those of the child, which are closed at
+    the end."""
     with ExitStack() as theirs, ExitStack() as ours:
         if stdin:
             input_, into = _pipe(theirs, ours)
@@ -162,7 +162,7 @@ def _launch(order: Mapping[str, Any], fds: Sequence[int], spool: Path | None, wi
 def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
     cwd = order["cwd"]
     if os.path.realpath(cwd) != cwd:
-        raise OSError(errno.ENOTDIR, "it is not the directory any more that it was", cwd)
+        raise OSError(errno.ENOTDIR, "the directory was replaced", cwd)
     child = subprocess.Popen(
         order["argv"],
         env=order["env"],
@@ -179,7 +179,7 @@ def _start_here(order: Mapping[str, Any], fds: Sequence[int]) -> int:
 
 class _Launcher:
     """The process of process/fork_server.py, started at the first use and again after its end. It
-    ends with this process, which alone has the other side of its socket, or with the last of its
+    ends with this process, which has the other side of its socket, or with the last of its
     children."""
 
     def __init__(self) -> None:
@@ -200,10 +200,10 @@ class _Launcher:
                 if self._control == known:
                     os.close(known)
                     self._control = -1
-        raise OSError(errno.ECHILD, "the process was ended before it was a program")
+        raise OSError(errno.ECHILD, "the process ended before its program ran")
 
     def _connect(self) -> tuple[int, socket.socket]:
-        """The descriptor, and a socket of one's own: others may close theirs."""
+        """The descriptor of the socket, and a copy of the socket, which the caller closes."""
         kind = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with self._lock:
             if self._control < 0:
@@ -251,7 +251,7 @@ def _ordered(
         return int(pid)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(int(pid), 0)
-    told = marshal.loads(problem)  # noqa: S302 - from a process of our own
+    told = marshal.loads(problem)  # noqa: S302 - from the launcher
     raise OSError(*told) if isinstance(told, list) else ValueError(told)
 
 
@@ -268,7 +268,8 @@ def _answered(ours: socket.socket, order: bytes) -> tuple[bytes, bytes | None]:
 
 
 def _kill(leader: int) -> None:
-    """End what hangs before it is a program. What not even that ends is an orphan, once it can."""
+    """End a child that hangs before its program runs. If the kernel cannot end it yet, it is reaped
+    later like an orphan."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         ended = os.pidfd_open(leader)
         try:

@@ -101,7 +101,7 @@ class Spool(Channel):
         """Later output of descendants is not read: it might not end."""
         self._take_stderr()
         self._on_end = then
-        self._paused = False  # it can say no more than it has
+        self._paused = False  # its output is finite now
         self._ignore()
         self._drain()
         self._finishing = True
@@ -272,7 +272,8 @@ def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
 
 
 class _CountingWriter(Writer):
-    """Writes down how much was sent: before, how far it may get, and after, how far it got."""
+    """Records the number of sent bytes: before a write its largest possible value, and after the
+    write the actual one."""
 
     def __init__(self, fd: int, counters: Path) -> None:
         super().__init__(fd)
@@ -308,9 +309,9 @@ class _CountingWriter(Writer):
 
 
 def _reserve(file: int, position: int, size: int) -> None:
-    """Have the disk keep room for so much from there on. The file does not grow by that."""
+    """Reserve disk space from this position on. The file does not grow."""
     keep_size = 1
-    # What cannot be reserved is not: the disk is full already.
+    # An error is ignored: the disk is full already.
     LIBC.fallocate(file, keep_size, ctypes.c_int64(position), ctypes.c_int64(size))
 
 
@@ -324,8 +325,8 @@ def who(folder: Path) -> tuple[int, int] | None:
 
 
 def exit_code(folder: Path) -> int | None:
-    """How the session's program ended, as subprocess gives it; None if nothing is written down: it
-    still runs, or was killed together with its parent."""
+    """The exit code of the session's program, as in subprocess; None without a written exit status:
+    it still runs, or was killed together with its parent."""
     with contextlib.suppress(ValueError):
         for line in _written(folder):
             if line and b" " not in line:

@@ -313,7 +313,7 @@ async def test_a_confinement_error_is_on_stderr_and_nothing_runs(start: Starter)
 
 async def test_a_directory_that_is_another_one_by_now_is_none(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/")
-    with pytest.raises(LaunchError, match="not the directory any more"):
+    with pytest.raises(LaunchError, match="the directory was replaced"):
         await AgentProcess.spawn(
             Start(["/bin/true"], {}, str(tmp_path / "link")), Hooks(), limits=ProcessLimits(100)
         )

@@ -533,7 +533,7 @@ async def test_a_directory_that_was_swapped_for_a_link_is_not_gone_to(
     handle = await bridge.run("cwd", "c")
     assert handle.task.state is TaskState.FAILED
     assert task_metadata(handle.task) == {"bridge": {"reason": "launch"}}
-    assert "not the directory any more" in message(handle)
+    assert "the directory was replaced" in message(handle)
     assert str(outside) not in message(handle)
 
 
