@@ -1,0 +1,300 @@
+"""The command line of the client. Nothing here needs a library, so that help and usage errors are
+quick."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from bridge.client import values
+from bridge.client.failure import usage
+
+PROGRAM = "coding-agent-bridge"
+WORDS = ("send", "task", "auth", "config", "completion", "help", "answer", "wait", "agents")
+"""The first words of the commands of the client; `card get` is one, too."""
+EXAMPLES = """\
+  coding-agent-bridge send "Describe this project"       send a message and wait for the answer
+  coding-agent-bridge task list                          list the tasks
+  coding-agent-bridge answer TASK OPTION                 answer the question of a task
+  coding-agent-bridge help send                          show the flags of a command
+"""
+_RAW = argparse.RawDescriptionHelpFormatter
+Commands = Any
+"""The result of add_subparsers(): its class is private."""
+
+
+def is_client(arguments: Sequence[str]) -> bool:
+    """Whether a command line is for the client."""
+    first, second = (*arguments[:2], "", "")[:2]
+    return first in WORDS or (first, second) == ("card", "get")
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ClientError for an invalid command line."""
+
+    def __init__(self, **members: Any) -> None:
+        self._mixing = False
+        super().__init__(**{"allow_abbrev": False, **members})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Positional arguments may stand behind flags: `answer TASK --question ID OPTION`."""
+        if self._subparsers is not None or self._mixing:
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
+
+    def error(self, message: str) -> NoReturn:
+        raise usage(message, f"{self.prog} --help")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command of the client; `command` is its name, such as `task get`. Raises
+    ClientError."""
+    root = Parser(prog=PROGRAM)
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
+    add_commands(commands)
+    options, unknown = root.parse_known_args(list(arguments))
+    if unknown:
+        hint = f"{PROGRAM} {options.command} --help"
+        raise usage(f"unrecognized arguments: {' '.join(unknown)}", hint)
+    return options
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the parsers of all commands of the client."""
+    _add_send(commands)
+    _add_task(commands)
+    _add_talk(commands)
+    card = _group(commands, "card", "agent cards (also: card verify, card new-key)")
+    get = _command(card, "card get", "show the agent card, and the chosen binding and version")
+    get.add_argument("--validate", action="store_true", help="compare the card with the schema")
+    get.add_argument("--extended", action="store_true", help="the card for authenticated clients")
+    _add_auth(commands)
+    config = _group(commands, "config", "the settings of the client")
+    _command(config, "config show", "show each setting with its source")
+    completion = commands.add_parser("completion", help="print a completion script of a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"))
+    completion.set_defaults(command="completion")
+    help_ = commands.add_parser("help", help="show the usage of a command")
+    help_.add_argument("words", nargs="*", metavar="COMMAND")
+    help_.set_defaults(command="help")
+
+
+def _add_send(commands: Commands) -> None:
+    send = _command(
+        commands,
+        "send",
+        "send a message and wait until the task ends or asks: a new task, or with --task-id the "
+        "answer to a question, or with --context-id the next task of a conversation",
+    )
+    send.add_argument("message", nargs="?", metavar="TEXT", help="the text; - reads stdin")
+    for flag, old, what in (
+        ("--text", "--text-part", "a text part"),
+        ("--file", "--file-part", "a file, or the URL of one"),
+        ("--data", "--data-part", "a JSON file, or - for stdin"),
+    ):
+        kind = flag.removeprefix("--")
+        metavar = "TEXT" if kind == "text" else "PATH"
+        send.add_argument(
+            flag, old, action=_Part, dest="parts", const=kind, metavar=metavar, help=what
+        )
+    send.add_argument(
+        "--media-type", action=_MediaType, metavar="TYPE", help="the type of the part before"
+    )
+    send.add_argument("--message-id", metavar="ID", help="id of the message; a repetition resumes")
+    _add_choices(send)
+    _add_waiting(send)
+
+
+def _add_choices(parser: Parser) -> None:
+    """The choices of a new conversation with an agent of a bridge."""
+    own = parser.add_argument_group("for agents of a coding-agent-bridge")
+    own.add_argument("--agent", metavar="ID", help="the agent; `agents` lists them")
+    own.add_argument("--cwd", metavar="DIR", help="working directory [this one, if local]")
+    own.add_argument("--model", metavar="M")
+    own.add_argument("--mode", metavar="M", help="permission mode")
+    own.add_argument("--budget", metavar="2usd", type=_budget, help="cost limit")
+
+
+def _add_waiting(parser: Parser) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the answer's bytes")
+    parser.add_argument(
+        "--exit-state",
+        action="store_true",
+        help="exit with 10 (failed), 11 (waits), 12 (canceled), 13 (rejected)",
+    )
+    parser.add_argument(
+        "--on-question",
+        metavar="stop|deny|allow:RULE",
+        default="stop",
+        help="answer permissions; RULE: tool=NAME, command=PATTERN or path=PATTERN [stop]",
+    )
+    parser.add_argument(
+        "--on-interrupt", choices=("cancel", "detach"), help="what Ctrl-C does to the task"
+    )
+
+
+def _add_task(commands: Commands) -> None:
+    task = _group(commands, "task", "the tasks of an agent")
+    get = _command(task, "task get", "show the state, the artifacts and the history of a task")
+    get.add_argument("task", metavar="TASK")
+    get.add_argument("--history", type=int, metavar="N", help="messages of the history [0]")
+    cancel = _command(task, "task cancel", "cancel tasks; a second cancel changes nothing")
+    cancel.add_argument("tasks", nargs="*", metavar="TASK")
+    cancel.add_argument("--all", action="store_true", help="all tasks that have not ended")
+    cancel.add_argument("--yes", action="store_true", help="do not ask")
+    listing = _command(task, "task list", "list tasks: those that wait for an answer first")
+    listing.add_argument("--status", metavar="S", help="state, such as working or input-required")
+    listing.add_argument("--limit", type=int, metavar="N", default=50, help="page size [50]")
+    listing.add_argument("--page-token", metavar="T", help="nextPageToken of the page before")
+    subscribe = _command(task, "task subscribe", "follow the updates of a task")
+    subscribe.add_argument("task", metavar="TASK")
+    subscribe.add_argument(
+        "--from", dest="after", metavar="N", help="begin after event N; 0 is the beginning"
+    )
+    _add_waiting(subscribe)
+    download = _command(task, "task download", "save the artifacts of a task as files")
+    download.add_argument("task", metavar="TASK")
+    download.add_argument("--artifact", metavar="NAME", help="only this one, by name or id")
+    download.add_argument("-d", "--directory", default=".", metavar="DIR", help="- is stdout [.]")
+    download.add_argument("--force", action="store_true", help="overwrite files")
+    _add_push(task)
+
+
+def _add_push(task: Commands) -> None:
+    push = _group(task, "push-config", "configs of push notifications", "task push-config")
+    create = _command(push, "task push-config create", "notify a URL of the updates of a task")
+    create.add_argument("task", metavar="TASK")
+    create.add_argument("--url", required=True)
+    create.add_argument("--id", dest="config_id", metavar="ID")
+    create.add_argument("--push-token", metavar="TOKEN", help="sent with each notification")
+    create.add_argument("--auth-scheme", metavar="SCHEME", help="such as Bearer")
+    create.add_argument(
+        "--auth-credentials-stdin", action="store_true", help="read the credentials from stdin"
+    )
+    for word, what in (("get", "show a config"), ("delete", "delete a config")):
+        parser = _command(push, f"task push-config {word}", what)
+        parser.add_argument("task", metavar="TASK")
+        parser.add_argument("config_id", metavar="ID")
+    listing = _command(push, "task push-config list", "list the configs of a task")
+    listing.add_argument("task", metavar="TASK")
+
+
+def _add_talk(commands: Commands) -> None:
+    answer = _command(commands, "answer", "answer the open question of a task, and wait")
+    answer.add_argument("task", metavar="TASK")
+    answer.add_argument("option", nargs="?", metavar="OPTION", help="id or name of an option")
+    answer.add_argument("--text", metavar="T", help="own words")
+    answer.add_argument("--question", metavar="ID", help="refuse if another question is open")
+    answer.add_argument("--reason", metavar="R", help="the reason of a refusal")
+    _add_waiting(answer)
+    wait = _command(commands, "wait", "wait until all tasks have ended or one asks")
+    wait.add_argument("tasks", nargs="+", metavar="TASK")
+    wait.add_argument("--exit-state", action="store_true", help="as in `send`, of the last task")
+    _command(commands, "agents", "list the agents of a server")
+
+
+def _add_auth(commands: Commands) -> None:
+    auth = _group(commands, "auth", "tokens by origin")
+    login = _command(auth, "auth login", "store a bearer token for the origin of an agent")
+    login.add_argument("url", nargs="?", metavar="URL")
+    login.add_argument("--token-stdin", action="store_true", help="read the token from stdin")
+    logout = _command(auth, "auth logout", "remove the stored token of an origin")
+    logout.add_argument("url", nargs="?", metavar="URL")
+    _command(auth, "auth status", "show the origins with a stored token")
+
+
+# --- the parts of a parser ---------------------------------------------------------------------
+
+
+def _group(commands: Commands, word: str, what: str, name: str | None = None) -> Commands:
+    parser = commands.add_parser(word, help=what, description=_sentence(what))
+    return parser.add_subparsers(metavar="COMMAND", required=True, prog=f"{PROGRAM} {name or word}")
+
+
+def _command(commands: Commands, name: str, what: str) -> Parser:
+    parser: Parser = commands.add_parser(
+        name.rpartition(" ")[2], help=what, description=_sentence(what), allow_abbrev=False
+    )
+    parser.set_defaults(command=name)
+    _add_settings(parser)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _add_settings(parser: Parser) -> None:
+    """The settings: each has a variable A2ACLI_NAME, too. Defaults are in brackets."""
+    group = parser.add_argument_group(
+        "settings", "Each has a variable, too: --agent-card is A2ACLI_AGENT_CARD."
+    )
+    add = group.add_argument
+    add("-a", "--agent-card", metavar="REF", help="host, card URL or file [the local server]")
+    add("-o", "--output", type=values.output, metavar="text|json", help="format [text]")
+    add("--stream", action="store_true", help="print updates as they arrive; JSON Lines with json")
+    add("--async", "--no-wait", "--return-immediately", action=_Set, help="do not wait [wait]")
+    add("--wait", action=_Set, help="wait for the end of the task or for its question")
+    add("--timeout", type=values.duration, metavar="DUR", help="give up after 90s, 5m … [never]")
+    add("--poll-interval", type=values.duration, metavar="DUR", help="between two polls [2s]")
+    add("--context-id", metavar="ID", help="conversation")
+    add("--task-id", metavar="ID", help="existing task")
+    add("--metadata", type=values.json_object, metavar="JSON", help="metadata of the request")
+    add("--svc-param", type=values.parameter, action="append", metavar="K:V", help="HTTP header")
+    add("--bearer", metavar="TOKEN", help="token; other programs can see it: prefer A2ACLI_BEARER")
+    add("--api-key", metavar="KEY", help="key; other programs can see it: prefer A2ACLI_API_KEY")
+    add("--a2a-version", type=values.version, metavar="V", help="1.0 or 0.3 [1.0]")
+    add(
+        "--transport",
+        type=values.transport,
+        action="append",
+        metavar="T",
+        help="jsonrpc or http+json; the first one that the card has [order of the card]",
+    )
+    add("--insecure", action=_Set, help="do not verify TLS certificates [verify]")
+    add("--config", metavar="FILE", help="file with variables A2ACLI_… [none]")
+    add("--verbose", action=_Set, help="show every part and the metadata [concise]")
+    add("--debug", action=_Set, help="print each request as a curl command")
+
+
+class _Set(argparse.Action):
+    """A flag without a value. Unset, it is None, so that a variable can set it."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(**members, nargs=0)
+
+    def __call__(self, parser: Any, namespace: Any, given: Any, option: Any = None) -> None:
+        setattr(namespace, self.dest, True)
+
+
+class _Part(argparse.Action):
+    """Appends a part of a message: its kind, its value, and its media type."""
+
+    def __call__(self, parser: Any, namespace: Any, given: Any, option: Any = None) -> None:
+        parts = getattr(namespace, "parts", None) or []
+        namespace.parts = [*parts, (self.const, given, None)]
+
+
+class _MediaType(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, given: Any, option: Any = None) -> None:
+        parts = getattr(namespace, "parts", None)
+        if not parts or parts[-1][2] is not None:
+            raise usage("--media-type must follow --text, --file or --data")
+        kind, value, _ = parts[-1]
+        namespace.parts = [*parts[:-1], (kind, value, given)]
+
+
+def _budget(text: str) -> float:
+    """Dollars in a text such as 2.5usd. Raises ClientError."""
+    number = text.lower().removesuffix("usd")
+    try:
+        if number == text.lower():
+            raise ValueError
+        return float(number)
+    except ValueError:
+        raise usage(f"{text!r} is not a budget such as 2usd") from None

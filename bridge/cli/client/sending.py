@@ -1,0 +1,259 @@
+"""The commands that send a message: `send` and `answer`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from bridge.cli.client.output import Fields, Output, show_question
+from bridge.cli.client.session import Session, trace
+from bridge.client import bindings
+from bridge.client.agent import RemoteAgent
+from bridge.client.failure import (
+    NEEDS_EXTENSION,
+    NOT_A_TERMINAL,
+    QUESTION_CLOSED,
+    ClientError,
+    usage,
+)
+from bridge.client.follow import params_of
+from bridge.client.local_server import LocalServer, is_below
+from bridge.client.questions import Option, Question, answer_parts, question_of
+from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, short, state_of
+from bridge.task.approval_policy import Rule, decide
+
+_SHORTEST_ID = 16  # characters of a messageId that a server remembers
+_CHOICES = {"agent": "agent", "model": "model", "mode": "mode", "budget": "budgetUsd"}
+RESERVED = ("stop", "deny")
+
+
+async def send(session: Session) -> int:
+    """Send a message; then wait until the task ends or asks."""
+    options = session.options
+    parts = message_parts(options.message, options.parts or ())
+    given = options.message_id
+    if given is not None and len(given) < _SHORTEST_ID:
+        raise usage(f"--message-id must have at least {_SHORTEST_ID} characters")
+    policy = Policy(options.on_question)
+    async with session.connect() as agent:
+        task_id, context_id = session.value("task_id"), session.value("context_id")
+        choices = _choices(session, agent, new=not (task_id or context_id))
+        message = new_message(parts, task_id, context_id, given)
+        metadata = _metadata(session, agent, choices)
+        session.owns = True
+        output = session.output(directory=choices.get("cwd"))
+        try:
+            return await converse(
+                session, agent, params_of(message, metadata), output=output, policy=policy
+            )
+        except ClientError as error:
+            if task_id and not error.code.startswith(("A2ACLI_", "CAB_")):
+                error.hint = session.command("send", "--task-id", task_id, "--debug", "TEXT")
+            raise
+
+
+async def answer(session: Session) -> int:
+    """Answer the open question of a task; then wait as `send` does."""
+    options = session.options
+    policy = Policy(options.on_question)
+    async with session.connect() as agent:
+        task = await agent.call(bindings.GET, {"id": options.task})
+        question = open_question(session, task, options.question)
+        if options.option is None and options.text is None:
+            show_question(Fields(sys.stderr), question)
+            hint = session.resume({"task": task})
+            raise ClientError(NOT_A_TERMINAL, "an OPTION or --text is necessary", hint=hint)
+        option = question.choose(options.option) if options.option is not None else None
+        if option and question.id is None:
+            raise needs_extension("OPTION")
+        parts = answer_parts(question, option, options.reason or options.text)
+        message = new_message(parts, str(task["id"]), task.get("contextId"), None)
+        metadata = _metadata(session, agent, {})
+        params = params_of(message, metadata)
+        return await converse(session, agent, params, output=session.output(), policy=policy)
+
+
+async def converse(
+    session: Session, agent: RemoteAgent, params: Json, *, output: Output, policy: Policy
+) -> int:
+    """Send, and answer permissions by the policy until the task ends or asks a person. Returns the
+    exit status."""
+    if not session.waits:
+        item = await session.follow(agent).start(params)
+        output.item(item)
+        output.finish(item, session.resume(item))
+        return session.exit_status(item)
+    if policy.decides and not agent.card.is_bridge:
+        raise needs_extension("--on-question")
+    while True:
+        follower = session.follow(agent)
+        async with aclosing(follower.send(params)) as items:
+            async for item in items:
+                output.item(item)
+        question = question_of(follower.final.get("task") or {})
+        option = policy.decide(question, agent.server) if question else None
+        if question is None or option is None:
+            break
+        trace(f"{option.name}: {question.text}")
+        parts = answer_parts(question, option, None)
+        message = new_message(parts, follower.task_id, follower.context_id, None)
+        params = params_of(message, _metadata(session, agent, {}))
+    output.finish(follower.final, session.resume(follower.final))
+    return session.exit_status(follower.final)
+
+
+def open_question(session: Session, task: Mapping[str, Any], wanted: str | None) -> Question:
+    """The open question of the task. Raises ClientError if another one or none is open."""
+    question = question_of(task)
+    if question and wanted in (None, question.id):
+        return question
+    state = short(state_of(task))
+    text = f"another question is open: {question.id}" if question else f"the task is {state}"
+    hint = session.resume({"task": task})
+    raise ClientError(QUESTION_CLOSED, f"the question is closed; {text}", hint=hint)
+
+
+def needs_extension(flag: str) -> ClientError:
+    text = f"{flag} requires an agent with the extension of coding-agent-bridge"
+    return ClientError(NEEDS_EXTENSION, text)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def new_message(
+    parts: Sequence[Json], task_id: str | None, context_id: str | None, message_id: str | None
+) -> Json:
+    message: Json = {
+        "messageId": message_id or str(uuid.uuid4()),
+        "role": "ROLE_USER",
+        "parts": list(parts),
+    }
+    ids = {"taskId": task_id, "contextId": context_id}
+    return {**message, **{name: value for name, value in ids.items() if value}}
+
+
+def message_parts(text: str | None, given: Sequence[tuple[str, str, str | None]]) -> list[Json]:
+    """The parts of a message in the order of the command line. Raises ClientError."""
+    texts = [] if text is None else [("text", sys.stdin.read() if text == "-" else text, None)]
+    parts = [_part(*one) for one in (*texts, *given)]
+    if not parts:
+        raise usage("a message is necessary: TEXT, --text, --file or --data")
+    return parts
+
+
+def _part(kind: str, value: str, media_type: str | None) -> Json:
+    named = {"mediaType": media_type} if media_type else {}
+    if kind == "text":
+        return {"text": value, **named}
+    if kind == "data":
+        return {"data": _read_json(value), **named}
+    if value.startswith(("http://", "https://")):
+        return {"url": value, **named}
+    guessed = media_type or mimetypes.guess_type(value)[0]
+    named = {"mediaType": guessed} if guessed else {}
+    try:
+        content = Path(value).read_bytes()
+    except OSError as error:
+        raise usage(f"cannot read {value}: {error.strerror}") from None
+    raw = base64.b64encode(content).decode()
+    return {"raw": raw, "filename": os.path.basename(value), **named}
+
+
+def _read_json(path: str) -> Any:
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
+        return json.loads(text)
+    except OSError as error:
+        raise usage(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise usage(f"{path} is not JSON: {error}") from None
+
+
+def _choices(session: Session, agent: RemoteAgent, new: bool) -> Json:
+    """The choices of the conversation. `new`: the message begins it, so that the current directory
+    is chosen for a local server."""
+    options = vars(session.options)
+    chosen = {
+        name: options[flag] for flag, name in _CHOICES.items() if options.get(flag) is not None
+    }
+    if options.get("cwd") is not None:
+        chosen["cwd"] = options["cwd"]
+    if chosen and not agent.card.is_bridge:
+        flag = "budget" if "budgetUsd" in chosen else next(iter(chosen))
+        raise needs_extension(f"--{flag}")
+    if agent.server and agent.card.is_bridge and ("cwd" in chosen or new):
+        chosen["cwd"] = directory(agent.server, chosen.get("cwd"))
+    return chosen
+
+
+def directory(server: LocalServer, given: str | None) -> str:
+    """The working directory on this machine. Raises ClientError if no agent may work there."""
+    path = os.path.realpath(given or os.getcwd())
+    if not any(is_below(path, root) for root in server.roots):
+        roots = ", ".join(server.roots)
+        text = f"the agents of {server.url} may not work in {path}, but in: {roots}"
+        raise usage(text, f"--cwd {server.roots[0]}" if server.roots else None)
+    return path
+
+
+def _metadata(session: Session, agent: RemoteAgent, choices: Json) -> Json:
+    """The metadata of a request. A break of the connection never cancels a task."""
+    metadata = dict(session.value("metadata") or {})
+    if agent.card.is_bridge:
+        own = metadata.get("bridge")
+        given = own if isinstance(own, dict) else {}
+        metadata["bridge"] = {"onDisconnect": "continue", **given, **choices}
+    return metadata
+
+
+# --- questions --------------------------------------------------------------------------------
+
+
+class Policy:
+    """--on-question: `stop` answers nothing, `deny` refuses each permission, `allow:RULE` allows
+    the permissions that the rule matches. Everything else is left to a person."""
+
+    def __init__(self, text: str) -> None:
+        self._denies = text == "deny"
+        self._rule = None if text in RESERVED else _rule(text)
+
+    @property
+    def decides(self) -> bool:
+        return self._denies or self._rule is not None
+
+    def decide(self, question: Question, server: LocalServer | None) -> Option | None:
+        if question.kind != "permission":
+            return None
+        if self._denies:
+            return question.of_kind("reject_once")
+        # Paths are compared on this machine, so that a path rule holds for a local server only.
+        if self._rule is None or (self._rule.path is not None and server is None):
+            return None
+        verdict = decide([self._rule], question.subject or {}, os.getcwd(), os.path.realpath)
+        return question.of_kind("allow_once") if verdict == "allow" else None
+
+
+def _rule(text: str) -> Rule:
+    """The rule in `allow:tool=NAME`. Raises ClientError."""
+    verb, _, pattern = text.partition(":")
+    name, equals, value = pattern.partition("=")
+    if verb != "allow" or name not in ("tool", "command", "path") or not equals:
+        text = "--on-question is stop, deny, allow:tool=NAME, allow:command=PATTERN or allow:path="
+        raise usage(f"{text}PATTERN")
+    if not value.strip("*"):
+        raise usage("--on-question allow: a rule that allows everything is refused")
+    return Rule("allow", **{name: value})
+
+
+def is_over(task: Mapping[str, Any]) -> bool:
+    """Whether the task has ended or asks."""
+    return state_of(task) in TERMINAL | INTERRUPTED

@@ -1,0 +1,255 @@
+"""The commands on tasks that exist: get, cancel, list, subscribe, wait, and push configs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
+from bridge.cli.client.sending import needs_extension
+from bridge.cli.client.session import Session, trace
+from bridge.client import bindings
+from bridge.client.agent import RemoteAgent
+from bridge.client.failure import NOT_A_TERMINAL, ClientError, usage
+from bridge.client.follow import Follower
+from bridge.client.shapes import INTERRUPTED, STATES, TERMINAL, Json, short, state_of
+
+_MOST = 100  # tasks of a page
+
+
+async def get(session: Session) -> int:
+    """Show a task. --wait polls until it ends or asks."""
+    options = session.options
+    async with session.connect() as agent:
+        follower = session.follow(agent)
+        if session.settings["wait"].source == "flag":
+            async with aclosing(follower.poll(options.task)) as items:
+                async for _ in items:
+                    pass
+        params = {"id": options.task, "historyLength": options.history or 0}
+        task = await agent.call(bindings.GET, params)
+    if session.json:
+        print_json(task, lines=session.stream)
+        return 0
+    output = TextOutput(stream=False, verbose=session.value("verbose"))
+    for message in task.get("history") or ():
+        author = "User" if message.get("role") == "ROLE_USER" else "Agent"
+        text = "".join(str(part.get("text", "")) for part in message.get("parts") or ())
+        output.fields.block(f"{author} message", text)
+    output.finish({"task": task}, session.resume({"task": task}))
+    return 0
+
+
+async def subscribe(session: Session) -> int:
+    """Follow a task until it ends or asks."""
+    options = session.options
+    if options.after is not None and not options.after.isdigit():
+        raise usage("--from is the number of an event")
+    async with session.connect() as agent:
+        if options.after is not None and not agent.card.is_bridge:
+            raise needs_extension("--from")
+        follower = session.follow(agent)
+        output = session.output(bare=True)
+        if isinstance(output, TextOutput):
+            output = TextOutput(stream=True, verbose=session.value("verbose"))
+        try:
+            await _follow_to(output, follower.subscribe(options.task, options.after))
+        except ClientError as error:
+            if error.code != "UnsupportedOperationError":
+                raise
+            # A server of the protocol refuses a subscription to a task that has ended.
+            await _follow_to(output, follower.poll(options.task))
+        output.finish(follower.final, session.resume(follower.final))
+        return session.exit_status(follower.final)
+
+
+async def _follow_to(output: object, items: AsyncGenerator[Json]) -> None:
+    async with aclosing(items):
+        async for item in items:
+            output.item(item)  # type: ignore[attr-defined]
+
+
+async def wait(session: Session) -> int:
+    """Wait until all tasks have ended or one asks."""
+    async with session.connect() as agent:
+        works = [asyncio.create_task(_end(session, agent, one)) for one in session.options.tasks]
+        done: list[Json] = []
+        try:
+            for next_one in asyncio.as_completed(works):
+                task = await next_one
+                done.append(task)
+                if not session.json:
+                    print_line(task)
+                elif session.stream:
+                    print_json(task, lines=True)
+                if state_of(task) in INTERRUPTED:
+                    break
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+    if session.json and not session.stream:
+        print_json(done[0] if len(session.options.tasks) == 1 else {"tasks": done})
+    for task in done:
+        warn(short(state_of(task)))
+    return session.exit_status({"task": done[-1]})
+
+
+async def _end(session: Session, agent: RemoteAgent, task_id: str) -> Json:
+    """The task when it has ended or asks."""
+    follower = Follower(agent, poll_interval=session.value("poll_interval"))
+    async with aclosing(follower.subscribe(task_id)) as items:
+        async for _ in items:
+            pass
+    task: Json = follower.final["task"]
+    return task
+
+
+def print_line(task: Json) -> None:
+    """One line with the ids and the state of a task."""
+    ids = f"Task: {task.get('id')}  Context: {task.get('contextId')}"
+    print(f"{ids}  State: {short(state_of(task))}", flush=True)
+
+
+async def list_tasks(session: Session) -> int:
+    """List tasks: those that ask first, then running ones, then ended ones."""
+    options = session.options
+    params: Json = {"pageSize": min(options.limit, _MOST)}
+    if options.status:
+        params["status"] = _full(options.status)
+    if session.value("context_id"):
+        params["contextId"] = session.value("context_id")
+    if options.page_token:
+        params["pageToken"] = options.page_token
+    async with session.connect() as agent:
+        page = await agent.call(bindings.LIST, params)
+    tasks = page.get("tasks") or []
+    if session.json:
+        for task in tasks if session.stream else ():
+            print_json(task, lines=True)
+        if not session.stream:
+            print_json(page)
+        return 0
+    for task in sorted(tasks, key=_rank):
+        print_line(task)
+    if page.get("nextPageToken"):
+        Fields().field("Next page", session.command(*_again(session, page["nextPageToken"])))
+    return 0
+
+
+def _rank(task: Json) -> int:
+    state = state_of(task)
+    return 0 if state in INTERRUPTED else 2 if state in TERMINAL else 1
+
+
+def _again(session: Session, token: str) -> tuple[str, ...]:
+    given = ("--status", session.options.status) if session.options.status else ()
+    context = session.settings["context_id"]
+    chosen = ("--context-id", context.value) if context.source == "flag" else ()
+    return ("task", "list", *given, *chosen, "--page-token", token)
+
+
+def _full(state: str) -> str:
+    full = STATES.get(state.lower().replace("_", "-"), state)
+    if full not in STATES.values():
+        raise usage(f"{state!r} is not a state: {', '.join(STATES)}")
+    return full
+
+
+async def cancel(session: Session) -> int:
+    """Cancel tasks. A task that has ended stays as it is."""
+    options = session.options
+    context_id = session.value("context_id")
+    if not (options.tasks or options.all or context_id):
+        raise usage("a TASK, --context-id or --all is necessary")
+    async with session.connect() as agent:
+        ids = options.tasks or await _unfinished(agent, None if options.all else context_id)
+        if options.all and not options.yes:
+            _confirm(len(ids))
+        tasks = [await _cancel(agent, one) for one in ids]
+    if session.json:
+        for task in tasks if session.stream else ():
+            print_json(task, lines=True)
+        if not session.stream:
+            print_json(tasks[0] if len(tasks) == 1 else {"tasks": tasks})
+        return 0
+    for task in tasks:
+        print_line(task)
+    return 0
+
+
+def _confirm(count: int) -> None:
+    """Raises ClientError unless a person agrees."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ClientError(NOT_A_TERMINAL, f"--all would cancel {count} tasks: add --yes")
+    trace(f"cancel {count} tasks? Type yes:")
+    if sys.stdin.readline().strip() != "yes":
+        raise usage("nothing was canceled")
+
+
+async def _cancel(agent: RemoteAgent, task_id: str) -> Json:
+    try:
+        task: Json = await agent.call(bindings.CANCEL, {"id": task_id})
+    except ClientError as error:
+        if error.code != "TaskNotCancelableError":
+            raise
+        task = await agent.call(bindings.GET, {"id": task_id, "historyLength": 0})
+    return task
+
+
+async def _unfinished(agent: RemoteAgent, context_id: str | None) -> list[str]:
+    """The ids of all tasks that have not ended."""
+    params: Json = {"pageSize": _MOST, "historyLength": 0}
+    if context_id:
+        params["contextId"] = context_id
+    found: list[str] = []
+    while True:
+        page = await agent.call(bindings.LIST, params)
+        found += [one["id"] for one in page.get("tasks") or () if state_of(one) not in TERMINAL]
+        if not page.get("nextPageToken"):
+            return found
+        params["pageToken"] = page["nextPageToken"]
+
+
+# --- push notification configs -----------------------------------------------------------------
+
+
+async def push_config(session: Session) -> int:
+    """Create, get, list or delete configs of push notifications."""
+    options = session.options
+    word = options.command.rpartition(" ")[2]
+    params: Json = {"taskId": options.task}
+    if getattr(options, "config_id", None):
+        params["id"] = options.config_id
+    if word == "create":
+        params |= {"url": options.url}
+        params |= {"token": options.push_token} if options.push_token else {}
+        if options.auth_scheme:
+            params["authentication"] = {"scheme": options.auth_scheme}
+            if options.auth_credentials_stdin:
+                params["authentication"]["credentials"] = sys.stdin.readline().strip()
+    operation = {
+        "create": bindings.PUSH_CREATE,
+        "get": bindings.PUSH_GET,
+        "list": bindings.PUSH_LIST,
+        "delete": bindings.PUSH_DELETE,
+    }[word]
+    async with session.connect() as agent:
+        if not agent.card.has("pushNotifications"):
+            text = "the card of the agent declares no push notifications"
+            raise ClientError("PushNotificationNotSupportedError", text)
+        result = await agent.call(operation, params)
+    if session.json:
+        JsonOutput(session.stream).finish(result or {}, "")
+        return 0
+    fields = Fields()
+    for config in (result or {}).get("configs") or ([result] if result and word != "list" else ()):
+        fields.field("Task", config.get("taskId") or options.task)
+        fields.field("Config", config.get("id"))
+        fields.field("URL", config.get("url"))
+    if word == "delete":
+        fields.field("Task", options.task)
+        fields.field("Deleted", options.config_id)
+    return 0
