@@ -158,7 +158,9 @@ class Follower:
         return self._over
 
     async def _get(self) -> Json:
-        task: Json = await self._agent.call(bindings.GET, {"id": self.task_id})
+        # Without the history, which can be much larger than the result.
+        params = {"id": self.task_id, "historyLength": 0}
+        task: Json = await self._agent.call(bindings.GET, params)
         return task
 
     # --- retries and polling --------------------------------------------------------------------

@@ -57,6 +57,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     root = Parser(prog=PROGRAM)
     commands = root.add_subparsers(metavar="COMMAND", required=True)
     add_commands(commands)
+    options: argparse.Namespace
     options, unknown = root.parse_known_args(list(arguments))
     if unknown:
         hint = f"{PROGRAM} {options.command} --help"

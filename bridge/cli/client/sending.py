@@ -49,6 +49,7 @@ async def send(session: Session) -> int:
         message = new_message(parts, task_id, context_id, given)
         metadata = _metadata(session, agent, choices)
         session.owns = True
+        session.message_id = message["messageId"] if agent.card.is_bridge else None
         output = session.output(directory=choices.get("cwd"))
         try:
             return await converse(

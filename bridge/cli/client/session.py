@@ -36,13 +36,15 @@ CANCELS_WITHIN = 5.0  # seconds that an interrupted command waits for the end of
 class Session:
     """One run of a command. `options` is the command line, `settings` all values with sources.
     `follower`: the task that the command follows now. `owns`: the command began the task, so that
-    an interrupt cancels it."""
+    an interrupt cancels it. `message_id`: of the message that a repetition of the command resumes,
+    if the server recognises repetitions."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.settings = config.resolve(vars(options), options.config)
         self.follower: Follower | None = None
         self.owns = False
+        self.message_id: str | None = None
         self.signal: int | None = None
         self.status = 0
         self._work: asyncio.Task[int] | None = None
@@ -156,9 +158,8 @@ class Session:
         except asyncio.CancelledError:
             if self.signal is None:
                 raise
-            if self.follower and self.follower.task_id:
-                task = self.command("task", "get", self.follower.task_id, "--wait")
-                trace(f"Resume: {task}")
+            if hint := self._hint():
+                trace(f"Resume: {hint}")
             return 1
         finally:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -178,9 +179,11 @@ class Session:
 
     def _hint(self) -> str | None:
         """The command that continues after a failure."""
-        if self.follower is None or self.follower.task_id is None:
-            return None
-        return self.command("task", "get", self.follower.task_id, "--wait")
+        if self.follower and self.follower.task_id:
+            return self.command("task", "get", self.follower.task_id, "--wait")
+        if self.follower and self.message_id:
+            return self.command("send", "--message-id", self.message_id, "TEXT")
+        return None
 
     def _interrupted(self, number: int) -> None:
         """Leave; the first SIGINT cancels a task that the command began, and waits for its end."""
