@@ -47,7 +47,11 @@ PURE_LIBRARIES = {"orjson", "pydantic", "pydantic.alias_generators"}
 SIGNING = "bridge/a2a/signing.py"  # and its libraries, which an extra installs
 SIGNING_LIBRARIES = {"rfc8785", "joserfc", "joserfc.errors", "joserfc.jwk", "joserfc.util"}
 SPEAKS_HTTP = {"auth", "client", "push", "transports", "server", "cli"}
-IMPORTS_LATE = {"bridge/cli/main.py", "bridge/server/extras.py"}
+IMPORTS_LATE = {
+    "bridge/cli/main.py",
+    "bridge/cli/client/failures.py",
+    "bridge/server/extras.py",
+}
 IMPORTS_BY_NAME = {"bridge/server/registry.py"}
 READS_ENVIRONMENT = {
     "bridge/client/config.py": None,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import signal
 import sys
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge import __version__
 from bridge.cli.client.arguments import EXAMPLES as CLIENT_EXAMPLES
-from bridge.cli.client.arguments import PROGRAM, add_commands, is_client, parse
+from bridge.cli.client.arguments import PROGRAM, Formatter, add_commands, is_client, parse
 from bridge.cli.client.failures import report, wants_json
 from bridge.client.failure import ClientError, usage
 from bridge.errors import ConfigurationError
@@ -116,6 +114,8 @@ def _completion(shell: str) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    import asyncio
+
     from bridge.server.lifecycle import serve
 
     return asyncio.run(serve(_loaded(options)))
@@ -149,6 +149,8 @@ def _adapters(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    import asyncio
+
     from bridge.cli.doctor.command import doctor
 
     loaded = _loaded(options)
@@ -157,6 +159,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    import json
+
     from bridge.a2a.signing import new_key
     from bridge.cli.card import verify_command
 
@@ -178,8 +182,8 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _parser(complete: bool = False) -> argparse.ArgumentParser:
     """The parser of the server's commands. `complete`: also of the client's, for help only."""
-    parser = argparse.ArgumentParser(prog=PROGRAM)
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    parser = argparse.ArgumentParser(prog=PROGRAM, formatter_class=Formatter)
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True, prog=PROGRAM)
     if complete:
         add_commands(commands)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge.client.failure import usage
 
@@ -27,16 +25,6 @@ def boolean(text: str) -> bool:
     if text.strip().lower() not in _BOOLEANS:
         raise usage(f"{text!r} is neither true nor false")
     return _BOOLEANS[text.strip().lower()]
-
-
-def json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise usage(f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise usage("the metadata must be a JSON object")
-    return value
 
 
 def parameter(text: str) -> tuple[str, str]:
@@ -69,8 +57,7 @@ def output(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """`convert` reads a text of the environment, a file or the command line. `many`: the setting is
     a list; in the environment its items are separated by commas. `secret`: never shown."""
 
@@ -89,7 +76,7 @@ SETTINGS: Mapping[str, Setting] = {
     "poll_interval": Setting(duration, 2.0),
     "context_id": Setting(),
     "task_id": Setting(),
-    "metadata": Setting(json_object),
+    "metadata": Setting(),
     "svc_param": Setting(parameter, (), many=True, secret=True),
     "bearer": Setting(secret=True),
     "api_key": Setting(secret=True),

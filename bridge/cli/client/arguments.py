@@ -4,22 +4,19 @@ quick."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from bridge.client import values
 from bridge.client.failure import usage
 
 PROGRAM = "coding-agent-bridge"
-WORDS = ("send", "task", "auth", "config", "completion", "help", "answer", "wait", "agents")
-"""The first words of the commands of the client; `card get` is one, too."""
 EXAMPLES = """\
   coding-agent-bridge send "Describe this project"       send a message and wait for the answer
   coding-agent-bridge task list                          list the tasks
   coding-agent-bridge answer TASK OPTION                 answer the question of a task
   coding-agent-bridge help send                          show the flags of a command
 """
-_RAW = argparse.RawDescriptionHelpFormatter
 Commands = Any
 """The result of add_subparsers(): its class is private."""
 
@@ -27,7 +24,15 @@ Commands = Any
 def is_client(arguments: Sequence[str]) -> bool:
     """Whether a command line is for the client."""
     first, second = (*arguments[:2], "", "")[:2]
-    return first in WORDS or (first, second) == ("card", "get")
+    return second == "get" if first == "card" else first in BUILDERS
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help of a fixed width. A parser makes a formatter for each argument; the base class asks the
+    terminal each time, which takes longer than everything else here."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=98)
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **members: Any) -> None:
         self._mixing = False
-        super().__init__(**{"allow_abbrev": False, **members})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **members})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Positional arguments may stand behind flags: `answer TASK --question ID OPTION`."""
@@ -55,8 +60,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command of the client; `command` is its name, such as `task get`. Raises
     ClientError."""
     root = Parser(prog=PROGRAM)
-    commands = root.add_subparsers(metavar="COMMAND", required=True)
-    add_commands(commands)
+    commands = root.add_subparsers(metavar="COMMAND", required=True, prog=PROGRAM)
+    BUILDERS[arguments[0]](commands)
     options: argparse.Namespace
     options, unknown = root.parse_known_args(list(arguments))
     if unknown:
@@ -67,19 +72,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_commands(commands: Commands) -> None:
     """Add the parsers of all commands of the client."""
-    _add_send(commands)
-    _add_task(commands)
-    _add_talk(commands)
+    for add in BUILDERS.values():
+        add(commands)
+
+
+def _add_card(commands: Commands) -> None:
     card = _group(commands, "card", "agent cards (also: card verify, card new-key)")
     get = _command(card, "card get", "show the agent card, and the chosen binding and version")
     get.add_argument("--validate", action="store_true", help="compare the card with the schema")
     get.add_argument("--extended", action="store_true", help="the card for authenticated clients")
-    _add_auth(commands)
+
+
+def _add_config(commands: Commands) -> None:
     config = _group(commands, "config", "the settings of the client")
     _command(config, "config show", "show each setting with its source")
+
+
+def _add_completion(commands: Commands) -> None:
     completion = commands.add_parser("completion", help="print a completion script of a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"))
     completion.set_defaults(command="completion")
+
+
+def _add_help(commands: Commands) -> None:
     help_ = commands.add_parser("help", help="show the usage of a command")
     help_.add_argument("words", nargs="*", metavar="COMMAND")
     help_.set_defaults(command="help")
@@ -185,7 +200,7 @@ def _add_push(task: Commands) -> None:
     listing.add_argument("task", metavar="TASK")
 
 
-def _add_talk(commands: Commands) -> None:
+def _add_answer(commands: Commands) -> None:
     answer = _command(commands, "answer", "answer the open question of a task, and wait")
     answer.add_argument("task", metavar="TASK")
     answer.add_argument("option", nargs="?", metavar="OPTION", help="id or name of an option")
@@ -193,9 +208,15 @@ def _add_talk(commands: Commands) -> None:
     answer.add_argument("--question", metavar="ID", help="refuse if another question is open")
     answer.add_argument("--reason", metavar="R", help="the reason of a refusal")
     _add_waiting(answer)
+
+
+def _add_wait(commands: Commands) -> None:
     wait = _command(commands, "wait", "wait until all tasks have ended or one asks")
     wait.add_argument("tasks", nargs="+", metavar="TASK")
     wait.add_argument("--exit-state", action="store_true", help="as in `send`, of the last task")
+
+
+def _add_agents(commands: Commands) -> None:
     _command(commands, "agents", "list the agents of a server")
 
 
@@ -245,7 +266,7 @@ def _add_settings(parser: Parser) -> None:
     add("--poll-interval", type=values.duration, metavar="DUR", help="between two polls [2s]")
     add("--context-id", metavar="ID", help="conversation")
     add("--task-id", metavar="ID", help="existing task")
-    add("--metadata", type=values.json_object, metavar="JSON", help="metadata of the request")
+    add("--metadata", metavar="JSON", help="metadata of the request")
     add("--svc-param", type=values.parameter, action="append", metavar="K:V", help="HTTP header")
     add("--bearer", metavar="TOKEN", help="token; other programs can see it: prefer A2ACLI_BEARER")
     add("--api-key", metavar="KEY", help="key; other programs can see it: prefer A2ACLI_API_KEY")
@@ -299,3 +320,18 @@ def _budget(text: str) -> float:
         return float(number)
     except ValueError:
         raise usage(f"{text!r} is not a budget such as 2usd") from None
+
+
+BUILDERS: Mapping[str, Callable[[Commands], None]] = {
+    "send": _add_send,
+    "answer": _add_answer,
+    "task": _add_task,
+    "wait": _add_wait,
+    "agents": _add_agents,
+    "card": _add_card,
+    "auth": _add_auth,
+    "config": _add_config,
+    "completion": _add_completion,
+    "help": _add_help,
+}
+"""The first word of each command, and the function that adds its parser."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +11,8 @@ from bridge.client.failure import ClientError
 def report(error: ClientError, as_json: bool) -> int:
     """Print the error. Returns the exit status."""
     if as_json:
+        import json
+
         facts = {
             "code": error.code,
             "message": str(error),

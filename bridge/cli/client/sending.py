@@ -208,12 +208,22 @@ def directory(server: LocalServer, given: str | None) -> str:
 
 def _metadata(session: Session, agent: RemoteAgent, choices: Json) -> Json:
     """The metadata of a request. A break of the connection never cancels a task."""
-    metadata = dict(session.value("metadata") or {})
+    metadata = _given_metadata(session.value("metadata"))
     if agent.card.is_bridge:
         own = metadata.get("bridge")
         given = own if isinstance(own, dict) else {}
         metadata["bridge"] = {"onDisconnect": "continue", **given, **choices}
     return metadata
+
+
+def _given_metadata(text: str | None) -> Json:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise usage(f"--metadata is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise usage("--metadata must be a JSON object")
+    return value
 
 
 # --- questions --------------------------------------------------------------------------------

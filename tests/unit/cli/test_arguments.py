@@ -57,7 +57,6 @@ def test_a_flag_may_have_aliases(alias: str) -> None:
         "send --budget 5m",
         "send --timeout soon",
         "send -o xml",
-        "send --metadata []",
         "send --transport grpc",
         "task",
         "task get",
