@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -205,11 +205,3 @@ def page_of(url: str, path: str) -> str:
     """The address of `path` at the origin of `url`."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def extension_of(card: AgentCard) -> Mapping[str, Any]:
-    """The parameters of the extension in a card."""
-    for one in (card.content.get("capabilities") or {}).get("extensions") or ():
-        if isinstance(one, dict) and one.get("uri") == EXTENSION:
-            return one.get("params") or {}
-    return {}

@@ -92,8 +92,3 @@ def description_files() -> list[Path]:
         return [Path(folder).expanduser() / "server.json"]
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return sorted((Path(state) / "coding-agent-bridge").glob("*/server.json"))
-
-
-def variables() -> Mapping[str, str]:
-    """The variables of this client that are set."""
-    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}

@@ -1,4 +1,8 @@
-"""The command-line client against a real server: real processes, signals, files and sockets."""
+"""The command-line client against a real server: real processes, signals, files and sockets.
+
+An agent that waits says `status on` first: the server holds the first item of a stream back as long
+as the agent may reply with a message in place of a task.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +140,7 @@ async def test_a_repeated_message_id_resumes_the_task(cab: Cab) -> None:
 
 
 async def test_a_send_without_waiting_prints_the_ids(cab: Cab, live: Liveness) -> None:
-    done = await cab.run("send", "--async", f"wait {live.path} busy\ntext done")
+    done = await cab.run("send", "--async", f"status on\nwait {live.path} busy\ntext done")
     assert done.status == 0 and done.field("State") in ("submitted", "working")
     assert done.field("Resume") == f"coding-agent-bridge task get {done.field('Task')} --wait"
     late = await cab.run("task", "get", done.field("Task"), "--wait", "--timeout", "300ms")
@@ -207,7 +211,7 @@ async def test_a_policy_answers_permissions(cab: Cab) -> None:
 
 async def test_a_list_has_the_tasks_that_ask_first(cab: Cab, live: Liveness) -> None:
     asks = (await cab.run("send", "permit q1 a")).field("Task")
-    runs = (await cab.run("send", "--async", f"wait {live.path} busy")).field("Task")
+    runs = (await cab.run("send", "--async", f"status on\nwait {live.path} busy")).field("Task")
     await live.pid("busy")
     ended_ = (await cab.run("send", "turn")).field("Task")
     done = await cab.run("task", "list")
@@ -223,7 +227,7 @@ async def test_a_list_has_the_tasks_that_ask_first(cab: Cab, live: Liveness) -> 
 
 async def test_a_cancel_is_idempotent_and_can_name_all_tasks(cab: Cab, live: Liveness) -> None:
     ids = [
-        (await cab.run("send", "--async", f"wait {live.path} busy{n}")).field("Task")
+        (await cab.run("send", "--async", f"status on\nwait {live.path} busy{n}")).field("Task")
         for n in range(2)
     ]
     for _ in range(2):
@@ -237,7 +241,7 @@ async def test_a_cancel_is_idempotent_and_can_name_all_tasks(cab: Cab, live: Liv
 
 async def test_wait_ends_with_the_last_task_or_the_first_question(cab: Cab, live: Liveness) -> None:
     ids = [
-        (await cab.run("send", "--async", f"wait {live.path} one\n{more}")).field("Task")
+        (await cab.run("send", "--async", f"status on\nwait {live.path} one\n{more}")).field("Task")
         for more in ("text x",)
     ]
     ids.append((await cab.run("send", "turn")).field("Task"))
@@ -248,7 +252,7 @@ async def test_wait_ends_with_the_last_task_or_the_first_question(cab: Cab, live
     done = await ended(waiting)
     assert done.status == 0 and done.text.count("State: completed") == 1
     asks = (await cab.run("send", "permit q a")).field("Task")
-    busy = (await cab.run("send", "--async", f"wait {live.path} two")).field("Task")
+    busy = (await cab.run("send", "--async", f"status on\nwait {live.path} two")).field("Task")
     stopped = await cab.run("wait", busy, asks, "--exit-state")
     assert (stopped.status, stopped.text.count("Task: ")) == (11, 1)
 
@@ -310,7 +314,7 @@ async def test_push_configs_are_created_read_listed_and_deleted(
 
 async def begun(cab: Cab, live: Liveness, *flags: str) -> asyncio.subprocess.Process:
     """A `send` that has begun its task, which waits."""
-    process = await cab.start("send", *flags, f"wait {live.path} busy\ntext never")
+    process = await cab.start("send", *flags, f"status on\nwait {live.path} busy\ntext never")
     await live.pid("busy")
     assert process.stdout
     assert b"Task: " in await asyncio.wait_for(process.stdout.readline(), 20)
@@ -364,7 +368,7 @@ async def test_a_second_interrupt_leaves_at_once(cab: Cab, live: Liveness) -> No
 
 
 async def test_an_interrupted_reader_leaves_the_task(cab: Cab, live: Liveness) -> None:
-    task = (await cab.run("send", "--async", f"wait {live.path} busy")).field("Task")
+    task = (await cab.run("send", "--async", f"status on\nwait {live.path} busy")).field("Task")
     process = await cab.start("task", "subscribe", task)
     assert process.stdout
     await asyncio.wait_for(process.stdout.readline(), 20)

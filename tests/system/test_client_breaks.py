@@ -145,7 +145,7 @@ def _shape(item: dict[str, object]) -> tuple[str, str]:
 async def test_a_server_that_stays_away_is_unreachable(workspace: Path, live: Liveness) -> None:
     cab = Cab(workspace, workspace.parent / "home")
     async with bridge(workspace, **scripted(workspace)) as server:
-        words = ("send", "--timeout", "6s", f"wait {live.path} busy", "-a", server.url)
+        words = ("send", "--timeout", "6s", f"status on\nwait {live.path} busy", "-a", server.url)
         process = await cab.start(*words)
         await live.pid("busy")
         assert process.stdout

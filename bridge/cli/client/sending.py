@@ -27,7 +27,7 @@ from bridge.client.failure import (
 from bridge.client.follow import params_of
 from bridge.client.local_server import LocalServer, is_below
 from bridge.client.questions import Option, Question, answer_parts, question_of
-from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, short, state_of
+from bridge.client.shapes import Json, short, state_of
 from bridge.task.approval_policy import Rule, decide
 
 _SHORTEST_ID = 16  # characters of a messageId that a server remembers
@@ -263,8 +263,3 @@ def _rule(text: str) -> Rule:
     if not value.strip("*"):
         raise usage("--on-question allow: a rule that allows everything is refused")
     return Rule("allow", **{name: value})
-
-
-def is_over(task: Mapping[str, Any]) -> bool:
-    """Whether the task has ended or asks."""
-    return state_of(task) in TERMINAL | INTERRUPTED
