@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from bridge.a2a import NEWEST, OLDEST
 from bridge.client import bindings
 from bridge.client.bindings import Binding, Request
 from bridge.client.card import AgentCard, address_of, read_file
@@ -26,7 +27,7 @@ from bridge.client.failure import (
 from bridge.client.local_server import LocalServer, choose
 from bridge.client.shapes import EXTENSION, Json
 
-_EXTENSION_HEADERS = {bindings.NEWEST: "A2A-Extensions", bindings.OLDEST: "X-A2A-Extensions"}
+_EXTENSION_HEADERS = {NEWEST: "A2A-Extensions", OLDEST: "X-A2A-Extensions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,7 @@ async def _download(session: aiohttp.ClientSession, url: str, target: Target) ->
     if target.trace:
         target.trace(f"curl {url}")
     timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN, sock_connect=10)
-    headers = {"Accept": "application/json", "A2A-Version": target.version or bindings.NEWEST}
+    headers = {"Accept": "application/json", "A2A-Version": target.version or NEWEST}
     try:
         async with session.get(url, timeout=timeout, headers=headers) as response:
             if response.status in (401, 403):

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from bridge.a2a import NEWEST, OLDEST
 from bridge.client import shapes
 from bridge.client.failure import NAMES, REASONS, ClientError
 from bridge.client.shapes import Json
-
-NEWEST, OLDEST = "1.0", "0.3"
 
 SEND, STREAM, GET, LIST, CANCEL, SUBSCRIBE, EXTENDED_CARD = (
     "SendMessage",

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bridge.client.bindings import NEWEST, OLDEST, Binding, JsonRpc, Rest
+from bridge.a2a import NEWEST, OLDEST
+from bridge.client.bindings import Binding, JsonRpc, Rest
 from bridge.client.credentials import is_loopback
 from bridge.client.failure import CARD_INVALID, CARD_NOT_FOUND, ClientError
 from bridge.client.shapes import EXTENSION, Json

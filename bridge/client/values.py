@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from bridge.a2a import VERSIONS
 from bridge.client.failure import usage
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
@@ -46,8 +47,8 @@ def transport(text: str) -> str:
 
 
 def version(text: str) -> str:
-    if text not in ("1.0", "0.3"):
-        raise usage(f"A2A {text} is not supported: 1.0 or 0.3")
+    if text not in VERSIONS:
+        raise usage(f"A2A {text} is not supported: {' or '.join(VERSIONS)}")
     return text
 
 
