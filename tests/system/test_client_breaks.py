@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab, Done, ended
 from tests.support.liveness import Liveness, listening
+from tests.support.proxy import Cutter, port_of, serving
 
 PIECES = 40
 
@@ -48,66 +47,35 @@ def script(live: Liveness, *names: str) -> str:
     return "\n".join([*lines, "text end"])
 
 
-async def test_a_killed_server_leaves_no_trace_in_the_output(
-    workspace: Path, live: Liveness
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
+async def test_a_server_that_is_killed_leaves_no_trace_in_the_output(
+    workspace: Path, live: Liveness, kills: int
 ) -> None:
+    """At a different place of the stream each time."""
     cab = Cab(
         workspace, workspace.parent / "home", BRIDGE_STATE_DIR=str(workspace.parent / "state")
     )
     settings = {**scripted(workspace), "BRIDGE_AUTH": "auto", "PORT": free_port()}
-    async with bridge(workspace, **settings) as server:
-        process = await cab.start("send", "--stream", script(live, "a", "b"))
-        assert process.stdout
-        first = await asyncio.wait_for(process.stdout.readuntil(b"a39"), 20)
-        await live.pid("a")
-        await server.stop(signal.SIGKILL)
+    names = [f"{number}:" for number in range(kills)]
+    process, seen = None, b""
+    for number, name in enumerate(names):
+        async with bridge(workspace, **settings) as server:
+            process = process or await cab.start("send", "--stream", script(live, *names))
+            assert process.stdout
+            mark = f"{name}{number * 7 % PIECES} ".encode()
+            seen += await asyncio.wait_for(process.stdout.readuntil(mark), 60)
+            await live.pid(name)
+            await server.stop(signal.SIGKILL)
+        await live.release(name)
     async with bridge(workspace, **settings):
-        await live.release("a")
-        await live.release("b")
+        assert process
         rest = await ended(process)
         live.open = True
-        whole = await cab.run("send", "--stream", script(live, "a", "b"))
-    disturbed = Done(rest.status, first + rest.out, rest.err)
-    assert "trying again" in rest.err
+        whole = await cab.run("send", "--stream", script(live, *names))
+    disturbed = Done(rest.status, seen + rest.out, rest.err)
+    assert rest.err.count("trying again") == kills
     assert without_ids(disturbed) == without_ids(whole)
     assert disturbed.status == 0
-
-
-class Cutter:
-    """A proxy to a server that cuts each connection after a number of bytes from the server."""
-
-    def __init__(self, port: int, most: int) -> None:
-        self._port, self._most = port, most
-        self.cuts = 0
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_connection("127.0.0.1", self._port)
-        up = asyncio.create_task(self._pump(reader, ours, None))
-        with contextlib.suppress(ConnectionError):
-            await self._pump(theirs, writer, self._most)
-        up.cancel()
-        for one in (writer, ours):
-            one.transport.abort()
-
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
-    ) -> None:
-        passed = 0
-        while data := await reader.read(1024):
-            writer.write(data)
-            await writer.drain()
-            passed += len(data)
-            if most is not None and passed > most:
-                self.cuts += 1
-                return
-
-
-@asynccontextmanager
-async def cutting(url: str, most: int) -> AsyncIterator[tuple[Cutter, str]]:
-    cutter = Cutter(int(url.rpartition(":")[2]), most)
-    server = await asyncio.start_server(cutter, "127.0.0.1", 0)
-    async with server:
-        yield cutter, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @pytest.mark.parametrize("output", ["text", "json", "quiet"])
@@ -116,21 +84,20 @@ async def test_a_cut_stream_is_resumed_without_gap_and_repetition(
 ) -> None:
     cab = Cab(workspace, workspace.parent / "home")
     flags = {"text": (), "json": ("-o", "json"), "quiet": ("-q",)}[output]
-    async with (
-        bridge(workspace, **scripted(workspace)) as server,
-        cutting(server.url, 8000) as (cutter, address),
-    ):
+    async with bridge(workspace, **scripted(workspace)) as server:
+        cutter = Cutter(port_of(server.url), 8000)
         prompt = "\n".join(f"text {number} \nstatus s" for number in range(100))
-        cut = await cab.run("send", "--stream", *flags, prompt, "-a", address)
+        async with serving(cutter):
+            cut = await cab.run("send", "--stream", *flags, prompt, "-a", cutter.url)
         whole = await cab.run("send", "--stream", *flags, prompt, "-a", server.url)
-    assert cutter.cuts > 2, cut.err
+    assert cutter.number > 2, cut.err
     assert cut.status == whole.status == 0
     if output == "json":
         assert [_shape(one) for one in cut.lines] == [_shape(one) for one in whole.lines]
     elif output == "quiet":
         assert cut.out == whole.out
     else:
-        assert without_ids(cut).replace(f" -a {address}", "") == without_ids(whole).replace(
+        assert without_ids(cut).replace(f" -a {cutter.url}", "") == without_ids(whole).replace(
             f" -a {server.url}", ""
         )
 
