@@ -28,7 +28,7 @@ ROOMS = {
     "adapter": "task files",
     "a2a": "errors task",
     "auth": "errors",
-    "client": "errors task",
+    "client": "errors task a2a",
     "workspace": "errors task files",
     "sandbox": "errors files",
     "telemetry": "errors task",
@@ -40,7 +40,7 @@ MOST_FILES, MOST_IN_A_ROOM = (
     3,
     14,
 )  # directly in bridge/; in a room, where a subfolder counts as one
-MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 19, 74, 8  # the adapters are a box, too
+MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 19, 75, 8  # the adapters are a box, too
 
 PURE = {"task", "adapter", "a2a"}
 PURE_LIBRARIES = {"orjson", "pydantic", "pydantic.alias_generators"}
@@ -49,6 +49,7 @@ SIGNING_LIBRARIES = {"rfc8785", "joserfc", "joserfc.errors", "joserfc.jwk", "jos
 SPEAKS_HTTP = {"auth", "client", "push", "transports", "server", "cli"}
 IMPORTS_LATE = {
     "bridge/cli/main.py",
+    "bridge/cli/client/command.py",
     "bridge/cli/client/failures.py",
     "bridge/server/extras.py",
 }

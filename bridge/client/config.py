@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,3 +93,18 @@ def description_files() -> list[Path]:
         return [Path(folder).expanduser() / "server.json"]
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return sorted((Path(state) / "coding-agent-bridge").glob("*/server.json"))
+
+
+def pager() -> list[str]:
+    """The words of the pager's command."""
+    return shlex.split(os.environ.get("PAGER", "")) or ["less"]
+
+
+def pager_environment() -> Mapping[str, str]:
+    """The environment of the pager. `less` then starts no other program."""
+    return {**os.environ, "LESSSECURE": "1"}
+
+
+def is_dumb_terminal() -> bool:
+    """Whether the terminal cannot move its cursor."""
+    return os.environ.get("TERM", "dumb") in ("", "dumb")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import ClientError, ConnectionLost
+from bridge.client.questions import Question, question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
 from bridge.client.snapshot import Snapshot
 
@@ -198,6 +199,34 @@ class Follower:
             raise error
         await asyncio.sleep(self._pause * (0.5 + secrets.randbelow(500) / 1000))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+async def until_closed(agent: RemoteAgent, task_id: str, question: Question) -> None:
+    """Return when the question of the task is not open any more."""
+    streams = agent.streams
+    while True:
+        try:
+            if streams:
+                async with aclosing(agent.stream(bindings.SUBSCRIBE, {"id": task_id})) as items:
+                    async for _, item in items:
+                        if _closes(item, question):
+                            return
+            elif _closes({"task": await agent.call(bindings.GET, {"id": task_id})}, question):
+                return
+        except ConnectionLost:
+            pass
+        except ClientError as error:
+            if error.code not in _CANNOT_STREAM or not streams:
+                return
+            streams = False
+        await asyncio.sleep(2.0)
+
+
+def _closes(item: Json, question: Question) -> bool:
+    """Whether the question is not open after an item of a stream."""
+    current = item.get("task") or item.get("statusUpdate")
+    asked = question_of(current) if current else question
+    return asked is None or asked.id != question.id
 
 
 def params_of(message: Json, metadata: Any = None, **configuration: Any) -> Json:

@@ -19,14 +19,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`id` None: the agent asks in words only. `text` is for people."""
+    """`id` None: the agent asks in words only. `text` is for people. `multiple`: an answer may have
+    several options."""
 
     id: str | None
     kind: str
     text: str
-    options: tuple[Option, ...]
-    subject: Mapping[str, Any] | None
-    free_text: bool
+    options: tuple[Option, ...] = ()
+    subject: Mapping[str, Any] | None = None
+    free_text: bool = True
+    multiple: bool = False
 
     def choose(self, word: str) -> Option:
         """The option with the id, or with the name in any case. Raises ClientError."""
@@ -49,7 +51,7 @@ def question_of(task: Mapping[str, Any]) -> Question | None:
     facts = facts_of(message)
     text = text_of(message.get("parts") or ())
     if facts.get("type") != "question":
-        return Question(None, "text", text, (), None, True)
+        return Question(None, "text", text)
     options = tuple(
         Option(str(one.get("id")), str(one.get("name", "")), str(one.get("kind", "")))
         for one in facts.get("options") or ()
@@ -60,10 +62,51 @@ def question_of(task: Mapping[str, Any]) -> Question | None:
         None if identity is None else str(identity),
         str(facts.get("kind", "text")),
         text,
-        options,
-        facts.get("subject"),
-        facts.get("freeText") is True,
+        options=options,
+        subject=facts.get("subject"),
+        free_text=facts.get("freeText") is True,
+        multiple=facts.get("multiple") is True,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a question: options, or own words; `text` is the reason of a refusal, too."""
+
+    chosen: tuple[Option, ...]
+    text: str | None = None
+
+
+class Leave:
+    """The decision to leave a question open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The answer that closed a question. `by`: the principal, or `rule`, `timeout`, `limit`.
+    `message_id`: None if no client answered."""
+
+    question_id: str
+    by: str
+    option_ids: tuple[str, ...]
+    message_id: str | None
+
+    def describe(self, options: Sequence[Option] = ()) -> str:
+        """`answered by anna: Allow`. `options`: those of the question, for their names."""
+        names = {one.id: one.name for one in options}
+        chosen = ", ".join(names.get(one, one) for one in self.option_ids)
+        return f"answered by {self.by or 'a client'}" + (f": {chosen}" if chosen else "")
+
+
+def closed_by(item: Mapping[str, Any]) -> Closed | None:
+    """The newest answer in the metadata of a task or of a status update."""
+    bridge = (item.get("metadata") or {}).get("bridge")
+    found = bridge.get("answered") if isinstance(bridge, dict) else None
+    if not isinstance(found, dict):
+        return None
+    ids = tuple(map(str, found.get("optionIds") or ()))
+    by, message_id = str(found.get("by") or ""), found.get("messageId")
+    return Closed(str(found.get("questionId")), by, ids, message_id)
 
 
 def facts_of(message: Mapping[str, Any]) -> Json:
@@ -79,11 +122,13 @@ def text_of(parts: Sequence[Mapping[str, Any]]) -> str:
     return "".join(str(part["text"]) for part in parts if isinstance(part.get("text"), str))
 
 
-def answer_parts(question: Question, option: Option | None, text: str | None) -> list[Json]:
+def answer_parts(question: Question, chosen: Sequence[Option], text: str | None) -> list[Json]:
     """The parts of the message that answers. `text`: own words, or the reason of a refusal."""
     parts: list[Json] = [{"text": text}] if text else []
-    if option:
-        parts.append({"data": {"questionId": question.id, "optionId": option.id}})
+    if chosen:
+        ids = [option.id for option in chosen]
+        named: Json = {"optionIds": ids} if question.multiple else {"optionId": ids[0]}
+        parts.append({"data": {"questionId": question.id, **named}})
     elif question.id is not None and question.free_text and text:
         parts.append({"data": {"questionId": question.id}})
     return parts

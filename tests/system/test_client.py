@@ -10,15 +10,18 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bridge.auth.authentication import new_token
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab, ended
+from tests.support.forked_command import ForkedCommands, forked_commands
 from tests.support.liveness import Liveness, listening
+from tests.support.proxy import Gate, port_of, serving
 
 ANSWER = "first\n\nsecond: \N{SNOWMAN}\n  State: completed\n"
 SAY = "\n".join(f"text {line}" for line in ("one", "two"))
@@ -36,11 +39,27 @@ async def server(workspace: Path) -> AsyncIterator[BridgeProcess]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    with forked_commands(tmp_path_factory.mktemp("commands")) as commands:
+        yield commands
+
+
 @pytest.fixture
-def cab(server: BridgeProcess, workspace: Path) -> Cab:
-    return Cab(
-        workspace, workspace.parent / "home", BRIDGE_STATE_DIR=str(workspace.parent / "state")
-    )
+def cab(server: BridgeProcess, workspace: Path, commands: ForkedCommands) -> Cab:
+    state = str(workspace.parent / "state")
+    return Cab(workspace, workspace.parent / "home", commands, BRIDGE_STATE_DIR=state)
+
+
+def permission(question_id: str) -> str:
+    """Commands of the scripted agent that ask to run a command, and wait for the answer."""
+    options = [
+        {"id": "yes", "name": "Go on", "kind": "allow_once"},
+        {"id": "no", "name": "Do not", "kind": "reject_once"},
+    ]
+    data = {"name": "Bash", "input": {"command": "npm test"}}
+    asked = {"id": question_id, "text": "Run it?", "options": options, "data": data}
+    return f"line {json.dumps({'type': 'question', **asked})}\nanswers 1"
 
 
 def line(text: str) -> str:
@@ -150,7 +169,7 @@ async def test_a_send_without_waiting_prints_the_ids(cab: Cab, live: Liveness) -
 
 
 async def test_a_directory_outside_of_the_roots_is_a_usage_error(cab: Cab, tmp_path: Path) -> None:
-    elsewhere = Cab(tmp_path, cab.home, **cab.env)
+    elsewhere = Cab(tmp_path, cab.home, None, **cab.env)
     done = await elsewhere.run("send", "cwd")
     assert (done.status, done.error) == (2, "A2ACLI_ERR_USAGE")
     assert str(cab.cwd) in done.err
@@ -195,15 +214,68 @@ async def test_an_open_question_is_answered_in_own_words(cab: Cab) -> None:
     assert '["q1", "the red one", null]' in done.text
 
 
-async def test_a_policy_answers_permissions(cab: Cab) -> None:
-    done = await cab.run("send", "--on-question", "deny", "permit q1 a\npermit q2 b\ntext end")
+async def test_an_answer_to_a_closed_question_names_the_author_of_the_first_one(cab: Cab) -> None:
+    task = (await cab.run("send", "permit q1 a\npermit q2 b\nask q3 c")).field("Task")
+    assert (await cab.run("answer", task, "--question", "q1", "no")).status == 0
+    late = await cab.run("answer", task, "--question", "q1", "yes")
+    assert (late.status, late.error) == (1, "CAB_ERR_QUESTION_CLOSED")
+    assert "answered by local: no; another question is open: q2" in late.err
+    for _ in range(2):
+        await cab.run("answer", task, *(("yes",) if not _ else ("--text", "x")))
+    late = await cab.run("answer", task, "--question", "q2", "yes")
+    assert (late.status, late.error) == (1, "CAB_ERR_QUESTION_CLOSED")
+    assert "the task is completed" in late.err and "answered by" not in late.err
+
+
+@pytest.mark.parametrize("more", ["", "permit q2 Again?\n", "status on\nwait {live} busy\n"])
+@pytest.mark.parametrize("flags", [(), ("--transport", "rest"), ("--a2a-version", "0.3")])
+async def test_an_answer_that_loses_a_race_says_who_was_faster(
+    cab: Cab, live: Liveness, more: str, flags: tuple[str, ...], server: BridgeProcess
+) -> None:
+    """The loser has read the open question before the winner answers."""
+    script = "permit q1 May I?\n" + more.format(live=live.path)
+    task = (await cab.run("send", script)).field("Task")
+    gate = Gate(
+        port_of(server.url), (b"SendStreamingMessage", b"message:stream", b"message/stream")
+    )
+    async with serving(gate):
+        words = ("answer", task, "--question", "q1", "yes", "-a", gate.url, *flags)
+        token = server.token_file.read_text().strip()
+        process = await cab.start(*words, env={"A2ACLI_BEARER": token})
+        await asyncio.wait_for(gate.reached.wait(), 20)
+        first = await cab.start("answer", task, "--question", "q1", "no")
+        if more.startswith("status"):
+            await live.pid("busy")
+        else:
+            assert (await ended(first)).status == 0
+        gate.go.set()
+        done = await ended(process)
+        if more.startswith("status"):
+            await live.release("busy")
+            assert (await ended(first)).status == 0
+    assert (done.status, done.error) == (1, "CAB_ERR_QUESTION_CLOSED"), done.err
+    assert "answered by local: " in done.err
+    assert len((await cab.run("task", "list", "-o", "json")).json["tasks"]) == 1
+
+
+@pytest.mark.parametrize(("verb", "option"), [("deny", "no"), ("allow:tool=Bash", "yes")])
+async def test_a_policy_answers_permissions(cab: Cab, verb: str, option: str) -> None:
+    script = "\n".join([permission("q1"), permission("q2"), "text end"])
+    done = await cab.run("send", "--on-question", verb, script)
     assert done.field("State") == "completed"
-    assert done.text.count('"no"') == 2
-    for wrong in ("allow:*", "allow:tool=*", "yes", "allow:"):
-        refused = await cab.run("send", "--on-question", wrong, "turn")
-        assert (refused.status, refused.error) == (2, "A2ACLI_ERR_USAGE"), wrong
-    open_ = await cab.run("send", "--on-question", "allow:tool=Bash", "permit q1 a")
-    assert open_.field("State") == "input-required"
+    assert done.text.count(f'"{option}"') == 2
+
+
+@pytest.mark.parametrize("rule", ["tool=Read", "command=git status", "path=src/**"])
+async def test_a_policy_leaves_what_no_rule_matches_to_a_person(cab: Cab, rule: str) -> None:
+    done = await cab.run("send", "--on-question", f"allow:{rule}", permission("q1"))
+    assert done.field("State") == "input-required"
+
+
+@pytest.mark.parametrize("wrong", ["allow:*", "allow:tool=*", "yes", "allow:"])
+async def test_a_policy_that_allows_everything_is_a_usage_error(cab: Cab, wrong: str) -> None:
+    refused = await cab.run("send", "--on-question", wrong, "turn")
+    assert (refused.status, refused.error) == (2, "A2ACLI_ERR_USAGE")
 
 
 # --- tasks --------------------------------------------------------------------------------------
@@ -237,6 +309,28 @@ async def test_a_cancel_is_idempotent_and_can_name_all_tasks(cab: Cab, live: Liv
     assert (refused.status, refused.error) == (2, "CAB_ERR_NOT_A_TERMINAL")
     done = await cab.run("task", "cancel", "--all", "--yes")
     assert done.text.count("State: canceled") == 1 and ids[1] in done.text
+
+
+async def test_a_cancel_of_all_tasks_leaves_those_of_other_principals(
+    workspace: Path, commands: ForkedCommands, live: Liveness
+) -> None:
+    token, _, table = new_token("anna").partition("\n\n")
+    config = workspace.parent / "config.toml"
+    config.write_text(table)
+    state, home = str(workspace.parent / "state"), workspace.parent / "home"
+    settings = {**scripted(workspace), "BRIDGE_AUTH": "auto", "CONFIG_FILE": str(config)}
+    async with bridge(workspace, **settings):
+        local = Cab(workspace, home, commands, BRIDGE_STATE_DIR=state)
+        anna = Cab(workspace, home, commands, BRIDGE_STATE_DIR=state, A2ACLI_BEARER=token)
+        ids = [
+            (await one.run("send", "--async", f"status on\nwait {live.path} b{n}")).field("Task")
+            for n, one in enumerate((local, anna, anna))
+        ]
+        assert len((await local.run("task", "list")).text.splitlines()) == 3
+        for one, own in ((local, ids[:1]), (anna, ids[1:])):
+            done = await one.run("task", "cancel", "--all", "--yes")
+            canceled = [row.split()[1] for row in done.text.splitlines() if "canceled" in row]
+            assert sorted(canceled) == sorted(own)
 
 
 async def test_wait_ends_with_the_last_task_or_the_first_question(cab: Cab, live: Liveness) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.cab import COMMAND, Cab
 
 HEAVY = {"aiohttp", "pydantic", "orjson", "dotenv", "asyncio", "ssl", "dataclasses", "sqlite3"}
-SERVER = ("bridge.server", "bridge.transports", "bridge.runtime", "bridge.store", "bridge.a2a")
+SERVER = ("bridge.server", "bridge.transports", "bridge.runtime", "bridge.store", "bridge.a2a.")
 
 
 async def imported(cab: Cab, *words: str) -> set[str]:
@@ -47,6 +47,18 @@ async def test_help_and_usage_errors_import_no_library(
     assert "bridge.cli.main" in modules
     assert not modules & HEAVY
     assert not [name for name in modules if name.startswith(SERVER)]
+
+
+@pytest.mark.parametrize(
+    ("shell", "sign"),
+    [("bash", "complete -"), ("zsh", "#compdef coding-agent-bridge"), ("fish", "complete -c")],
+)
+async def test_completion_prints_a_script_of_the_shell(
+    tmp_path: Path, workspace: Path, shell: str, sign: str
+) -> None:
+    done = await Cab(workspace, tmp_path).run("completion", shell)
+    assert done.status == 0 and sign in done.text
+    assert "download" in done.text
 
 
 async def test_a_command_imports_nothing_of_the_server(tmp_path: Path, workspace: Path) -> None:

@@ -12,6 +12,7 @@ from bridge.client.failure import usage
 
 PROGRAM = "coding-agent-bridge"
 EXAMPLES = """\
+  coding-agent-bridge run "Describe this project"        start a task, and answer by keys
   coding-agent-bridge send "Describe this project"       send a message and wait for the answer
   coding-agent-bridge task list                          list the tasks
   coding-agent-bridge answer TASK OPTION                 answer the question of a task
@@ -100,15 +101,28 @@ def _add_help(commands: Commands) -> None:
     help_.set_defaults(command="help")
 
 
+def _add_run(commands: Commands) -> None:
+    _add_sending(
+        commands,
+        "run",
+        "send a message, show the answer as it arrives, and answer questions by single keys; "
+        "without a terminal it is `send`",
+    )
+
+
 def _add_send(commands: Commands) -> None:
-    send = _command(
+    _add_sending(
         commands,
         "send",
         "send a message and wait until the task ends or asks: a new task, or with --task-id the "
         "answer to a question, or with --context-id the next task of a conversation",
     )
+
+
+def _add_sending(commands: Commands, word: str, what: str) -> None:
+    send = _command(commands, word, what)
     send.add_argument("message", nargs="?", metavar="TEXT", help="the text; - reads stdin")
-    for flag, old, what in (
+    for flag, old, about in (
         ("--text", "--text-part", "a text part"),
         ("--file", "--file-part", "a file, or the URL of one"),
         ("--data", "--data-part", "a JSON file, or - for stdin"),
@@ -116,7 +130,7 @@ def _add_send(commands: Commands) -> None:
         kind = flag.removeprefix("--")
         metavar = "TEXT" if kind == "text" else "PATH"
         send.add_argument(
-            flag, old, action=_Part, dest="parts", const=kind, metavar=metavar, help=what
+            flag, old, action=_Part, dest="parts", const=kind, metavar=metavar, help=about
         )
     send.add_argument(
         "--media-type", action=_MediaType, metavar="TYPE", help="the type of the part before"
@@ -166,6 +180,9 @@ def _add_task(commands: Commands) -> None:
     listing = _command(task, "task list", "list tasks: those that wait for an answer first")
     listing.add_argument("--status", metavar="S", help="state, such as working or input-required")
     listing.add_argument("--limit", type=int, metavar="N", default=50, help="page size [50]")
+    listing.add_argument(
+        "--watch", action="store_true", help="show changes until Ctrl-C; JSON Lines in a pipe"
+    )
     listing.add_argument("--page-token", metavar="T", help="nextPageToken of the page before")
     subscribe = _command(task, "task subscribe", "follow the updates of a task")
     subscribe.add_argument("task", metavar="TASK")
@@ -323,6 +340,7 @@ def _budget(text: str) -> float:
 
 
 BUILDERS: Mapping[str, Callable[[Commands], None]] = {
+    "run": _add_run,
     "send": _add_send,
     "answer": _add_answer,
     "task": _add_task,

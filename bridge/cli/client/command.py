@@ -4,26 +4,64 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from types import ModuleType
 from typing import Any
 
 from bridge.cli.client import account, download, sending, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import Session
-from bridge.client.failure import ClientError
+from bridge.client import config
+from bridge.client.failure import ClientError, usage
+
+
+def on_terminal(session: Session) -> bool:
+    """Whether a person reads and types: both at one terminal, which can move its cursor."""
+    plain = session.json or getattr(session.options, "quiet", False) or not session.waits
+    return (
+        sys.stdin.isatty() and sys.stdout.isatty() and not config.is_dumb_terminal() and not plain
+    )
+
+
+async def _run(session: Session) -> int:
+    return await (_keys().run(session) if on_terminal(session) else sending.send(session))
+
+
+async def _answer(session: Session) -> int:
+    options = session.options
+    by_keys = options.option is None and options.text is None and on_terminal(session)
+    return await (_keys().answer(session) if by_keys else sending.answer(session))
+
+
+async def _list(session: Session) -> int:
+    draws = session.options.watch and on_terminal(session)
+    return await (_keys().watch(session) if draws else tasks.list_tasks(session))
+
+
+def _keys() -> ModuleType:
+    """The commands that draw. Raises ClientError if their library is missing."""
+    try:
+        from bridge.cli.client import interactive
+    except ModuleNotFoundError as error:
+        hint = "pip install 'coding-agent-bridge[client]'"
+        raise usage(f"keys at a terminal require the package {error.name}", hint) from None
+    return interactive
+
 
 HANDLERS: Mapping[str, Callable[[Session], Coroutine[Any, Any, int]]] = {
     "send": sending.send,
-    "answer": sending.answer,
+    "run": _run,
+    "answer": _answer,
     "wait": tasks.wait,
     "agents": account.agents,
     "card get": account.card,
     "task get": tasks.get,
     "task cancel": tasks.cancel,
-    "task list": tasks.list_tasks,
+    "task list": _list,
     "task subscribe": tasks.subscribe,
     "task download": download.download,
     "task push-config create": tasks.push_config,
@@ -48,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
     except ClientError as error:
         return report(error, as_json)
     if session.signal is not None:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            sys.stdout.flush()
         signal.signal(session.signal, signal.SIG_DFL)
         os.kill(os.getpid(), session.signal)
     return status

@@ -201,7 +201,7 @@ class TextOutput(Output):
         if self._stream:
             self._ids = None
             self._show_ids(task)
-        elif not task.get("artifacts") and not question_of(task):
+        if not task.get("artifacts") and not question_of(task):
             self.fields.block("Message", text_of(_status_parts(task)))
         if self._verbose:
             self.fields.block("Metadata", json.dumps(task.get("metadata") or {}, indent=2))

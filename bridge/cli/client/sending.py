@@ -8,13 +8,14 @@ import mimetypes
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bridge.cli.client.output import Fields, Output, show_question
-from bridge.cli.client.session import Session, trace
+from bridge.cli.client.session import Session
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import (
@@ -24,9 +25,17 @@ from bridge.client.failure import (
     ClientError,
     usage,
 )
-from bridge.client.follow import params_of
+from bridge.client.follow import Follower, params_of
 from bridge.client.local_server import LocalServer, is_below
-from bridge.client.questions import Option, Question, answer_parts, question_of
+from bridge.client.questions import (
+    Leave,
+    Option,
+    Question,
+    Reply,
+    answer_parts,
+    closed_by,
+    question_of,
+)
 from bridge.client.shapes import Json, short, state_of
 from bridge.task.approval_policy import Rule, decide
 
@@ -35,8 +44,27 @@ _CHOICES = {"agent": "agent", "model": "model", "mode": "mode", "budget": "budge
 RESERVED = ("stop", "deny")
 
 
-async def send(session: Session) -> int:
-    """Send a message; then wait until the task ends or asks."""
+class Person(Protocol):
+    """A person at a terminal."""
+
+    @property
+    def output(self) -> Output: ...
+
+    async def ask(
+        self, agent: RemoteAgent, question: Question, task_id: str
+    ) -> Reply | Leave | None:
+        """The answer. None: the question was closed elsewhere."""
+
+    def sends(self, message: Json) -> None:
+        """Called with each message of this client."""
+
+
+Terminal = Callable[[Session, str | None], AbstractAsyncContextManager[Person]]
+"""Takes the session and the working directory of the agent, if known."""
+
+
+async def send(session: Session, terminal: Terminal | None = None) -> int:
+    """Send a message; then wait until the task ends or asks. `terminal`: for a person."""
     options = session.options
     parts = message_parts(options.message, options.parts or ())
     given = options.message_id
@@ -47,68 +75,185 @@ async def send(session: Session) -> int:
         task_id, context_id = session.value("task_id"), session.value("context_id")
         choices = _choices(session, agent, new=not (task_id or context_id))
         message = new_message(parts, task_id, context_id, given)
-        metadata = _metadata(session, agent, choices)
+        params = params_of(message, _metadata(session, agent, choices))
         session.owns = True
+        directory = choices.get("cwd")
+        policy.directory = directory if agent.server else None
         session.message_id = message["messageId"] if agent.card.is_bridge else None
-        output = session.output(directory=choices.get("cwd"))
         try:
-            return await converse(
-                session, agent, params_of(message, metadata), output=output, policy=policy
-            )
+            if not session.waits:
+                return await _start(session, agent, params, directory)
+            async with _shown(session, terminal, directory) as (output, person):
+                if person:
+                    person.sends(message)
+                return await converse(
+                    session,
+                    agent,
+                    lambda follower: follower.send(params),
+                    output=output,
+                    policy=policy,
+                    person=person,
+                )
         except ClientError as error:
             if task_id and not error.code.startswith(("A2ACLI_", "CAB_")):
                 error.hint = session.command("send", "--task-id", task_id, "--debug", "TEXT")
             raise
 
 
-async def answer(session: Session) -> int:
-    """Answer the open question of a task; then wait as `send` does."""
+async def _start(session: Session, agent: RemoteAgent, params: Json, directory: str | None) -> int:
+    """Send without waiting."""
+    output = session.output(directory=directory)
+    item = await session.follow(agent).start(params)
+    output.item(item)
+    output.finish(item, session.resume(item))
+    return session.exit_status(item)
+
+
+@asynccontextmanager
+async def _shown(
+    session: Session, terminal: Terminal | None, directory: str | None
+) -> AsyncIterator[tuple[Output, Person | None]]:
+    if terminal is None:
+        yield session.output(directory=directory), None
+        return
+    async with terminal(session, directory) as person:
+        yield person.output, person
+
+
+async def answer(session: Session, terminal: Terminal | None = None) -> int:
+    """Answer the open question of a task; then wait as `send` does. `terminal`: for a person, who
+    answers by keys."""
     options = session.options
     policy = Policy(options.on_question)
     async with session.connect() as agent:
         task = await agent.call(bindings.GET, {"id": options.task})
         question = open_question(session, task, options.question)
         if options.option is None and options.text is None:
+            if terminal:
+                return await _answer_by_keys(session, agent, terminal, policy)
             show_question(Fields(sys.stderr), question)
             hint = session.resume({"task": task})
             raise ClientError(NOT_A_TERMINAL, "an OPTION or --text is necessary", hint=hint)
-        option = question.choose(options.option) if options.option is not None else None
-        if option and question.id is None:
+        chosen = [] if options.option is None else [question.choose(options.option)]
+        if chosen and question.id is None:
             raise needs_extension("OPTION")
-        parts = answer_parts(question, option, options.reason or options.text)
+        parts = answer_parts(question, chosen, options.reason or options.text)
         message = new_message(parts, str(task["id"]), task.get("contextId"), None)
-        metadata = _metadata(session, agent, {})
-        params = params_of(message, metadata)
-        return await converse(session, agent, params, output=session.output(), policy=policy)
+        params = params_of(message, _metadata(session, agent, {}))
+        output = AnswerOutput(session.output(), question, message)
+        if not session.waits:
+            return await _start(session, agent, params, None)
+        try:
+            return await converse(
+                session,
+                agent,
+                lambda follower: follower.send(params),
+                output=output,
+                policy=policy,
+            )
+        except ClientError as error:
+            if error.code != "UnsupportedOperationError":
+                raise
+            # Another answer was faster, and no other question is open.
+            task = await agent.call(bindings.GET, {"id": options.task, "historyLength": 0})
+            raise closed(session, task, question) from error
+
+
+async def _answer_by_keys(
+    session: Session, agent: RemoteAgent, terminal: Terminal, policy: Policy
+) -> int:
+    task_id = session.options.task
+    async with terminal(session, None) as person:
+        return await converse(
+            session,
+            agent,
+            lambda follower: follower.subscribe(task_id),
+            output=person.output,
+            policy=policy,
+            person=person,
+        )
+
+
+class AnswerOutput(Output):
+    """`output`, as long as the answer `message` to the question decides. Another client may have
+    been faster."""
+
+    def __init__(self, output: Output, question: Question, message: Json) -> None:
+        self._output = output
+        self._question = question
+        self._message_id = message["messageId"]
+
+    def item(self, item: Json) -> None:
+        """Raises ClientError if another answer closed the question."""
+        found = closed_by(item.get("task") or item.get("statusUpdate") or {})
+        if found and (found.question_id, found.message_id) == (self._question.id, self._message_id):
+            self._question = replace(self._question, id=None)  # later questions may have its id
+        elif found and found.question_id == self._question.id:
+            text = f"the question is closed: {found.describe(self._question.options)}"
+            raise ClientError(QUESTION_CLOSED, text)
+        self._output.item(item)
+
+    def finish(self, answer: Json, resume: str) -> None:
+        self._output.finish(answer, resume)
 
 
 async def converse(
-    session: Session, agent: RemoteAgent, params: Json, *, output: Output, policy: Policy
+    session: Session,
+    agent: RemoteAgent,
+    begin: Callable[[Follower], AsyncGenerator[Json]],
+    *,
+    output: Output,
+    policy: Policy,
+    person: Person | None = None,
 ) -> int:
-    """Send, and answer permissions by the policy until the task ends or asks a person. Returns the
-    exit status."""
-    if not session.waits:
-        item = await session.follow(agent).start(params)
-        output.item(item)
-        output.finish(item, session.resume(item))
-        return session.exit_status(item)
+    """Follow the task that begins with `begin`. The policy, or else the person, answers questions;
+    without an answer it ends at the question. Returns the exit status."""
     if policy.decides and not agent.card.is_bridge:
         raise needs_extension("--on-question")
+    follower = session.follow(agent)
+    items = begin(follower)
     while True:
-        follower = session.follow(agent)
-        async with aclosing(follower.send(params)) as items:
+        async with aclosing(items):
             async for item in items:
                 output.item(item)
-        question = question_of(follower.final.get("task") or {})
-        option = policy.decide(question, agent.server) if question else None
-        if question is None or option is None:
+        last, task = follower, follower.final.get("task") or {}
+        question = question_of(task)
+        if question is None:
             break
-        trace(f"{option.name}: {question.text}")
-        parts = answer_parts(question, option, None)
-        message = new_message(parts, follower.task_id, follower.context_id, None)
+        option = policy.decide(question)
+        reply: Reply | Leave | None = Reply((option,)) if option else Leave()
+        if option:
+            output.note(f"{option.name}: {question.text}")
+        elif person:
+            reply = await person.ask(agent, question, str(task["id"]))
+        if isinstance(reply, Leave):
+            break
+        follower = session.follow(agent)
+        if reply is None:
+            items = follower.subscribe(str(task["id"]), last.last_id)
+            continue
+        parts = answer_parts(question, reply.chosen, reply.text)
+        message = new_message(parts, last.task_id, last.context_id, None)
+        if person:
+            person.sends(message)
         params = params_of(message, _metadata(session, agent, {}))
+        items = _answer(follower, params, last)
     output.finish(follower.final, session.resume(follower.final))
     return session.exit_status(follower.final)
+
+
+async def _answer(follower: Follower, params: Json, last: Follower) -> AsyncGenerator[Json]:
+    """The items after an answer. If another client was faster, those after its answer."""
+    try:
+        async with aclosing(follower.send(params)) as items:
+            async for item in items:
+                yield item
+    except ClientError as error:
+        if error.code != "UnsupportedOperationError" or last.task_id is None:
+            raise
+        async with aclosing(follower.subscribe(last.task_id, last.last_id)) as items:
+            async for item in items:
+                yield item
 
 
 def open_question(session: Session, task: Mapping[str, Any], wanted: str | None) -> Question:
@@ -116,10 +261,19 @@ def open_question(session: Session, task: Mapping[str, Any], wanted: str | None)
     question = question_of(task)
     if question and wanted in (None, question.id):
         return question
-    state = short(state_of(task))
-    text = f"another question is open: {question.id}" if question else f"the task is {state}"
+    raise closed(session, task, Question(wanted, "", ""))
+
+
+def closed(session: Session, task: Mapping[str, Any], question: Question) -> ClientError:
+    """The error for an answer that is too late, with the author of the first answer if known."""
+    open_, found = question_of(task), closed_by(task)
+    text = f"the task is {short(state_of(task))}"
+    if open_:
+        text = f"another question is open: {open_.id}"
+    if found and question.id in (None, found.question_id):
+        text = f"{found.describe(question.options)}; {text}"
     hint = session.resume({"task": task})
-    raise ClientError(QUESTION_CLOSED, f"the question is closed; {text}", hint=hint)
+    return ClientError(QUESTION_CLOSED, f"the question is closed: {text}", hint=hint)
 
 
 def needs_extension(flag: str) -> ClientError:
@@ -231,25 +385,27 @@ def _given_metadata(text: str | None) -> Json:
 
 class Policy:
     """--on-question: `stop` answers nothing, `deny` refuses each permission, `allow:RULE` allows
-    the permissions that the rule matches. Everything else is left to a person."""
+    the permissions that the rule matches. Everything else is left to a person. `directory`: the
+    agent's, on this machine; without it, no rule for paths matches."""
 
     def __init__(self, text: str) -> None:
         self._denies = text == "deny"
         self._rule = None if text in RESERVED else _rule(text)
+        self.directory: str | None = None
 
     @property
     def decides(self) -> bool:
         return self._denies or self._rule is not None
 
-    def decide(self, question: Question, server: LocalServer | None) -> Option | None:
+    def decide(self, question: Question) -> Option | None:
         if question.kind != "permission":
             return None
         if self._denies:
             return question.of_kind("reject_once")
-        # Paths are compared on this machine, so that a path rule holds for a local server only.
-        if self._rule is None or (self._rule.path is not None and server is None):
+        if self._rule is None or (self._rule.path is not None and self.directory is None):
             return None
-        verdict = decide([self._rule], question.subject or {}, os.getcwd(), os.path.realpath)
+        directory = self.directory or os.getcwd()
+        verdict = decide([self._rule], question.subject or {}, directory, os.path.realpath)
         return question.of_kind("allow_once") if verdict == "allow" else None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from bridge.cli.client.arguments import PROGRAM
@@ -46,7 +47,7 @@ class Session:
         self.owns = False
         self.message_id: str | None = None
         self.signal: int | None = None
-        self.status = 0
+        self._deaf = False
         self._work: asyncio.Task[int] | None = None
 
     def value(self, name: str) -> Any:
@@ -185,8 +186,19 @@ class Session:
             return self.command("send", "--message-id", self.message_id, "TEXT")
         return None
 
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Ignore Ctrl-C: it is for another program at the terminal."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
+
     def _interrupted(self, number: int) -> None:
         """Leave; the first SIGINT cancels a task that the command began, and waits for its end."""
+        if self._deaf and number == signal.SIGINT:
+            return
         again = self.signal is not None
         self.signal = number
         choice = getattr(self.options, "on_interrupt", None)
@@ -212,5 +224,6 @@ class Session:
 def trace(text: str) -> None:
     """A line of diagnostics on stderr."""
     clean = "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
-    print(f"{PROGRAM}: {clean}" if not clean.startswith("Resume") else clean, file=sys.stderr)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(clean if clean.startswith("Resume") else f"{PROGRAM}: {clean}", file=sys.stderr)
+        sys.stderr.flush()

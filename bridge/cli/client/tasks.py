@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import Session, trace
 from bridge.client import bindings
-from bridge.client.agent import RemoteAgent
-from bridge.client.failure import NOT_A_TERMINAL, ClientError, usage
+from bridge.client.agent import RemoteAgent, page_of
+from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, usage
 from bridge.client.follow import Follower
+from bridge.client.questions import facts_of
 from bridge.client.shapes import INTERRUPTED, STATES, TERMINAL, Json, short, state_of
 
 _MOST = 100  # tasks of a page
@@ -115,6 +116,39 @@ def print_line(task: Json) -> None:
 
 async def list_tasks(session: Session) -> int:
     """List tasks: those that ask first, then running ones, then ended ones."""
+    async with session.connect() as agent:
+        if session.options.watch:
+            return await _print_changes(session, agent)
+        page = await agent.call(bindings.LIST, list_params(session))
+    tasks = page.get("tasks") or []
+    if session.json:
+        for task in tasks if session.stream else ():
+            print_json(task, lines=True)
+        if not session.stream:
+            print_json(page)
+        return 0
+    for _, members in groups(tasks):
+        for task in members:
+            print_line(task)
+    if page.get("nextPageToken"):
+        Fields().field("Next page", session.command(*_again(session, page["nextPageToken"])))
+    return 0
+
+
+async def _print_changes(session: Session, agent: RemoteAgent) -> int:
+    """Print each task that is new or has changed as a line of JSON, until a signal comes."""
+    shown: dict[str, Json] = {}
+    while True:
+        page = await agent.call(bindings.LIST, list_params(session))
+        for task in page.get("tasks") or ():
+            if shown.get(task["id"]) != task:
+                shown[task["id"]] = task
+                print_json(task, lines=True)
+        await asyncio.sleep(session.value("poll_interval"))
+
+
+def list_params(session: Session) -> Json:
+    """The parameters of a list. Raises ClientError."""
     options = session.options
     params: Json = {"pageSize": min(options.limit, _MOST)}
     if options.status:
@@ -123,25 +157,32 @@ async def list_tasks(session: Session) -> int:
         params["contextId"] = session.value("context_id")
     if options.page_token:
         params["pageToken"] = options.page_token
-    async with session.connect() as agent:
-        page = await agent.call(bindings.LIST, params)
-    tasks = page.get("tasks") or []
-    if session.json:
-        for task in tasks if session.stream else ():
-            print_json(task, lines=True)
-        if not session.stream:
-            print_json(page)
-        return 0
-    for task in sorted(tasks, key=_rank):
-        print_line(task)
-    if page.get("nextPageToken"):
-        Fields().field("Next page", session.command(*_again(session, page["nextPageToken"])))
-    return 0
+    return params
 
 
-def _rank(task: Json) -> int:
-    state = state_of(task)
-    return 0 if state in INTERRUPTED else 2 if state in TERMINAL else 1
+GROUPS = ("Needs you", "Running", "Waiting for a slot", "Done", "Failed", "Canceled")
+_WORDS = {
+    "input-required": "Needs you",
+    "auth-required": "Needs you",
+    "completed": "Done",
+    "failed": "Failed",
+    "rejected": "Failed",
+    "canceled": "Canceled",
+}
+
+
+def word_of(found: Json) -> str:
+    """The word for the state of a task or of a status update."""
+    facts = facts_of((found.get("status") or {}).get("message") or {})
+    if facts.get("type") == "queued":
+        return "Waiting for a slot"
+    return _WORDS.get(short(state_of(found)), "Running")
+
+
+def groups(tasks: Sequence[Json]) -> list[tuple[str, list[Json]]]:
+    """The tasks by their words, in the order of GROUPS."""
+    named = [(word, [one for one in tasks if word_of(one) == word]) for word in GROUPS]
+    return [(word, members) for word, members in named if members]
 
 
 def _again(session: Session, token: str) -> tuple[str, ...]:
@@ -200,16 +241,25 @@ async def _cancel(agent: RemoteAgent, task_id: str) -> Json:
 
 
 async def _unfinished(agent: RemoteAgent, context_id: str | None) -> list[str]:
-    """The ids of all tasks that have not ended."""
+    """The ids of all tasks of the principal that have not ended."""
+    base = agent.server.url if agent.server else agent.card.url
+    if agent.card.is_bridge and base and not context_id:
+        # ListTasks has the tasks of all principals, if the token has the scope `admin`.
+        try:
+            found = await agent.get(page_of(base, "/monitor/tasks?owner=self"))
+            return [one["id"] for one in found["tasks"] if STATES[one["state"]] not in TERMINAL]
+        except ClientError as error:
+            if error.code != AUTH_FAILED:
+                raise
     params: Json = {"pageSize": _MOST, "historyLength": 0}
     if context_id:
         params["contextId"] = context_id
-    found: list[str] = []
+    ids: list[str] = []
     while True:
         page = await agent.call(bindings.LIST, params)
-        found += [one["id"] for one in page.get("tasks") or () if state_of(one) not in TERMINAL]
+        ids += [one["id"] for one in page.get("tasks") or () if state_of(one) not in TERMINAL]
         if not page.get("nextPageToken"):
-            return found
+            return ids
         params["pageToken"] = page["nextPageToken"]
 
 
