@@ -523,6 +523,29 @@ TESTED_ELSEWHERE = {
         "needs the program",
         "cli: main; server: banner lifecycle; telemetry: logging",
     ),
+    "tests/system/test_client.py": (
+        "needs a server",
+        "cli/client: command download messages output question_policy "
+        "sending session tasks; client: config questions",
+    ),
+    "tests/system/test_client_start.py": (
+        "needs the program",
+        "cli/client: account failures; client: failure values",
+    ),
+    "tests/system/test_client_terminal.py": (
+        "needs a terminal",
+        "cli/client: interactive screen transcript",
+    ),
+    "tests/component/client/test_other_servers.py": (
+        "needs servers",
+        "client: agent bindings connection follow",
+    ),
+    "tests/unit/cli/test_keys.py": (
+        "a key and the card have one subject",
+        "cli/client: card keyboard",
+    ),
+    "tests/unit/client/test_local_files.py": ("needs files", "client: credentials local_server"),
+    "tests/unit/client/test_shapes.py": ("items have these shapes", "client: snapshot"),
     "tests/system/test_doctor.py": (
         "needs the program",
         "cli/doctor: adapters agent command machine report talk",
@@ -535,7 +558,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",
-        "a2a: requests v0_3 v1_0",
+        "a2a: codecs requests v0_3 v1_0",
     ),
     "tests/unit/adapters/test_adapters.py": (
         "each adapter uses it",

@@ -13,9 +13,9 @@ import aiohttp
 
 from bridge.a2a import NEWEST, OLDEST
 from bridge.client import bindings
-from bridge.client.bindings import Binding, Request
+from bridge.client.bindings import Binding, HttpRequest
 from bridge.client.card import AgentCard, address_of, read_file
-from bridge.client.connection import ANSWER_WITHIN, Connection, lost
+from bridge.client.connection import ANSWER_WITHIN, HttpConnection, lost
 from bridge.client.credentials import Credentials, CredentialStore, origin_of
 from bridge.client.failure import (
     CARD_INVALID,
@@ -56,7 +56,7 @@ class RemoteAgent:
         self,
         card: AgentCard,
         binding: Binding,
-        connection: Connection,
+        connection: HttpConnection,
         server: LocalServer | None = None,
     ) -> None:
         self.card = card
@@ -101,12 +101,12 @@ class RemoteAgent:
 
     async def get(self, url: str) -> Any:
         """The JSON at an address of the same server. Raises ClientError."""
-        status, body = await self._connection.fetch(Request("GET", url), {})
+        status, body = await self._connection.fetch(HttpRequest("GET", url), {})
         if status != 200 or body is None:
             raise ClientError("InvalidAgentResponseError", f"{url}: HTTP {status}")
         return body
 
-    def _headers(self, params: Json, request: Request, accept: str) -> dict[str, str]:
+    def _headers(self, params: Json, request: HttpRequest, accept: str) -> dict[str, str]:
         headers = {"Accept": accept}
         if request.body is not None:
             headers["Content-Type"] = self.binding.content_type
@@ -132,7 +132,7 @@ async def connect(target: Target) -> AsyncIterator[RemoteAgent]:
         headers = {"A2A-Version": binding.version, "User-Agent": "coding-agent-bridge"}
         if card.is_bridge:
             headers[_EXTENSION_HEADERS[binding.version]] = EXTENSION
-        connection = Connection(
+        connection = HttpConnection(
             session,
             headers,
             secret_headers=dict(target.parameters),

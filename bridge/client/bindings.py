@@ -33,7 +33,7 @@ Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """`body` None: a request without one."""
 
     method: str
@@ -53,7 +53,7 @@ class Binding(ABC):
         self.tenant = tenant
 
     @abstractmethod
-    def request(self, operation: str, params: Json) -> Request: ...
+    def request(self, operation: str, params: Json) -> HttpRequest: ...
 
     @abstractmethod
     def result(self, operation: str, status: int, body: Any) -> Any:
@@ -95,7 +95,7 @@ _OLD: Mapping[str, tuple[str, Convert, Convert]] = {
 """The method of 0.3, the translation of its parameters, and the translation of its result."""
 
 
-class JsonRpc(Binding):
+class JsonRpcBinding(Binding):
     name = "JSONRPC"
 
     def __init__(self, url: str, tenant: str | None, version: str = NEWEST) -> None:
@@ -104,7 +104,7 @@ class JsonRpc(Binding):
         self.version = version
         self._ids = itertools.count(1)
 
-    def request(self, operation: str, params: Json) -> Request:
+    def request(self, operation: str, params: Json) -> HttpRequest:
         if self.tenant:
             params = {**params, "tenant": self.tenant}
         method = operation
@@ -112,7 +112,7 @@ class JsonRpc(Binding):
             method, convert, _ = _OLD[operation]
             params = convert(params)
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
-        return Request("POST", self.url, body)
+        return HttpRequest("POST", self.url, body)
 
     def result(self, operation: str, status: int, body: Any) -> Any:
         if not isinstance(body, dict) or not ("result" in body or "error" in body):
@@ -150,11 +150,11 @@ _ROUTES: Mapping[str, tuple[str, str]] = {
 }
 
 
-class Rest(Binding):
+class RestBinding(Binding):
     name = "HTTP+JSON"
     content_type = "application/a2a+json"
 
-    def request(self, operation: str, params: Json) -> Request:
+    def request(self, operation: str, params: Json) -> HttpRequest:
         method, route = _ROUTES[operation]
         named = {name for name in params if "{" + name + "}" in route}
         path = route.format(**{name: quote(str(params[name]), safe="") for name in named})
@@ -162,9 +162,9 @@ class Rest(Binding):
         prefix = f"/{quote(self.tenant, safe='')}" if self.tenant else ""
         url = f"{self.url}{prefix}{path}"
         if method == "POST":
-            return Request(method, url, left)
+            return HttpRequest(method, url, left)
         query = urlencode({name: _query(value) for name, value in left.items()})
-        return Request(method, f"{url}?{query}" if query else url)
+        return HttpRequest(method, f"{url}?{query}" if query else url)
 
     def result(self, operation: str, status: int, body: Any) -> Any:
         if isinstance(body, dict) and isinstance(body.get("error"), dict):

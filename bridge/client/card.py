@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bridge.a2a import NEWEST, OLDEST
-from bridge.client.bindings import Binding, JsonRpc, Rest
+from bridge.client.bindings import Binding, JsonRpcBinding, RestBinding
 from bridge.client.credentials import is_loopback
 from bridge.client.failure import CARD_INVALID, CARD_NOT_FOUND, ClientError
 from bridge.client.shapes import EXTENSION, Json
@@ -80,9 +80,9 @@ class AgentCard:
         if not usable:
             raise self._no_interface(wanted)
         best = usable[0]
-        if best.binding == Rest.name:
-            return Rest(best.url, best.tenant)
-        return JsonRpc(best.url, best.tenant, wanted)
+        if best.binding == RestBinding.name:
+            return RestBinding(best.url, best.tenant)
+        return JsonRpcBinding(best.url, best.tenant, wanted)
 
     def _no_interface(self, wanted: str) -> ClientError:
         offered = ", ".join(sorted({f"{one.binding} {one.version}" for one in self.interfaces}))
@@ -95,8 +95,8 @@ class AgentCard:
 
 def _speaks(interface: Interface, version: str) -> bool:
     if version == OLDEST:
-        return interface.version.startswith(OLDEST) and interface.binding == JsonRpc.name
-    bindings = (JsonRpc.name, Rest.name)
+        return interface.version.startswith(OLDEST) and interface.binding == JsonRpcBinding.name
+    bindings = (JsonRpcBinding.name, RestBinding.name)
     return interface.version.partition(".")[0] == "1" and interface.binding in bindings
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import orjson
 
-from bridge.client.bindings import Request
+from bridge.client.bindings import HttpRequest
 from bridge.client.credentials import Credentials, origin_of
 from bridge.client.failure import (
     AUTH_FAILED,
@@ -31,7 +31,7 @@ Event = tuple[str | None, Any]
 """The id of a server-sent event, and its JSON."""
 
 
-class Connection:
+class HttpConnection:
     """`headers` go with every request; `secret_headers` too, but the trace hides their values.
     `api_key`: the place and the name of an API key. `trace` gets each request and response as
     lines for people."""
@@ -54,7 +54,7 @@ class Connection:
         self._trace = trace
 
     async def fetch(
-        self, request: Request, headers: Mapping[str, str], within: float | None = ANSWER_WITHIN
+        self, request: HttpRequest, headers: Mapping[str, str], within: float | None = ANSWER_WITHIN
     ) -> tuple[int, Any]:
         """The status and the JSON of the response; None for a body that is not JSON. Raises
         ClientError."""
@@ -72,7 +72,7 @@ class Connection:
             raise lost(request.url, error) from error
 
     async def events(
-        self, request: Request, headers: Mapping[str, str]
+        self, request: HttpRequest, headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[int, Event]]:
         """The events of a response with its status. A response that is not an event stream is one
         event. Raises ClientError."""
@@ -93,7 +93,7 @@ class Connection:
             raise lost(request.url, error) from error
 
     def _open(
-        self, request: Request, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+        self, request: HttpRequest, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
     ) -> Any:
         url, secret = self._with_credentials(request.url)
         shown = {**self._headers, **headers}
@@ -232,7 +232,7 @@ def _hidden(value: Any) -> Any:
     return [_hidden(one) for one in value] if isinstance(value, list) else value
 
 
-def _curl(request: Request, headers: Mapping[str, str], secret: list[str]) -> str:
+def _curl(request: HttpRequest, headers: Mapping[str, str], secret: list[str]) -> str:
     words = ["curl", "-X", request.method, shlex.quote(request.url)]
     for name, value in headers.items():
         words += ["-H", shlex.quote(f"{name}: {value}")]

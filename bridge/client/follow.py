@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import ClientError, ConnectionLost
-from bridge.client.questions import Question, question_of
+from bridge.client.questions import OpenQuestion, question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
 from bridge.client.snapshot import Snapshot
 
@@ -201,7 +201,7 @@ class Follower:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
-async def until_closed(agent: RemoteAgent, task_id: str, question: Question) -> None:
+async def until_closed(agent: RemoteAgent, task_id: str, question: OpenQuestion) -> None:
     """Return when the question of the task is not open any more."""
     streams = agent.streams
     while True:
@@ -222,7 +222,7 @@ async def until_closed(agent: RemoteAgent, task_id: str, question: Question) -> 
         await asyncio.sleep(2.0)
 
 
-def _closes(item: Json, question: Question) -> bool:
+def _closes(item: Json, question: OpenQuestion) -> bool:
     """Whether the question is not open after an item of a stream."""
     current = item.get("task") or item.get("statusUpdate")
     asked = question_of(current) if current else question

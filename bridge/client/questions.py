@@ -11,26 +11,26 @@ from bridge.client.shapes import INTERRUPTED, Json, state_of
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class QuestionOption:
     id: str
     name: str
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class OpenQuestion:
     """`id` None: the agent asks in words only. `text` is for people. `multiple`: an answer may have
     several options."""
 
     id: str | None
     kind: str
     text: str
-    options: tuple[Option, ...] = ()
+    options: tuple[QuestionOption, ...] = ()
     subject: Mapping[str, Any] | None = None
     free_text: bool = True
     multiple: bool = False
 
-    def choose(self, word: str) -> Option:
+    def choose(self, word: str) -> QuestionOption:
         """The option with the id, or with the name in any case. Raises ClientError."""
         named = [one for one in self.options if one.id == word]
         named = named or [one for one in self.options if one.name.lower() == word.lower()]
@@ -39,11 +39,11 @@ class Question:
             raise usage(f"{word!r} is not an option of the question; the options are: {choice}")
         return named[0]
 
-    def of_kind(self, kind: str) -> Option | None:
+    def of_kind(self, kind: str) -> QuestionOption | None:
         return next((one for one in self.options if one.kind == kind), None)
 
 
-def question_of(task: Mapping[str, Any]) -> Question | None:
+def question_of(task: Mapping[str, Any]) -> OpenQuestion | None:
     """The open question; None if the task does not wait for an answer."""
     if state_of(task) not in INTERRUPTED:
         return None
@@ -51,14 +51,14 @@ def question_of(task: Mapping[str, Any]) -> Question | None:
     facts = facts_of(message)
     text = text_of(message.get("parts") or ())
     if facts.get("type") != "question":
-        return Question(None, "text", text)
+        return OpenQuestion(None, "text", text)
     options = tuple(
-        Option(str(one.get("id")), str(one.get("name", "")), str(one.get("kind", "")))
+        QuestionOption(str(one.get("id")), str(one.get("name", "")), str(one.get("kind", "")))
         for one in facts.get("options") or ()
         if isinstance(one, dict)
     )
     identity = facts.get("questionId")
-    return Question(
+    return OpenQuestion(
         None if identity is None else str(identity),
         str(facts.get("kind", "text")),
         text,
@@ -70,10 +70,10 @@ def question_of(task: Mapping[str, Any]) -> Question | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChosenAnswer:
     """The answer to a question: options, or own words; `text` is the reason of a refusal, too."""
 
-    chosen: tuple[Option, ...]
+    chosen: tuple[QuestionOption, ...]
     text: str | None = None
 
 
@@ -91,7 +91,7 @@ class Closed:
     option_ids: tuple[str, ...]
     message_id: str | None
 
-    def describe(self, options: Sequence[Option] = ()) -> str:
+    def describe(self, options: Sequence[QuestionOption] = ()) -> str:
         """`answered by anna: Allow`. `options`: those of the question, for their names."""
         names = {one.id: one.name for one in options}
         chosen = ", ".join(names.get(one, one) for one in self.option_ids)
@@ -122,7 +122,9 @@ def text_of(parts: Sequence[Mapping[str, Any]]) -> str:
     return "".join(str(part["text"]) for part in parts if isinstance(part.get("text"), str))
 
 
-def answer_parts(question: Question, chosen: Sequence[Option], text: str | None) -> list[Json]:
+def answer_parts(
+    question: OpenQuestion, chosen: Sequence[QuestionOption], text: str | None
+) -> list[Json]:
     """The parts of the message that answers. `text`: own words, or the reason of a refusal."""
     parts: list[Json] = [{"text": text}] if text else []
     if chosen:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 from bridge.auth.authentication import new_token
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab, ended
-from tests.support.forked_command import ForkedCommands, forked_commands
 from tests.support.liveness import Liveness, listening
 from tests.support.proxy import Gate, port_of, serving
 
@@ -39,16 +38,10 @@ async def server(workspace: Path) -> AsyncIterator[BridgeProcess]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
-    with forked_commands(tmp_path_factory.mktemp("commands")) as commands:
-        yield commands
-
-
 @pytest.fixture
-def cab(server: BridgeProcess, workspace: Path, commands: ForkedCommands) -> Cab:
+def cab(server: BridgeProcess, workspace: Path) -> Cab:
     state = str(workspace.parent / "state")
-    return Cab(workspace, workspace.parent / "home", commands, BRIDGE_STATE_DIR=state)
+    return Cab(workspace, workspace.parent / "home", BRIDGE_STATE_DIR=state)
 
 
 def permission(question_id: str) -> str:
@@ -169,7 +162,7 @@ async def test_a_send_without_waiting_prints_the_ids(cab: Cab, live: Liveness) -
 
 
 async def test_a_directory_outside_of_the_roots_is_a_usage_error(cab: Cab, tmp_path: Path) -> None:
-    elsewhere = Cab(tmp_path, cab.home, None, **cab.env)
+    elsewhere = Cab(tmp_path, cab.home, **cab.env)
     done = await elsewhere.run("send", "cwd")
     assert (done.status, done.error) == (2, "A2ACLI_ERR_USAGE")
     assert str(cab.cwd) in done.err
@@ -312,7 +305,7 @@ async def test_a_cancel_is_idempotent_and_can_name_all_tasks(cab: Cab, live: Liv
 
 
 async def test_a_cancel_of_all_tasks_leaves_those_of_other_principals(
-    workspace: Path, commands: ForkedCommands, live: Liveness
+    workspace: Path, live: Liveness
 ) -> None:
     token, _, table = new_token("anna").partition("\n\n")
     config = workspace.parent / "config.toml"
@@ -320,8 +313,8 @@ async def test_a_cancel_of_all_tasks_leaves_those_of_other_principals(
     state, home = str(workspace.parent / "state"), workspace.parent / "home"
     settings = {**scripted(workspace), "BRIDGE_AUTH": "auto", "CONFIG_FILE": str(config)}
     async with bridge(workspace, **settings):
-        local = Cab(workspace, home, commands, BRIDGE_STATE_DIR=state)
-        anna = Cab(workspace, home, commands, BRIDGE_STATE_DIR=state, A2ACLI_BEARER=token)
+        local = Cab(workspace, home, BRIDGE_STATE_DIR=state)
+        anna = Cab(workspace, home, BRIDGE_STATE_DIR=state, A2ACLI_BEARER=token)
         ids = [
             (await one.run("send", "--async", f"status on\nwait {live.path} b{n}")).field("Task")
             for n, one in enumerate((local, anna, anna))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -13,7 +14,6 @@ import pytest
 
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab
-from tests.support.forked_command import ForkedCommands, forked_commands
 from tests.support.liveness import Liveness, listening
 from tests.support.terminal import OWN, Terminal
 
@@ -45,16 +45,10 @@ async def server(workspace: Path) -> AsyncIterator[BridgeProcess]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
-    with forked_commands(tmp_path_factory.mktemp("commands")) as commands:
-        yield commands
-
-
 @pytest.fixture
-def cab(server: BridgeProcess, workspace: Path, commands: ForkedCommands) -> Cab:
+def cab(server: BridgeProcess, workspace: Path) -> Cab:
     state = str(workspace.parent / "state")
-    return Cab(workspace, workspace.parent / "home", commands, BRIDGE_STATE_DIR=state)
+    return Cab(workspace, workspace.parent / "home", BRIDGE_STATE_DIR=state)
 
 
 Begin = Callable[..., Terminal]
@@ -307,3 +301,18 @@ async def test_a_stopped_client_gives_the_terminal_back_and_goes_on(
         await shell.shows(" icanon")
     finally:
         shell.close()
+
+
+async def test_a_missing_library_is_named_with_the_command_that_installs_it(
+    begin: Begin, cab: Cab
+) -> None:
+    (cab.cwd / "without" / "rich").mkdir(parents=True)
+    (cab.cwd / "without" / "rich" / "__init__.py").write_text(
+        "raise ModuleNotFoundError('absent', name='rich')"
+    )
+    path = f"{cab.cwd / 'without'}{os.pathsep}{cab.env['PYTHONPATH']}"
+    terminal = begin("run", "turn", columns=200, PYTHONPATH=path)
+    assert await terminal.ended() == 2
+    assert "keys at a terminal require the package rich" in joined(terminal)
+    assert "Hint: pip install 'coding-agent-bridge[client]'" in joined(terminal)
+    assert (await cab.run("task", "list", "-o", "json")).json["tasks"] == []

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.cli.client.output import Fields, print_json
-from bridge.cli.client.session import Session
+from bridge.cli.client.session import CommandSession
 from bridge.client import bindings, config
 from bridge.client.agent import page_of
 from bridge.client.card import AgentCard, address_of, problems
@@ -18,7 +18,7 @@ from bridge.client.local_server import choose
 from bridge.client.values import SETTINGS
 
 
-async def card(session: Session) -> int:
+async def card(session: CommandSession) -> int:
     """Show the card, and the binding that requests use."""
     options = session.options
     async with session.connect() as agent:
@@ -59,7 +59,7 @@ def _show_card(card: AgentCard, chosen: str) -> None:
             fields.field("Skill", f"{skill.get('id')}: {skill.get('description', '')}")
 
 
-async def agents(session: Session) -> int:
+async def agents(session: CommandSession) -> int:
     """List the agents of a server of this bridge."""
     async with session.connect() as agent:
         base = agent.server.url if agent.server else agent.card.url
@@ -81,7 +81,7 @@ async def agents(session: Session) -> int:
 # --- tokens -----------------------------------------------------------------------------------
 
 
-async def login(session: Session) -> int:
+async def login(session: CommandSession) -> int:
     """Store a token for one origin."""
     origin = _origin(session)
     if session.options.token_stdin:
@@ -98,7 +98,7 @@ async def login(session: Session) -> int:
     return 0
 
 
-async def logout(session: Session) -> int:
+async def logout(session: CommandSession) -> int:
     """Remove the token of one origin."""
     origin = _origin(session)
     store = CredentialStore(config.credentials_file())
@@ -110,7 +110,7 @@ async def logout(session: Session) -> int:
     return 0
 
 
-async def status(session: Session) -> int:
+async def status(session: CommandSession) -> int:
     """Show the origins with a token, never the token."""
     store = CredentialStore(config.credentials_file())
     tokens = store.tokens()
@@ -128,7 +128,7 @@ async def status(session: Session) -> int:
     return 0
 
 
-def _told(session: Session, facts: Mapping[str, Any]) -> None:
+def _told(session: CommandSession, facts: Mapping[str, Any]) -> None:
     if session.json:
         print_json(facts)
         return
@@ -137,7 +137,7 @@ def _told(session: Session, facts: Mapping[str, Any]) -> None:
         fields.field(name.capitalize(), str(value).lower() if isinstance(value, bool) else value)
 
 
-def _origin(session: Session) -> str:
+def _origin(session: CommandSession) -> str:
     """The origin of the URL, of the agent card, or of the local server."""
     reference = session.options.url or session.value("agent_card")
     if reference is None:
@@ -152,7 +152,7 @@ def _origin(session: Session) -> str:
 # --- settings ---------------------------------------------------------------------------------
 
 
-async def show_config(session: Session) -> int:
+async def show_config(session: CommandSession) -> int:
     """Show each setting with its source. Credentials are not shown."""
     shown = {}
     for name, setting in SETTINGS.items():

@@ -1,14 +1,15 @@
-"""The card of an open question: what it shows, and the meaning of each key."""
+"""The card of an open question: its lines, and the meaning of each key."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bridge.cli.client.keyboard import Key
-from bridge.client.questions import Leave, Option, Question, Reply
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
 from bridge.task.text import exact
 
 Line = tuple[str, str]
@@ -36,19 +37,21 @@ class Show:
     text: str
 
 
-Action = Reply | Show | Leave
+Action = ChosenAnswer | Show | Leave
 
 
-class Card:
+class QuestionCard:
     """`drawn`: the time of the drawing from which keys count; a card that asks for a second press
-    is drawn anew."""
+    is drawn again."""
 
-    def __init__(self, question: Question, agent: str, directory: str | None, now: float) -> None:
+    def __init__(
+        self, question: OpenQuestion, agent: str, directory: str | None, now: float
+    ) -> None:
         self.question = question
         self.drawn = now
         self._title = f"{agent} needs you" + (f" in {directory}" if directory else "")
-        self._confirm: Option | None = None
-        self._chosen: list[Option] = []
+        self._confirm: QuestionOption | None = None
+        self._chosen: list[QuestionOption] = []
         self._line: str | None = None  # while a person types
         self._reason = False  # the line is the reason of a refusal
         self._help = False
@@ -56,7 +59,7 @@ class Card:
     # --- keys -----------------------------------------------------------------------------------
 
     def press(self, key: Key, now: float) -> Action | None:
-        """What follows from the key. None: the card has changed, or the key has no meaning."""
+        """The action of the key. None: the card has changed, or the key has no meaning."""
         if self._line is not None:
             return self._type(key)
         if not key.alone or now - self.drawn < COUNTS_AFTER:
@@ -71,10 +74,10 @@ class Card:
             self._confirm, self.drawn = option, now
             return None
         if option:
-            return Reply((option,))
+            return ChosenAnswer((option,))
         return self._command(key.name)
 
-    def _option(self, name: str) -> Option | None:
+    def _option(self, name: str) -> QuestionOption | None:
         kinds = {"y": ("allow_once",), "a": ("allow_always",), "n": ("reject_once",)}
         if name in kinds:
             return next(filter(None, map(self.question.of_kind, kinds[name])), None)
@@ -85,7 +88,7 @@ class Card:
     def _command(self, name: str) -> Action | None:
         match name:
             case "enter" if self._chosen:
-                return Reply(tuple(self._chosen))
+                return ChosenAnswer(tuple(self._chosen))
             case "r" if self.question.of_kind("reject_once"):
                 self._line, self._reason = "", True
             case "t" if self.question.free_text:
@@ -100,7 +103,7 @@ class Card:
                 self._help = True
         return None
 
-    def _toggle(self, option: Option) -> None:
+    def _toggle(self, option: QuestionOption) -> None:
         if option in self._chosen:
             self._chosen.remove(option)
         else:
@@ -115,12 +118,12 @@ class Card:
                 return Leave()
             case "enter" if self._line.strip():
                 refusal = self.question.of_kind("reject_once") if self._reason else None
-                return Reply((refusal,) if refusal else (), self._line.strip())
+                return ChosenAnswer((refusal,) if refusal else (), self._line.strip())
             case _:
                 self._line = edited(self._line, key)
         return None
 
-    # --- what it shows --------------------------------------------------------------------------
+    # --- its lines -------------------------------------------------------------------------------
 
     def lines(self, wrap: Wrap, width: int, height: int) -> list[Line]:
         """The card in at most `height` lines: the request takes up to half of them."""
@@ -204,17 +207,27 @@ def edited(line: str, key: Key) -> str:
     return line + (" ".join(key.text.split("\n")) if key.name == "paste" else key.text)
 
 
-def request_of(question: Question) -> list[str]:
+def request_of(question: OpenQuestion) -> list[str]:
     """The texts of a request: the command, the diff, or the input as JSON."""
     subject = question.subject or {}
     given = subject.get("input")
     if not isinstance(given, dict):
         return [] if given is None else [_as_json(given)]
-    names: Sequence[str] = ("command", "cmd", "diff", "unified_diff")
-    known = [given[name] for name in names if isinstance(given.get(name), str)]
+    names = {"command", "cmd", "diff", "unified_diff"}
+    known = [given[name] for name in given if name in names and isinstance(given[name], str)]
+    for old, new in (("old_string", "new_string"), ("oldText", "newText")):
+        if isinstance(given.get(old), str) and isinstance(given.get(new), str):
+            known.append(_diff(given[old], given[new]))
+            names |= {old, new}
     others = {name: value for name, value in given.items() if name not in names}
     name = str(subject.get("name") or "")
     return [name, *known, *([_as_json(others)] if others else [])] if name else known
+
+
+def _diff(old: str, new: str) -> str:
+    """The lines of a change, with all lines around it."""
+    lines = difflib.ndiff(old.splitlines(), new.splitlines())
+    return "\n".join(line for line in lines if not line.startswith("?"))
 
 
 def _as_json(value: Any) -> str:

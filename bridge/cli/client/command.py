@@ -14,12 +14,12 @@ from typing import Any
 
 from bridge.cli.client import account, download, sending, tasks
 from bridge.cli.client.failures import report
-from bridge.cli.client.session import Session
+from bridge.cli.client.session import CommandSession
 from bridge.client import config
 from bridge.client.failure import ClientError, usage
 
 
-def on_terminal(session: Session) -> bool:
+def on_terminal(session: CommandSession) -> bool:
     """Whether a person reads and types: both at one terminal, which can move its cursor."""
     plain = session.json or getattr(session.options, "quiet", False) or not session.waits
     return (
@@ -27,17 +27,17 @@ def on_terminal(session: Session) -> bool:
     )
 
 
-async def _run(session: Session) -> int:
+async def _run(session: CommandSession) -> int:
     return await (_keys().run(session) if on_terminal(session) else sending.send(session))
 
 
-async def _answer(session: Session) -> int:
+async def _answer(session: CommandSession) -> int:
     options = session.options
     by_keys = options.option is None and options.text is None and on_terminal(session)
     return await (_keys().answer(session) if by_keys else sending.answer(session))
 
 
-async def _list(session: Session) -> int:
+async def _list(session: CommandSession) -> int:
     draws = session.options.watch and on_terminal(session)
     return await (_keys().watch(session) if draws else tasks.list_tasks(session))
 
@@ -52,7 +52,7 @@ def _keys() -> ModuleType:
     return interactive
 
 
-HANDLERS: Mapping[str, Callable[[Session], Coroutine[Any, Any, int]]] = {
+HANDLERS: Mapping[str, Callable[[CommandSession], Coroutine[Any, Any, int]]] = {
     "send": sending.send,
     "run": _run,
     "answer": _answer,
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     that signal."""
     as_json = options.output == "json"
     try:
-        session = Session(options)
+        session = CommandSession(options)
         as_json = session.json
         status = asyncio.run(session.run(HANDLERS[options.command]))
     except ClientError as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bridge.cli.client.output import Fields, print_json
-from bridge.cli.client.session import Session
+from bridge.cli.client.session import CommandSession
 from bridge.client import bindings
 from bridge.client.failure import ClientError, usage
 from bridge.client.questions import text_of
@@ -23,7 +23,7 @@ File = tuple[str, bytes]
 _WRONG = re.compile(r"[^\w.,+=@ -]")
 
 
-async def download(session: Session) -> int:
+async def download(session: CommandSession) -> int:
     """Save the artifacts of a task. Nothing is overwritten without --force."""
     options = session.options
     async with session.connect() as agent:

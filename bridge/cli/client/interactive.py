@@ -8,30 +8,30 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from bridge.cli.client import sending
-from bridge.cli.client.card import Action, Card, Line, Show
+from bridge.cli.client.card import Action, Line, QuestionCard, Show
 from bridge.cli.client.keyboard import Key
 from bridge.cli.client.screen import Screen
-from bridge.cli.client.session import Session
+from bridge.cli.client.session import CommandSession
 from bridge.cli.client.tasks import groups, list_params
 from bridge.cli.client.transcript import Transcript
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.follow import until_closed
-from bridge.client.questions import Leave, Question, Reply, text_of
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, text_of
 from bridge.client.shapes import Json
 from bridge.task.text import one_line
 
 TICK = 1.0  # seconds between two drawings of the footer
 
 
-class Person:
+class TerminalPerson:
     """The person at the terminal: sees the transcript, and answers questions by keys."""
 
-    def __init__(self, session: Session, screen: Screen, transcript: Transcript) -> None:
+    def __init__(self, session: CommandSession, screen: Screen, transcript: Transcript) -> None:
         self._session = session
         self._screen = screen
         self.output = transcript
-        self._card: Card | None = None
+        self._card: QuestionCard | None = None
         self._actions: asyncio.Queue[Action] = asyncio.Queue()
         screen.region = self._region
 
@@ -45,17 +45,17 @@ class Person:
         self._screen.draw()
 
     def sends(self, message: Json) -> None:
-        """A message of this client, whose answers are the person's own."""
+        """Note a message of this client: its answers are shown as those of the person."""
         self.output.own.add(message["messageId"])
 
     async def ask(
-        self, agent: RemoteAgent, question: Question, task_id: str
-    ) -> Reply | Leave | None:
+        self, agent: RemoteAgent, question: OpenQuestion, task_id: str
+    ) -> ChosenAnswer | Leave | None:
         """The answer of the person. None: the question was closed elsewhere."""
         closing = asyncio.create_task(until_closed(agent, task_id, question))
         name = str(agent.card.content.get("name") or "the agent")
         now = asyncio.get_running_loop().time()
-        self._card = Card(question, name, self.output.directory, now)
+        self._card = QuestionCard(question, name, self.output.directory, now)
         self._screen.discard_keys()
         self._screen.draw()
         try:
@@ -104,22 +104,24 @@ async def ticking(draw: Callable[[], None]) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def person_at(session: Session, directory: str | None) -> AsyncIterator[Person]:
+async def person_at(
+    session: CommandSession, directory: str | None
+) -> AsyncIterator[TerminalPerson]:
     screen = Screen()
     transcript = Transcript(screen, session.value("verbose"), directory)
-    person = Person(session, screen, transcript)
+    person = TerminalPerson(session, screen, transcript)
     with screen.open(person.press):
         async with ticking(screen.draw):
             yield person
             person.output.fields.close()
 
 
-async def run(session: Session) -> int:
+async def run(session: CommandSession) -> int:
     """`send` for a person: the answer as it arrives, and questions answered by keys."""
     return await sending.send(session, person_at)
 
 
-async def answer(session: Session) -> int:
+async def answer(session: CommandSession) -> int:
     """Show the open question of a task, and wait for a key."""
     return await sending.answer(session, person_at)
 
@@ -127,7 +129,7 @@ async def answer(session: Session) -> int:
 # --- task list --watch --------------------------------------------------------------------------
 
 
-async def watch(session: Session) -> int:
+async def watch(session: CommandSession) -> int:
     """Draw the list of tasks again when it changes, until `q` or Ctrl-C."""
     screen, over = Screen(), asyncio.Event()
     tasks: list[Json] = []

@@ -26,8 +26,8 @@ _NAMES |= {"\x15": "clear"}
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`name`: a printable character, or enter, backspace, clear, escape, end, paste. `text`: what
-    it adds to a line. `alone`: it came by itself, as keys do that a person presses."""
+    """`name`: a printable character, or enter, backspace, clear, escape, end, paste. `text`: the
+    text that it adds to a line. `alone`: it came by itself, as keys do that a person presses."""
 
     name: str
     text: str = ""

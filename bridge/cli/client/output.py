@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import orjson
 
-from bridge.client.questions import Question, facts_of, question_of, text_of
+from bridge.client.questions import OpenQuestion, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
 from bridge.task.text import exact, one_line, readable
 
@@ -305,7 +305,7 @@ def warn(state: str) -> None:
         print(f"coding-agent-bridge: {WARNINGS[state]}", file=sys.stderr, flush=True)
 
 
-def show_question(fields: Fields, question: Question) -> None:
+def show_question(fields: Fields, question: OpenQuestion) -> None:
     fields.field("Question", question.text)
     if question.subject:
         fields.block("Data", json.dumps(question.subject, indent=2, ensure_ascii=False))

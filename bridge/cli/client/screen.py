@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -25,6 +26,7 @@ from bridge.task.text import exact, readable
 ANSWER_LABEL = "Artifact Assistant response"
 _WHOLE = 10**8  # characters: a text for the pager is not cut
 _LONGEST_LINE = 2000  # characters of an unfinished line that is kept in the region
+_PLAIN = re.compile(r"[\w ./:=-]+", re.ASCII)
 Line = tuple[str, str]
 """A text, and its style."""
 
@@ -69,6 +71,12 @@ class Screen:
         """Add lines to the transcript. Every line but the first has an indent of at least two."""
         with _gone_terminal():
             self._console.print(self._wrapped(text, style, indent))
+        self.draw()
+
+    def print_command(self, text: str) -> None:
+        """Add a line that the terminal itself wraps, so that a copy of it is one line."""
+        with _gone_terminal():
+            self._console.print(Text(text, "dim"), soft_wrap=True)
         self.draw()
 
     def discard_keys(self) -> None:
@@ -157,17 +165,23 @@ class ScreenFields(Fields):
     def __init__(self, screen: Screen) -> None:
         super().__init__()
         self._screen = screen
+        self._begun = False  # a line of the block is shown
+        self._blanks = 0  # empty lines that are shown if a text follows in the block
 
     def field(self, label: str, value: object) -> None:
         self.close()
-        self._screen.print(f"{label}: {' '.join(exact(str(value), 100_000).split())}", "dim")
+        text = " ".join(exact(str(value), 100_000).split())
+        if label == "Resume" and _PLAIN.fullmatch(text):
+            self._screen.print_command(f"{label}: {text}")
+        else:
+            self._screen.print(f"{label}: {text}", "dim")
 
     def add(self, label: str, text: str) -> None:
         if not text:
             return
         if self._block != label:
             self.close()
-            self._block = label
+            self._block, self._begun = label, False
             if label != ANSWER_LABEL:
                 self._screen.print(f"{exact(label)}:", "bold")
         *whole, rest = (self._screen.unfinished + readable(text, len(text) + 1)).split("\n")
@@ -175,14 +189,25 @@ class ScreenFields(Fields):
             whole.append(rest[:_LONGEST_LINE])
             rest = rest[_LONGEST_LINE:]
         self._screen.unfinished = rest
-        if whole:
-            self._screen.print("\n".join(whole), indent=2)
+        self._print(whole)
         self._screen.draw()
 
     def close(self) -> None:
         if self._block is not None:
             rest, self._screen.unfinished = self._screen.unfinished, ""
-            if rest:
-                self._screen.print(rest, indent=2)
+            self._print([rest])
             self._screen.print("")
-        self._block = None
+        self._block, self._blanks = None, 0
+
+    def _print(self, lines: list[str]) -> None:
+        """Print lines of a block, without the empty lines at its end."""
+        texts = [number for number, line in enumerate(lines, 1) if line.strip()]
+        if not texts:
+            self._blanks += len(lines)
+            return
+        blanks = self._blanks if self._begun else 0
+        first = 0 if self._begun else texts[0] - 1
+        shown = ["" for _ in range(blanks)] + lines[first : texts[-1]]
+        self._screen.print("\n".join(shown), indent=2)
+        self._begun = True
+        self._blanks = len(lines) - texts[-1]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import mimetypes
 import os
 import sys
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
+from bridge.cli.client.messages import message_parts, new_message
 from bridge.cli.client.output import Fields, Output, show_question
-from bridge.cli.client.session import Session
+from bridge.cli.client.question_policy import QuestionPolicy
+from bridge.cli.client.session import CommandSession
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import (
@@ -28,20 +26,17 @@ from bridge.client.failure import (
 from bridge.client.follow import Follower, params_of
 from bridge.client.local_server import LocalServer, is_below
 from bridge.client.questions import (
+    ChosenAnswer,
     Leave,
-    Option,
-    Question,
-    Reply,
+    OpenQuestion,
     answer_parts,
     closed_by,
     question_of,
 )
 from bridge.client.shapes import Json, short, state_of
-from bridge.task.approval_policy import Rule, decide
 
 _SHORTEST_ID = 16  # characters of a messageId that a server remembers
 _CHOICES = {"agent": "agent", "model": "model", "mode": "mode", "budget": "budgetUsd"}
-RESERVED = ("stop", "deny")
 
 
 class Person(Protocol):
@@ -51,26 +46,26 @@ class Person(Protocol):
     def output(self) -> Output: ...
 
     async def ask(
-        self, agent: RemoteAgent, question: Question, task_id: str
-    ) -> Reply | Leave | None:
+        self, agent: RemoteAgent, question: OpenQuestion, task_id: str
+    ) -> ChosenAnswer | Leave | None:
         """The answer. None: the question was closed elsewhere."""
 
     def sends(self, message: Json) -> None:
         """Called with each message of this client."""
 
 
-Terminal = Callable[[Session, str | None], AbstractAsyncContextManager[Person]]
+Terminal = Callable[[CommandSession, str | None], AbstractAsyncContextManager[Person]]
 """Takes the session and the working directory of the agent, if known."""
 
 
-async def send(session: Session, terminal: Terminal | None = None) -> int:
+async def send(session: CommandSession, terminal: Terminal | None = None) -> int:
     """Send a message; then wait until the task ends or asks. `terminal`: for a person."""
     options = session.options
     parts = message_parts(options.message, options.parts or ())
     given = options.message_id
     if given is not None and len(given) < _SHORTEST_ID:
         raise usage(f"--message-id must have at least {_SHORTEST_ID} characters")
-    policy = Policy(options.on_question)
+    policy = QuestionPolicy(options.on_question)
     async with session.connect() as agent:
         task_id, context_id = session.value("task_id"), session.value("context_id")
         choices = _choices(session, agent, new=not (task_id or context_id))
@@ -100,7 +95,9 @@ async def send(session: Session, terminal: Terminal | None = None) -> int:
             raise
 
 
-async def _start(session: Session, agent: RemoteAgent, params: Json, directory: str | None) -> int:
+async def _start(
+    session: CommandSession, agent: RemoteAgent, params: Json, directory: str | None
+) -> int:
     """Send without waiting."""
     output = session.output(directory=directory)
     item = await session.follow(agent).start(params)
@@ -111,7 +108,7 @@ async def _start(session: Session, agent: RemoteAgent, params: Json, directory: 
 
 @asynccontextmanager
 async def _shown(
-    session: Session, terminal: Terminal | None, directory: str | None
+    session: CommandSession, terminal: Terminal | None, directory: str | None
 ) -> AsyncIterator[tuple[Output, Person | None]]:
     if terminal is None:
         yield session.output(directory=directory), None
@@ -120,11 +117,11 @@ async def _shown(
         yield person.output, person
 
 
-async def answer(session: Session, terminal: Terminal | None = None) -> int:
-    """Answer the open question of a task; then wait as `send` does. `terminal`: for a person, who
+async def answer(session: CommandSession, terminal: Terminal | None = None) -> int:
+    """Answer the open question of a task; then wait as `send` does. `terminal`: of a person that
     answers by keys."""
     options = session.options
-    policy = Policy(options.on_question)
+    policy = QuestionPolicy(options.on_question)
     async with session.connect() as agent:
         task = await agent.call(bindings.GET, {"id": options.task})
         question = open_question(session, task, options.question)
@@ -160,7 +157,7 @@ async def answer(session: Session, terminal: Terminal | None = None) -> int:
 
 
 async def _answer_by_keys(
-    session: Session, agent: RemoteAgent, terminal: Terminal, policy: Policy
+    session: CommandSession, agent: RemoteAgent, terminal: Terminal, policy: QuestionPolicy
 ) -> int:
     task_id = session.options.task
     async with terminal(session, None) as person:
@@ -178,7 +175,7 @@ class AnswerOutput(Output):
     """`output`, as long as the answer `message` to the question decides. Another client may have
     been faster."""
 
-    def __init__(self, output: Output, question: Question, message: Json) -> None:
+    def __init__(self, output: Output, question: OpenQuestion, message: Json) -> None:
         self._output = output
         self._question = question
         self._message_id = message["messageId"]
@@ -198,12 +195,12 @@ class AnswerOutput(Output):
 
 
 async def converse(
-    session: Session,
+    session: CommandSession,
     agent: RemoteAgent,
     begin: Callable[[Follower], AsyncGenerator[Json]],
     *,
     output: Output,
-    policy: Policy,
+    policy: QuestionPolicy,
     person: Person | None = None,
 ) -> int:
     """Follow the task that begins with `begin`. The policy, or else the person, answers questions;
@@ -221,7 +218,7 @@ async def converse(
         if question is None:
             break
         option = policy.decide(question)
-        reply: Reply | Leave | None = Reply((option,)) if option else Leave()
+        reply: ChosenAnswer | Leave | None = ChosenAnswer((option,)) if option else Leave()
         if option:
             output.note(f"{option.name}: {question.text}")
         elif person:
@@ -256,15 +253,17 @@ async def _answer(follower: Follower, params: Json, last: Follower) -> AsyncGene
                 yield item
 
 
-def open_question(session: Session, task: Mapping[str, Any], wanted: str | None) -> Question:
+def open_question(
+    session: CommandSession, task: Mapping[str, Any], wanted: str | None
+) -> OpenQuestion:
     """The open question of the task. Raises ClientError if another one or none is open."""
     question = question_of(task)
     if question and wanted in (None, question.id):
         return question
-    raise closed(session, task, Question(wanted, "", ""))
+    raise closed(session, task, OpenQuestion(wanted, "", ""))
 
 
-def closed(session: Session, task: Mapping[str, Any], question: Question) -> ClientError:
+def closed(session: CommandSession, task: Mapping[str, Any], question: OpenQuestion) -> ClientError:
     """The error for an answer that is too late, with the author of the first answer if known."""
     open_, found = question_of(task), closed_by(task)
     text = f"the task is {short(state_of(task))}"
@@ -281,59 +280,10 @@ def needs_extension(flag: str) -> ClientError:
     return ClientError(NEEDS_EXTENSION, text)
 
 
-# --- messages ---------------------------------------------------------------------------------
+# --- the choices of a conversation ---------------------------------------------------------------
 
 
-def new_message(
-    parts: Sequence[Json], task_id: str | None, context_id: str | None, message_id: str | None
-) -> Json:
-    message: Json = {
-        "messageId": message_id or str(uuid.uuid4()),
-        "role": "ROLE_USER",
-        "parts": list(parts),
-    }
-    ids = {"taskId": task_id, "contextId": context_id}
-    return {**message, **{name: value for name, value in ids.items() if value}}
-
-
-def message_parts(text: str | None, given: Sequence[tuple[str, str, str | None]]) -> list[Json]:
-    """The parts of a message in the order of the command line. Raises ClientError."""
-    texts = [] if text is None else [("text", sys.stdin.read() if text == "-" else text, None)]
-    parts = [_part(*one) for one in (*texts, *given)]
-    if not parts:
-        raise usage("a message is necessary: TEXT, --text, --file or --data")
-    return parts
-
-
-def _part(kind: str, value: str, media_type: str | None) -> Json:
-    named = {"mediaType": media_type} if media_type else {}
-    if kind == "text":
-        return {"text": value, **named}
-    if kind == "data":
-        return {"data": _read_json(value), **named}
-    if value.startswith(("http://", "https://")):
-        return {"url": value, **named}
-    guessed = media_type or mimetypes.guess_type(value)[0]
-    named = {"mediaType": guessed} if guessed else {}
-    try:
-        content = Path(value).read_bytes()
-    except OSError as error:
-        raise usage(f"cannot read {value}: {error.strerror}") from None
-    raw = base64.b64encode(content).decode()
-    return {"raw": raw, "filename": os.path.basename(value), **named}
-
-
-def _read_json(path: str) -> Any:
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-        return json.loads(text)
-    except OSError as error:
-        raise usage(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise usage(f"{path} is not JSON: {error}") from None
-
-
-def _choices(session: Session, agent: RemoteAgent, new: bool) -> Json:
+def _choices(session: CommandSession, agent: RemoteAgent, new: bool) -> Json:
     """The choices of the conversation. `new`: the message begins it, so that the current directory
     is chosen for a local server."""
     options = vars(session.options)
@@ -360,7 +310,7 @@ def directory(server: LocalServer, given: str | None) -> str:
     return path
 
 
-def _metadata(session: Session, agent: RemoteAgent, choices: Json) -> Json:
+def _metadata(session: CommandSession, agent: RemoteAgent, choices: Json) -> Json:
     """The metadata of a request. A break of the connection never cancels a task."""
     metadata = _given_metadata(session.value("metadata"))
     if agent.card.is_bridge:
@@ -378,44 +328,3 @@ def _given_metadata(text: str | None) -> Json:
     if not isinstance(value, dict):
         raise usage("--metadata must be a JSON object")
     return value
-
-
-# --- questions --------------------------------------------------------------------------------
-
-
-class Policy:
-    """--on-question: `stop` answers nothing, `deny` refuses each permission, `allow:RULE` allows
-    the permissions that the rule matches. Everything else is left to a person. `directory`: the
-    agent's, on this machine; without it, no rule for paths matches."""
-
-    def __init__(self, text: str) -> None:
-        self._denies = text == "deny"
-        self._rule = None if text in RESERVED else _rule(text)
-        self.directory: str | None = None
-
-    @property
-    def decides(self) -> bool:
-        return self._denies or self._rule is not None
-
-    def decide(self, question: Question) -> Option | None:
-        if question.kind != "permission":
-            return None
-        if self._denies:
-            return question.of_kind("reject_once")
-        if self._rule is None or (self._rule.path is not None and self.directory is None):
-            return None
-        directory = self.directory or os.getcwd()
-        verdict = decide([self._rule], question.subject or {}, directory, os.path.realpath)
-        return question.of_kind("allow_once") if verdict == "allow" else None
-
-
-def _rule(text: str) -> Rule:
-    """The rule in `allow:tool=NAME`. Raises ClientError."""
-    verb, _, pattern = text.partition(":")
-    name, equals, value = pattern.partition("=")
-    if verb != "allow" or name not in ("tool", "command", "path") or not equals:
-        text = "--on-question is stop, deny, allow:tool=NAME, allow:command=PATTERN or allow:path="
-        raise usage(f"{text}PATTERN")
-    if not value.strip("*"):
-        raise usage("--on-question allow: a rule that allows everything is refused")
-    return Rule("allow", **{name: value})

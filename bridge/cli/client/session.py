@@ -34,7 +34,7 @@ EXIT_STATES = {
 CANCELS_WITHIN = 5.0  # seconds that an interrupted command waits for the end of the task
 
 
-class Session:
+class CommandSession:
     """One run of a command. `options` is the command line, `settings` all values with sources.
     `follower`: the task that the command follows now. `owns`: the command began the task, so that
     an interrupt cancels it. `message_id`: of the message that a repetition of the command resumes,
@@ -148,7 +148,7 @@ class Session:
 
     # --- the run --------------------------------------------------------------------------------
 
-    async def run(self, handler: Callable[[Session], Coroutine[Any, Any, int]]) -> int:
+    async def run(self, handler: Callable[[CommandSession], Coroutine[Any, Any, int]]) -> int:
         """Run a command within --timeout. Raises ClientError."""
         loop = asyncio.get_running_loop()
         self._work = asyncio.create_task(self._bounded(handler))
@@ -166,7 +166,7 @@ class Session:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
-    async def _bounded(self, handler: Callable[[Session], Coroutine[Any, Any, int]]) -> int:
+    async def _bounded(self, handler: Callable[[CommandSession], Coroutine[Any, Any, int]]) -> int:
         limit = self.value("timeout")
         try:
             async with asyncio.timeout(limit):

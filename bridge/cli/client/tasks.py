@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
-from bridge.cli.client.session import Session, trace
+from bridge.cli.client.session import CommandSession, trace
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent, page_of
 from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, usage
@@ -20,7 +20,7 @@ from bridge.client.shapes import INTERRUPTED, STATES, TERMINAL, Json, short, sta
 _MOST = 100  # tasks of a page
 
 
-async def get(session: Session) -> int:
+async def get(session: CommandSession) -> int:
     """Show a task. --wait polls until it ends or asks."""
     options = session.options
     async with session.connect() as agent:
@@ -43,7 +43,7 @@ async def get(session: Session) -> int:
     return 0
 
 
-async def subscribe(session: Session) -> int:
+async def subscribe(session: CommandSession) -> int:
     """Follow a task until it ends or asks."""
     options = session.options
     if options.after is not None and not options.after.isdigit():
@@ -72,7 +72,7 @@ async def _follow_to(output: object, items: AsyncGenerator[Json]) -> None:
             output.item(item)  # type: ignore[attr-defined]
 
 
-async def wait(session: Session) -> int:
+async def wait(session: CommandSession) -> int:
     """Wait until all tasks have ended or one asks."""
     async with session.connect() as agent:
         works = [asyncio.create_task(_end(session, agent, one)) for one in session.options.tasks]
@@ -98,7 +98,7 @@ async def wait(session: Session) -> int:
     return session.exit_status({"task": done[-1]})
 
 
-async def _end(session: Session, agent: RemoteAgent, task_id: str) -> Json:
+async def _end(session: CommandSession, agent: RemoteAgent, task_id: str) -> Json:
     """The task when it has ended or asks."""
     follower = Follower(agent, poll_interval=session.value("poll_interval"))
     async with aclosing(follower.subscribe(task_id)) as items:
@@ -114,7 +114,7 @@ def print_line(task: Json) -> None:
     print(f"{ids}  State: {short(state_of(task))}", flush=True)
 
 
-async def list_tasks(session: Session) -> int:
+async def list_tasks(session: CommandSession) -> int:
     """List tasks: those that ask first, then running ones, then ended ones."""
     async with session.connect() as agent:
         if session.options.watch:
@@ -135,7 +135,7 @@ async def list_tasks(session: Session) -> int:
     return 0
 
 
-async def _print_changes(session: Session, agent: RemoteAgent) -> int:
+async def _print_changes(session: CommandSession, agent: RemoteAgent) -> int:
     """Print each task that is new or has changed as a line of JSON, until a signal comes."""
     shown: dict[str, Json] = {}
     while True:
@@ -147,7 +147,7 @@ async def _print_changes(session: Session, agent: RemoteAgent) -> int:
         await asyncio.sleep(session.value("poll_interval"))
 
 
-def list_params(session: Session) -> Json:
+def list_params(session: CommandSession) -> Json:
     """The parameters of a list. Raises ClientError."""
     options = session.options
     params: Json = {"pageSize": min(options.limit, _MOST)}
@@ -185,7 +185,7 @@ def groups(tasks: Sequence[Json]) -> list[tuple[str, list[Json]]]:
     return [(word, members) for word, members in named if members]
 
 
-def _again(session: Session, token: str) -> tuple[str, ...]:
+def _again(session: CommandSession, token: str) -> tuple[str, ...]:
     given = ("--status", session.options.status) if session.options.status else ()
     context = session.settings["context_id"]
     chosen = ("--context-id", context.value) if context.source == "flag" else ()
@@ -199,7 +199,7 @@ def _full(state: str) -> str:
     return full
 
 
-async def cancel(session: Session) -> int:
+async def cancel(session: CommandSession) -> int:
     """Cancel tasks. A task that has ended stays as it is."""
     options = session.options
     context_id = session.value("context_id")
@@ -266,7 +266,7 @@ async def _unfinished(agent: RemoteAgent, context_id: str | None) -> list[str]:
 # --- push notification configs -----------------------------------------------------------------
 
 
-async def push_config(session: Session) -> int:
+async def push_config(session: CommandSession) -> int:
     """Create, get, list or delete configs of push notifications."""
     options = session.options
     word = options.command.rpartition(" ")[2]

@@ -105,7 +105,7 @@ class Transcript(TextOutput):
 
 
 def _tool(facts: Json) -> str:
-    """`Bash pytest -q`: the name of a tool and what it works on."""
+    """`Bash pytest -q`: the name of a tool and its subject."""
     given = facts.get("input")
     if isinstance(given, dict):
         found = next((given[name] for name in _SUBJECTS if given.get(name)), None)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.cli.client.card import COUNTS_AFTER, Card, Show, edited, request_of
+from bridge.cli.client.card import COUNTS_AFTER, QuestionCard, Show, edited, request_of
 from bridge.cli.client.keyboard import Key, KeyParser
-from bridge.client.questions import Leave, Option, Question, Reply
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
 
-ONCE = Option("o", "Allow", "allow_once")
-ALWAYS = Option("w", "Always allow Bash", "allow_always")
-NO = Option("n", "Do not", "reject_once")
+ONCE = QuestionOption("o", "Allow", "allow_once")
+ALWAYS = QuestionOption("w", "Always allow Bash", "allow_always")
+NO = QuestionOption("n", "Do not", "reject_once")
 SUBJECT = {"name": "Bash", "input": {"command": "npm test", "timeout": 5}}
 
 
-def question(*options: Option, **members: object) -> Question:
-    return Question("q", "permission", "May I?", options or (ONCE, ALWAYS, NO), **members)  # type: ignore[arg-type]
+def question(*options: QuestionOption, **members: object) -> OpenQuestion:
+    return OpenQuestion("q", "permission", "May I?", options or (ONCE, ALWAYS, NO), **members)  # type: ignore[arg-type]
 
 
-def card(asked: Question) -> Card:
-    return Card(asked, "agent", "/work", 0.0)
+def card(asked: OpenQuestion) -> QuestionCard:
+    return QuestionCard(asked, "agent", "/work", 0.0)
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -30,7 +30,7 @@ def wrap(text: str, width: int) -> list[str]:
     ]
 
 
-def press(to: Card, *names: str, now: float = 1.0) -> object:
+def press(to: QuestionCard, *names: str, now: float = 1.0) -> object:
     """The action of the last key; a second passes before each."""
     action: object = None
     for number, name in enumerate(names):
@@ -89,23 +89,23 @@ def test_keys_that_come_together_are_not_alone() -> None:
 @pytest.mark.parametrize(
     ("names", "action"),
     [
-        (["y"], Reply((ONCE,))),
-        (["n"], Reply((NO,))),
+        (["y"], ChosenAnswer((ONCE,))),
+        (["n"], ChosenAnswer((NO,))),
         (["a"], None),
-        (["a", "a"], Reply((ALWAYS,))),
-        (["a", "y"], Reply((ONCE,))),
+        (["a", "a"], ChosenAnswer((ALWAYS,))),
+        (["a", "y"], ChosenAnswer((ONCE,))),
         (["a", "x", "a"], None),
         (["2"], None),
-        (["2", "2"], Reply((ALWAYS,))),
-        (["2", "a"], Reply((ALWAYS,))),
-        (["3"], Reply((NO,))),
+        (["2", "2"], ChosenAnswer((ALWAYS,))),
+        (["2", "a"], ChosenAnswer((ALWAYS,))),
+        (["3"], ChosenAnswer((NO,))),
         (["4"], None),
         (["0"], None),
         (["enter"], None),
         (["r", "enter"], None),
-        (["r", "b", "c", "backspace", "enter"], Reply((NO,), "b")),
+        (["r", "b", "c", "backspace", "enter"], ChosenAnswer((NO,), "b")),
         (["r", "b", "escape", "enter"], None),
-        (["t", "o", "k", "enter"], Reply((), "ok")),
+        (["t", "o", "k", "enter"], ChosenAnswer((), "ok")),
         (["t", "clear", "enter"], None),
     ],
 )
@@ -115,13 +115,18 @@ def test_keys_decide(names: list[str], action: object) -> None:
 
 def test_a_question_without_an_option_has_no_key_for_it() -> None:
     for name in ("y", "a", "n", "r", "t"):
-        assert press(card(question(Option("x", "Red", "choice"), free_text=False)), name) is None
+        assert (
+            press(card(question(QuestionOption("x", "Red", "choice"), free_text=False)), name)
+            is None
+        )
 
 
 def test_several_options_are_toggled_and_sent_by_enter() -> None:
-    colours = [Option(name, name, "choice") for name in ("red", "green", "blue")]
+    colours = [QuestionOption(name, name, "choice") for name in ("red", "green", "blue")]
     several = question(*colours, multiple=True)
-    assert press(card(several), "3", "1", "2", "2", "enter") == Reply((colours[2], colours[0]))
+    assert press(card(several), "3", "1", "2", "2", "enter") == ChosenAnswer(
+        (colours[2], colours[0])
+    )
     assert press(card(several), "enter") is None
     assert press(card(several), "1", "1", "enter") is None
 
@@ -130,11 +135,11 @@ def test_a_key_counts_only_after_a_quiet_time() -> None:
     asked = card(question())
     for time in (0.0, COUNTS_AFTER - 0.01, COUNTS_AFTER + 0.1, 2 * COUNTS_AFTER):
         assert asked.press(Key("y", "y"), time) is None
-    assert asked.press(Key("y", "y"), 4 * COUNTS_AFTER) == Reply((ONCE,))
+    assert asked.press(Key("y", "y"), 4 * COUNTS_AFTER) == ChosenAnswer((ONCE,))
     held = card(question())
     assert held.press(Key("a", "a"), 1.0) is None
     assert held.press(Key("a", "a"), 1.0 + COUNTS_AFTER / 2) is None
-    assert held.press(Key("a", "a"), 1.0 + 3 * COUNTS_AFTER) == Reply((ALWAYS,))
+    assert held.press(Key("a", "a"), 1.0 + 3 * COUNTS_AFTER) == ChosenAnswer((ALWAYS,))
 
 
 def test_a_paste_never_decides_but_can_be_a_reason() -> None:
@@ -143,7 +148,7 @@ def test_a_paste_never_decides_but_can_be_a_reason() -> None:
     assert pasted.press(Key("y", "y", alone=False), 2.0) is None
     press(pasted, "r", now=3.0)
     pasted.press(Key("paste", "use\npytest", alone=False), 4.0)
-    assert press(pasted, "enter", now=5.0) == Reply((NO,), "use pytest")
+    assert press(pasted, "enter", now=5.0) == ChosenAnswer((NO,), "use pytest")
 
 
 def test_leaving_and_showing_decide_nothing() -> None:
@@ -157,7 +162,7 @@ def test_leaving_and_showing_decide_nothing() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (40, 14)])
 @pytest.mark.parametrize("count", [1, 3, 9, 20])
 def test_a_card_fits_and_always_shows_its_options(width: int, height: int, count: int) -> None:
-    options = [Option(str(n), f"Option {n} " + "x" * 100, "choice") for n in range(count)]
+    options = [QuestionOption(str(n), f"Option {n} " + "x" * 100, "choice") for n in range(count)]
     subject = {"name": "Bash", "input": {"command": "\n".join("word " * 50 for _ in range(90))}}
     lines = card(question(*options, subject=subject)).lines(wrap, width, height)
     assert len(lines) <= height
@@ -175,6 +180,12 @@ def test_the_reach_of_an_answer_for_always_is_shown_before_the_second_press() ->
 
 def test_a_request_has_its_command_as_a_text_and_the_rest_as_json() -> None:
     assert request_of(question(subject=SUBJECT)) == ["Bash", "npm test", '{\n  "timeout": 5\n}']
+    edit = {"file_path": "a.py", "old_string": "a\nb", "new_string": "a\nc"}
+    assert request_of(question(subject={"name": "Edit", "input": edit})) == [
+        "Edit",
+        "  a\n- b\n+ c",
+        '{\n  "file_path": "a.py"\n}',
+    ]
     assert request_of(question(subject={"input": [1]})) == ["[\n  1\n]"]
     assert request_of(question()) == []
 

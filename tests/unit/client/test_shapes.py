@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.client import bindings, shapes
-from bridge.client.bindings import JsonRpc, Rest
+from bridge.client.bindings import JsonRpcBinding, RestBinding
 from bridge.client.failure import ClientError
 from bridge.client.snapshot import Snapshot
 
@@ -75,7 +75,7 @@ def test_an_item_of_0_3_is_wrapped_by_its_kind(kind: str, member: str) -> None:
 
 def test_a_message_of_1_0_is_sent_as_one_of_0_3() -> None:
     params = {"message": MESSAGE, "configuration": {"returnImmediately": True}}
-    body = JsonRpc("http://h/a", None, "0.3").request(bindings.SEND, params).body
+    body = JsonRpcBinding("http://h/a", None, "0.3").request(bindings.SEND, params).body
     assert body and body["method"] == "message/send"
     assert body["params"]["configuration"] == {"blocking": False}
     message = body["params"]["message"]
@@ -91,19 +91,19 @@ def test_a_message_of_1_0_is_sent_as_one_of_0_3() -> None:
 def test_the_tenant_is_in_every_request_and_absent_without_one() -> None:
     for operation in (bindings.GET, bindings.SEND, bindings.LIST):
         params: dict[str, Any] = {"id": "a/b"} if operation == bindings.GET else {"message": {}}
-        body = JsonRpc("http://h", "acme").request(operation, params).body
+        body = JsonRpcBinding("http://h", "acme").request(operation, params).body
         assert body and body["params"]["tenant"] == "acme"
-        body = JsonRpc("http://h", None).request(operation, params).body
+        body = JsonRpcBinding("http://h", None).request(operation, params).body
         assert body and "tenant" not in body["params"]
         assert (
-            Rest("http://h/v1/", "acme")
+            RestBinding("http://h/v1/", "acme")
             .request(operation, params)
             .url.startswith("http://h/v1/acme/")
         )
 
 
 def test_http_json_has_ids_in_the_path_and_the_rest_in_the_query() -> None:
-    rest = Rest("http://h/v1", None)
+    rest = RestBinding("http://h/v1", None)
     got = rest.request(bindings.GET, {"id": "a/b ?", "historyLength": 2})
     assert (got.method, got.url, got.body) == (
         "GET",
@@ -140,10 +140,10 @@ def test_an_error_has_one_name_over_both_bindings(
     details = [{"reason": reason}]
     with pytest.raises(ClientError) as rpc:
         error = {"code": code, "message": "m", "data": details}
-        JsonRpc("http://h", None).result(bindings.GET, 200, {"error": error})
+        JsonRpcBinding("http://h", None).result(bindings.GET, 200, {"error": error})
     with pytest.raises(ClientError) as rest:
         error = {"code": status, "status": "S", "message": "m", "details": details}
-        Rest("http://h", None).result(bindings.GET, status, {"error": error})
+        RestBinding("http://h", None).result(bindings.GET, status, {"error": error})
     assert rpc.value.code == rest.value.code == name
     assert (rpc.value.status, rpc.value.a2a_code, rest.value.a2a_code) == (1, code, "S")
 

@@ -18,6 +18,7 @@ from bridge.task.artifact import LAST_WORDS, ArtifactUpdate
 from bridge.task.events import (
     ENDINGS,
     AgentEvent,
+    Answer,
     Answered,
     ArtifactChunk,
     Canceled,
@@ -30,6 +31,7 @@ from bridge.task.events import (
     Option,
     Plan,
     PlanEntry,
+    Prompted,
     Question,
     QuestionWithdrawn,
     Queued,
