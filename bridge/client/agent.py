@@ -33,7 +33,7 @@ _EXTENSION_HEADERS = {NEWEST: "A2A-Extensions", OLDEST: "X-A2A-Extensions"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The agent to talk to, and how. `reference`: a card; None: the local server for the directory
-    `cwd`. `servers` are the local ones. `explain` names the source of the credentials."""
+    `cwd`. `servers` are the local ones. `source` names the origin of the given credentials."""
 
     reference: str | None
     cwd: str

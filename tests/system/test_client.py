@@ -213,8 +213,8 @@ async def test_an_answer_to_a_closed_question_names_the_author_of_the_first_one(
     late = await cab.run("answer", task, "--question", "q1", "yes")
     assert (late.status, late.error) == (1, "CAB_ERR_QUESTION_CLOSED")
     assert "answered by local: no; another question is open: q2" in late.err
-    for _ in range(2):
-        await cab.run("answer", task, *(("yes",) if not _ else ("--text", "x")))
+    for words in (("yes",), ("--text", "x")):
+        await cab.run("answer", task, *words)
     late = await cab.run("answer", task, "--question", "q2", "yes")
     assert (late.status, late.error) == (1, "CAB_ERR_QUESTION_CLOSED")
     assert "the task is completed" in late.err and "answered by" not in late.err
@@ -327,11 +327,9 @@ async def test_a_cancel_of_all_tasks_leaves_those_of_other_principals(
 
 
 async def test_wait_ends_with_the_last_task_or_the_first_question(cab: Cab, live: Liveness) -> None:
-    ids = [
-        (await cab.run("send", "--async", f"status on\nwait {live.path} one\n{more}")).field("Task")
-        for more in ("text x",)
-    ]
-    ids.append((await cab.run("send", "turn")).field("Task"))
+    slow = f"status on\nwait {live.path} one\ntext x"
+    words = (("send", "--async", slow), ("send", "turn"))
+    ids = [(await cab.run(*one)).field("Task") for one in words]
     waiting = await cab.start("wait", *ids)
     assert waiting.stdout
     assert ids[1].encode() in await asyncio.wait_for(waiting.stdout.readline(), 20)

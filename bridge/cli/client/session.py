@@ -138,7 +138,7 @@ class CommandSession:
         card = ("-a", given.value) if given.source == "flag" else ()
         version = self.settings["a2a_version"]
         chosen = ("--a2a-version", version.value) if version.source == "flag" else ()
-        return shlex.join([PROGRAM, *words[:1], *words[1:], *card, *chosen])
+        return shlex.join([PROGRAM, *words, *card, *chosen])
 
     def exit_status(self, answer: Json) -> int:
         """0, or with --exit-state the status of the outcome."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
+from bridge.cli.client.output import Fields, JsonOutput, Output, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
 from bridge.client import bindings
@@ -66,10 +66,10 @@ async def subscribe(session: CommandSession) -> int:
         return session.exit_status(follower.final)
 
 
-async def _follow_to(output: object, items: AsyncGenerator[Json]) -> None:
+async def _follow_to(output: Output, items: AsyncGenerator[Json]) -> None:
     async with aclosing(items):
         async for item in items:
-            output.item(item)  # type: ignore[attr-defined]
+            output.item(item)
 
 
 async def wait(session: CommandSession) -> int:
