@@ -536,13 +536,17 @@ TESTED_ELSEWHERE = {
         "needs a terminal",
         "cli/client: interactive screen transcript",
     ),
+    "tests/system/test_client_attach.py": (
+        "needs terminals",
+        "cli/client: attach; client: conversation",
+    ),
     "tests/component/client/test_other_servers.py": (
         "needs servers",
         "client: agent bindings connection follow",
     ),
     "tests/unit/cli/test_keys.py": (
         "a key and the card have one subject",
-        "cli/client: card keyboard",
+        "cli/client: card keyboard line_editor",
     ),
     "tests/unit/client/test_local_files.py": ("needs files", "client: credentials local_server"),
     "tests/unit/client/test_shapes.py": ("items have these shapes", "client: snapshot"),

@@ -106,6 +106,20 @@ class RemoteAgent:
             raise ClientError("InvalidAgentResponseError", f"{url}: HTTP {status}")
         return body
 
+    async def feed(
+        self, url: str, after: str | None = None
+    ) -> AsyncGenerator[tuple[str | None, Json]]:
+        """The objects of an event stream at an address of the same server, with their ids. `after`:
+        the id of the last one that was received before. Raises ClientError."""
+        headers = {"Accept": "text/event-stream"}
+        if after is not None:
+            headers["Last-Event-ID"] = after
+        async with aclosing(self._connection.events(HttpRequest("GET", url), headers)) as events:
+            async for status, (event_id, body) in events:
+                if status != 200 or not isinstance(body, dict):
+                    raise ClientError("InvalidAgentResponseError", f"{url}: HTTP {status}")
+                yield event_id, body
+
     def _headers(self, params: Json, request: HttpRequest, accept: str) -> dict[str, str]:
         headers = {"Accept": accept}
         if request.body is not None:

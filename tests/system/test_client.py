@@ -19,17 +19,11 @@ import pytest
 from bridge.auth.authentication import new_token
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab, ended
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness
 from tests.support.proxy import Gate, port_of, serving
 
 ANSWER = "first\n\nsecond: \N{SNOWMAN}\n  State: completed\n"
 SAY = "\n".join(f"text {line}" for line in ("one", "two"))
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
 
 
 @pytest.fixture

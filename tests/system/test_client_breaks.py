@@ -6,23 +6,16 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab, Done, ended
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness
 from tests.support.proxy import Cutter, port_of, serving
 
 PIECES = 40
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
 
 
 def free_port() -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness
 from tests.support.terminal import OWN, Terminal
 
 SIZES = [(80, 24), (40, 15)]
@@ -31,12 +31,6 @@ def permission(question_id: str = "q1", command: str = "npm test", text: str = "
     data = {"name": "Bash", "input": {"command": command}}
     asked = {"id": question_id, "text": text, "options": OPTIONS, "data": data}
     return f"line {json.dumps({'type': 'question', **asked})}\nanswers 1"
-
-
-@pytest.fixture
-async def live() -> AsyncIterator[Liveness]:
-    async with listening() as live:
-        yield live
 
 
 @pytest.fixture
@@ -95,7 +89,7 @@ KEYS: Mapping[str, list[str | None]] = {
 
 @pytest.mark.parametrize(("columns", "rows"), SIZES)
 async def test_each_key_answers_the_question(begin: Begin, columns: int, rows: int) -> None:
-    prompts = {"r": "Reason: _", "t": "Answer: _"}
+    prompts = {"r": "Reason: \N{LEFT ONE EIGHTH BLOCK}", "t": "Answer: \N{LEFT ONE EIGHTH BLOCK}"}
     for keys, answer in KEYS.items():
         terminal = begin("run", permission(), columns=columns, rows=rows)
         await terminal.shows("y 1 Allow this command")

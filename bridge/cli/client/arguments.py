@@ -233,6 +233,27 @@ def _add_wait(commands: Commands) -> None:
     wait.add_argument("--exit-state", action="store_true", help="as in `send`, of the last task")
 
 
+def _add_attach(commands: Commands) -> None:
+    attach = _command(
+        commands,
+        "attach",
+        "show a conversation and take part in it: a line is a message, questions are answered by "
+        "keys, Ctrl-C cancels the running task, Ctrl-D leaves; without a terminal it is `task "
+        "subscribe`",
+    )
+    attach.add_argument("task", metavar="TASK|CONTEXT")
+    attach.add_argument("--read-only", action="store_true", help="send nothing")
+    attach.add_argument("--from", dest="after", metavar="N", help="begin after event N of the task")
+    attach.set_defaults(message=None)
+
+
+def _add_chat(commands: Commands) -> None:
+    chat = _command(commands, "chat", "begin a conversation at a terminal; then as `attach`")
+    chat.add_argument("message", nargs="?", metavar="TEXT", help="the first message")
+    _add_choices(chat)
+    chat.set_defaults(read_only=False, after=None)
+
+
 def _add_agents(commands: Commands) -> None:
     _command(commands, "agents", "list the agents of a server")
 
@@ -345,6 +366,8 @@ BUILDERS: Mapping[str, Callable[[Commands], None]] = {
     "answer": _add_answer,
     "task": _add_task,
     "wait": _add_wait,
+    "attach": _add_attach,
+    "chat": _add_chat,
     "agents": _add_agents,
     "card": _add_card,
     "auth": _add_auth,

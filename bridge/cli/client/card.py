@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.cli.client.keyboard import Key
+from bridge.cli.client.line_editor import LineEditor
 from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
 from bridge.task.text import exact
 
@@ -42,17 +43,26 @@ Action = ChosenAnswer | Show | Leave
 
 class QuestionCard:
     """`drawn`: the time of the drawing from which keys count; a card that asks for a second press
-    is drawn again."""
+    is drawn again. `line`: of a conversation; any question takes it as an answer in words, and the
+    server tries it. If a person has begun it, typing goes on."""
 
     def __init__(
-        self, question: OpenQuestion, agent: str, directory: str | None, now: float
+        self,
+        question: OpenQuestion,
+        agent: str,
+        directory: str | None,
+        now: float,
+        *,
+        line: LineEditor | None = None,
     ) -> None:
         self.question = question
         self.drawn = now
         self._title = f"{agent} needs you" + (f" in {directory}" if directory else "")
         self._confirm: QuestionOption | None = None
         self._chosen: list[QuestionOption] = []
-        self._line: str | None = None  # while a person types
+        self._words = line is not None or question.free_text
+        self._answer = line or LineEditor()
+        self._line = line if line and line.text else None  # while a person types
         self._reason = False  # the line is the reason of a refusal
         self._help = False
 
@@ -61,7 +71,7 @@ class QuestionCard:
     def press(self, key: Key, now: float) -> Action | None:
         """The action of the key. None: the card has changed, or the key has no meaning."""
         if self._line is not None:
-            return self._type(key)
+            return self._type(key, now)
         if not key.alone or now - self.drawn < COUNTS_AFTER:
             self.drawn = now  # a key that is held down counts after its release only
             return None
@@ -90,9 +100,9 @@ class QuestionCard:
             case "enter" if self._chosen:
                 return ChosenAnswer(tuple(self._chosen))
             case "r" if self.question.of_kind("reject_once"):
-                self._line, self._reason = "", True
-            case "t" if self.question.free_text:
-                self._line, self._reason = "", False
+                self._line, self._reason = LineEditor(), True
+            case "t" if self._words:
+                self._line, self._reason = self._answer, False
             case "d":
                 return Show(self._whole())
             case "v":
@@ -109,18 +119,20 @@ class QuestionCard:
         else:
             self._chosen.append(option)
 
-    def _type(self, key: Key) -> Action | None:
+    def _type(self, key: Key, now: float) -> Action | None:
         assert self._line is not None
         match key.name:
             case "escape":
                 self._line = None
             case "end":
                 return Leave()
-            case "enter" if self._line.strip():
+            case "enter" if now - self.drawn < COUNTS_AFTER:
+                self.drawn = now  # the person had not read the question
+            case "enter" if self._line.text.strip():
                 refusal = self.question.of_kind("reject_once") if self._reason else None
-                return ChosenAnswer((refusal,) if refusal else (), self._line.strip())
+                return ChosenAnswer((refusal,) if refusal else (), self._line.take())
             case _:
-                self._line = edited(self._line, key)
+                self._line.press(key)
         return None
 
     # --- its lines -------------------------------------------------------------------------------
@@ -152,7 +164,7 @@ class QuestionCard:
     def _below(self, wrap: Wrap, width: int, height: int) -> list[Line]:
         if self._line is not None:
             label = "Reason" if self._reason else "Answer"
-            typed = wrap(f"{label}: {self._line}_", width)
+            typed = wrap(f"{label}: {self._line.shown}", width)
             return [
                 *((line, "bold") for line in typed[-2:]),
                 ("Enter sends, Escape goes back", "dim"),
@@ -178,7 +190,7 @@ class QuestionCard:
         words = "Enter sends  " if self.question.multiple else ""
         if self.question.of_kind("reject_once"):
             words += "r reason  "
-        if self.question.free_text:
+        if self._words:
             words += "t own words  "
         return f"{words}d all  q leave  ? keys"
 
@@ -196,15 +208,6 @@ class QuestionCard:
             "freeText": self.question.free_text,
             "multiple": self.question.multiple,
         }
-
-
-def edited(line: str, key: Key) -> str:
-    """A line after a key. A paste adds its text in one line."""
-    if key.name == "backspace":
-        return line[:-1]
-    if key.name == "clear":
-        return ""
-    return line + (" ".join(key.text.split("\n")) if key.name == "paste" else key.text)
 
 
 def request_of(question: OpenQuestion) -> list[str]:

@@ -9,14 +9,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from types import ModuleType
 from typing import Any
 
 from bridge.cli.client import account, download, sending, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import CommandSession
 from bridge.client import config
-from bridge.client.failure import ClientError, usage
+from bridge.client.failure import NOT_A_TERMINAL, ClientError, usage
+
+Handler = Callable[[CommandSession], Coroutine[Any, Any, int]]
 
 
 def on_terminal(session: CommandSession) -> bool:
@@ -28,35 +29,54 @@ def on_terminal(session: CommandSession) -> bool:
 
 
 async def _run(session: CommandSession) -> int:
-    return await (_keys().run(session) if on_terminal(session) else sending.send(session))
+    return await (_keys()["run"] if on_terminal(session) else sending.send)(session)
 
 
 async def _answer(session: CommandSession) -> int:
     options = session.options
     by_keys = options.option is None and options.text is None and on_terminal(session)
-    return await (_keys().answer(session) if by_keys else sending.answer(session))
+    return await (_keys()["answer"] if by_keys else sending.answer)(session)
 
 
 async def _list(session: CommandSession) -> int:
     draws = session.options.watch and on_terminal(session)
-    return await (_keys().watch(session) if draws else tasks.list_tasks(session))
+    return await (_keys()["watch"] if draws else tasks.list_tasks)(session)
 
 
-def _keys() -> ModuleType:
+async def _attach(session: CommandSession) -> int:
+    return await (_keys()["attach"] if on_terminal(session) else tasks.subscribe)(session)
+
+
+async def _chat(session: CommandSession) -> int:
+    if not on_terminal(session):
+        hint = session.command("send", "TEXT")
+        raise ClientError(NOT_A_TERMINAL, "chat requires a terminal", hint=hint)
+    return await _keys()["chat"](session)
+
+
+def _keys() -> Mapping[str, Handler]:
     """The commands that draw. Raises ClientError if their library is missing."""
     try:
-        from bridge.cli.client import interactive
+        from bridge.cli.client import attach, interactive
     except ModuleNotFoundError as error:
         hint = "pip install 'coding-agent-bridge[client]'"
         raise usage(f"keys at a terminal require the package {error.name}", hint) from None
-    return interactive
+    return {
+        "run": interactive.run,
+        "answer": interactive.answer,
+        "watch": interactive.watch,
+        "attach": attach.attach,
+        "chat": attach.chat,
+    }
 
 
-HANDLERS: Mapping[str, Callable[[CommandSession], Coroutine[Any, Any, int]]] = {
+HANDLERS: Mapping[str, Handler] = {
     "send": sending.send,
     "run": _run,
     "answer": _answer,
     "wait": tasks.wait,
+    "attach": _attach,
+    "chat": _chat,
     "agents": account.agents,
     "card get": account.card,
     "task get": tasks.get,

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from bridge.cli.client import sending
 from bridge.cli.client.card import Action, Line, QuestionCard, Show
 from bridge.cli.client.keyboard import Key
+from bridge.cli.client.line_editor import LineEditor
 from bridge.cli.client.screen import Screen
 from bridge.cli.client.session import CommandSession
 from bridge.cli.client.tasks import groups, list_params
@@ -32,6 +33,7 @@ class TerminalPerson:
         self._screen = screen
         self.output = transcript
         self._card: QuestionCard | None = None
+        self._line: LineEditor | None = None  # for messages, in a conversation
         self._actions: asyncio.Queue[Action] = asyncio.Queue()
         screen.region = self._region
 
@@ -55,7 +57,8 @@ class TerminalPerson:
         closing = asyncio.create_task(until_closed(agent, task_id, question))
         name = str(agent.card.content.get("name") or "the agent")
         now = asyncio.get_running_loop().time()
-        self._card = QuestionCard(question, name, self.output.directory, now)
+        directory = self.output.directory
+        self._card = QuestionCard(question, name, directory, now, line=self._line)
         self._screen.discard_keys()
         self._screen.draw()
         try:
@@ -81,10 +84,13 @@ class TerminalPerson:
         return None  # the question was closed elsewhere
 
     def _region(self, width: int, height: int) -> list[Line]:
-        footer = (self.output.footer(width), "reverse")
+        footer = (self._footer(width), "reverse")
         if self._card is None:
             return [footer]
         return [*self._card.lines(self._screen.wrap, width, height - 1), footer]
+
+    def _footer(self, width: int) -> str:
+        return self.output.footer(width)
 
 
 @asynccontextmanager

@@ -21,13 +21,17 @@ _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|[^\[O])", re.DOTALL)
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?")
 _ESCAPE_AFTER = 0.1  # seconds without a further byte after which an escape is the key Escape
 _NAMES = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "end"}
-_NAMES |= {"\x15": "clear"}
+_NAMES |= {"\x15": "clear", "\x17": "word", "\x0b": "kill", "\x01": "home", "\x05": "line-end"}
+_MOVES = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "line-end"}
+_SEQUENCES = {f"\x1b{first}{letter}": name for letter, name in _MOVES.items() for first in "[O"}
+_SEQUENCES |= {"\x1b[3~": "delete", "\x1b[1~": "home", "\x1b[4~": "line-end"}
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`name`: a printable character, or enter, backspace, clear, escape, end, paste. `text`: the
-    text that it adds to a line. `alone`: it came by itself, as keys do that a person presses."""
+    """`name`: a printable character, enter, escape, paste, end (of the input), or a key of
+    line_editor.py. `text`: the text that it adds to a line. `alone`: it came by itself, as
+    keys do that a person presses."""
 
     name: str
     text: str = ""
@@ -35,8 +39,8 @@ class Key:
 
 
 class KeyParser:
-    """Keys from the bytes of a terminal. A bracketed paste is one key; the sequences of other keys,
-    such as arrows, are left out."""
+    """Keys from the bytes of a terminal. A bracketed paste is one key; keys without a meaning, such
+    as F1, are left out."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -67,6 +71,8 @@ class KeyParser:
                 yield Key("paste", text, alone=False)
             elif found := _SEQUENCE.match(self._rest):
                 self._rest = self._rest[found.end() :]
+                if name := _SEQUENCES.get(found[0]):
+                    yield Key(name)
             elif _UNFINISHED.fullmatch(self._rest):
                 return
             else:

@@ -201,11 +201,15 @@ class TextOutput(Output):
         if self._stream:
             self._ids = None
             self._show_ids(task)
-        if not task.get("artifacts") and not question_of(task):
-            self.fields.block("Message", text_of(_status_parts(task)))
+        self._show_words(task)
         if self._verbose:
             self.fields.block("Metadata", json.dumps(task.get("metadata") or {}, indent=2))
         summarize(self.fields, answer, resume, ids=False)
+
+    def _show_words(self, task: Json) -> None:
+        """Show the last message of an agent without artifacts."""
+        if not task.get("artifacts") and not question_of(task):
+            self.fields.block("Message", text_of(_status_parts(task)))
 
     def _show_ids(self, found: Json) -> None:
         ids = (found.get("taskId") or found.get("id"), found.get("contextId"))
@@ -286,18 +290,29 @@ def summarize(fields: Fields, answer: Json, resume: str, ids: bool = True) -> No
         fields.field("Context", task.get("contextId"))
     state = short(state_of(task))
     fields.field("State", state)
-    metadata = task.get("metadata") or {}
-    if state in ("failed", "rejected"):
-        reason = (metadata.get("bridge") or {}).get("reason")
-        text = text_of(_status_parts(task))
-        fields.field("Reason", f"{reason}: {text}" if reason else text)
+    show_reason(fields, task)
     question = question_of(task)
     if question:
         show_question(fields, question)
-    if metadata.get("usage"):
-        fields.field("Usage", usage_text(metadata["usage"]))
+    show_usage(fields, task)
     fields.field("Resume", resume)
     warn(state)
+
+
+def show_reason(fields: Fields, task: Json) -> None:
+    """The reason of a failure."""
+    if short(state_of(task)) in ("failed", "rejected"):
+        reason = ((task.get("metadata") or {}).get("bridge") or {}).get("reason")
+        text = text_of(_status_parts(task))
+        fields.field("Reason", f"{reason}: {text}" if reason else text)
+
+
+def show_usage(fields: Fields, task: Json) -> None:
+    """The counters of a task, such as `400 inputTokens, 80 outputTokens`."""
+    usage = (task.get("metadata") or {}).get("usage") or {}
+    known = [f"{value} {name}" for name, value in usage.items() if isinstance(value, int | float)]
+    if known:
+        fields.field("Usage", ", ".join(known))
 
 
 def warn(state: str) -> None:
@@ -312,10 +327,3 @@ def show_question(fields: Fields, question: OpenQuestion) -> None:
     if question.options:
         options = (f'{one.id} "{one.name}"' for one in question.options)
         fields.field("Options", ", ".join(options))
-
-
-def usage_text(usage: Mapping[str, Any]) -> str:
-    """The counters of a task, such as `400 inputTokens, 80 outputTokens`."""
-    return ", ".join(
-        f"{value} {name}" for name, value in usage.items() if isinstance(value, int | float)
-    )

@@ -68,9 +68,9 @@ async def send(session: CommandSession, terminal: Terminal | None = None) -> int
     policy = QuestionPolicy(options.on_question)
     async with session.connect() as agent:
         task_id, context_id = session.value("task_id"), session.value("context_id")
-        choices = _choices(session, agent, new=not (task_id or context_id))
+        choices = choices_of(session, agent, new=not (task_id or context_id))
         message = new_message(parts, task_id, context_id, given)
-        params = params_of(message, _metadata(session, agent, choices))
+        params = params_of(message, metadata_of(session, agent, choices))
         session.owns = True
         directory = choices.get("cwd")
         policy.directory = directory if agent.server else None
@@ -136,7 +136,7 @@ async def answer(session: CommandSession, terminal: Terminal | None = None) -> i
             raise needs_extension("OPTION")
         parts = answer_parts(question, chosen, options.reason or options.text)
         message = new_message(parts, str(task["id"]), task.get("contextId"), None)
-        params = params_of(message, _metadata(session, agent, {}))
+        params = params_of(message, metadata_of(session, agent, {}))
         output = AnswerOutput(session.output(), question, message)
         if not session.waits:
             return await _start(session, agent, params, None)
@@ -233,7 +233,7 @@ async def converse(
         message = new_message(parts, last.task_id, last.context_id, None)
         if person:
             person.sends(message)
-        params = params_of(message, _metadata(session, agent, {}))
+        params = params_of(message, metadata_of(session, agent, {}))
         items = _answer(follower, params, last)
     output.finish(follower.final, session.resume(follower.final))
     return session.exit_status(follower.final)
@@ -283,7 +283,7 @@ def needs_extension(flag: str) -> ClientError:
 # --- the choices of a conversation ---------------------------------------------------------------
 
 
-def _choices(session: CommandSession, agent: RemoteAgent, new: bool) -> Json:
+def choices_of(session: CommandSession, agent: RemoteAgent, new: bool) -> Json:
     """The choices of the conversation. `new`: the message begins it, so that the current directory
     is chosen for a local server."""
     options = vars(session.options)
@@ -310,7 +310,7 @@ def directory(server: LocalServer, given: str | None) -> str:
     return path
 
 
-def _metadata(session: CommandSession, agent: RemoteAgent, choices: Json) -> Json:
+def metadata_of(session: CommandSession, agent: RemoteAgent, choices: Json) -> Json:
     """The metadata of a request. A break of the connection never cancels a task."""
     metadata = _given_metadata(session.value("metadata"))
     if agent.card.is_bridge:

@@ -37,8 +37,8 @@ CANCELS_WITHIN = 5.0  # seconds that an interrupted command waits for the end of
 class CommandSession:
     """One run of a command. `options` is the command line, `settings` all values with sources.
     `follower`: the task that the command follows now. `owns`: the command began the task, so that
-    an interrupt cancels it. `message_id`: of the message that a repetition of the command resumes,
-    if the server recognises repetitions."""
+    an interrupt cancels it. `on_interrupt`: called for SIGINT instead of that. `message_id`: of the
+    message that a repetition of the command resumes, if the server recognises repetitions."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -47,6 +47,7 @@ class CommandSession:
         self.owns = False
         self.message_id: str | None = None
         self.signal: int | None = None
+        self.on_interrupt: Callable[[], None] | None = None
         self._deaf = False
         self._work: asyncio.Task[int] | None = None
 
@@ -198,6 +199,9 @@ class CommandSession:
     def _interrupted(self, number: int) -> None:
         """Leave; the first SIGINT cancels a task that the command began, and waits for its end."""
         if self._deaf and number == signal.SIGINT:
+            return
+        if self.on_interrupt and number == signal.SIGINT:
+            self.on_interrupt()
             return
         again = self.signal is not None
         self.signal = number

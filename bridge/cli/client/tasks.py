@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
-from bridge.cli.client.output import Fields, JsonOutput, Output, TextOutput, print_json, warn
+from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent, page_of
+from bridge.client.conversation import find
 from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, usage
 from bridge.client.follow import Follower
 from bridge.client.questions import facts_of
@@ -44,32 +45,26 @@ async def get(session: CommandSession) -> int:
 
 
 async def subscribe(session: CommandSession) -> int:
-    """Follow a task until it ends or asks."""
+    """Follow a task until it ends or asks; of `attach`, also the newest task of a context."""
     options = session.options
     if options.after is not None and not options.after.isdigit():
         raise usage("--from is the number of an event")
     async with session.connect() as agent:
         if options.after is not None and not agent.card.is_bridge:
             raise needs_extension("--from")
+        task_id = options.task
+        if options.command == "attach":
+            _, task = await find(agent, task_id)
+            task_id = task["id"]
         follower = session.follow(agent)
         output = session.output(bare=True)
         if isinstance(output, TextOutput):
             output = TextOutput(stream=True, verbose=session.value("verbose"))
-        try:
-            await _follow_to(output, follower.subscribe(options.task, options.after))
-        except ClientError as error:
-            if error.code != "UnsupportedOperationError":
-                raise
-            # A server of the protocol refuses a subscription to a task that has ended.
-            await _follow_to(output, follower.poll(options.task))
+        async with aclosing(follower.subscribe(task_id, options.after)) as items:
+            async for item in items:
+                output.item(item)
         output.finish(follower.final, session.resume(follower.final))
         return session.exit_status(follower.final)
-
-
-async def _follow_to(output: Output, items: AsyncGenerator[Json]) -> None:
-    async with aclosing(items):
-        async for item in items:
-            output.item(item)
 
 
 async def wait(session: CommandSession) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.cli.client.output import TextOutput
+from bridge.cli.client.output import TextOutput, show_reason, show_usage
 from bridge.cli.client.screen import Screen, ScreenFields
 from bridge.cli.client.tasks import word_of
 from bridge.client.questions import closed_by, facts_of, question_of, text_of
@@ -20,10 +20,16 @@ _SUBJECTS = ("command", "cmd", "file_path", "path", "pattern", "url", "query", "
 class Transcript(TextOutput):
     """`own`: the ids of the messages of this client."""
 
-    def __init__(self, screen: Screen, verbose: bool = False, directory: str | None = None) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        verbose: bool = False,
+        directory: str | None = None,
+        own: set[str] | None = None,
+    ) -> None:
         super().__init__(stream=True, verbose=verbose, directory=directory)
         self.fields = ScreenFields(screen)
-        self.own: set[str] = set()
+        self.own = set() if own is None else own
         self._screen = screen
         self._began = time.monotonic()
         self._word = "Running"
@@ -102,6 +108,28 @@ class Transcript(TextOutput):
         if plan != self._plan:
             self._plan = plan
             self.fields.block("Plan", plan)
+
+
+class ConversationTranscript(Transcript):
+    """The output of one task of several. The conversation has its own end."""
+
+    def finish(self, answer: Json, resume: str) -> None:
+        if "message" in answer:
+            self.fields.block("Message", text_of(answer["message"].get("parts") or ()))
+            return
+        task = answer["task"]
+        for artifact in task.get("artifacts") or ():
+            self._show_artifact(artifact, whole=True)
+        self._show_words(task)
+        self.fields.field("State", short(state_of(task)))
+        show_reason(self.fields, task)
+        show_usage(self.fields, task)
+
+    def _show_ids(self, found: Json) -> None:
+        ids = (found.get("taskId") or found.get("id"), found.get("contextId"))
+        if ids != self._ids:
+            self._ids = ids
+            self.fields.field("Task", ids[0])
 
 
 def _tool(facts: Json) -> str:

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from bridge.client.agent import Target, connect
+from bridge.client.conversation import Conversation, find
 from bridge.client.credentials import CredentialStore
 from bridge.client.failure import ClientError
 from bridge.client.follow import Follower
@@ -351,3 +352,49 @@ async def test_a_card_may_be_a_file(server: Server, tmp_path: Path) -> None:
         async with connect(target(str(path), tmp_path)):
             pass
     assert refused.value.code == "A2ACLI_ERR_CARD_INVALID"
+
+
+# --- conversations ------------------------------------------------------------------------------
+
+
+async def test_the_tasks_of_a_conversation_are_polled_in_their_order(
+    server: Server, tmp_path: Path
+) -> None:
+    def listed(*states: str) -> Json:
+        """Tasks with the names of their states, the newest first; one is of another context."""
+        tasks = [{**task(one), "id": one} for one in states]
+        return {"tasks": [*tasks, {**task("WORKING"), "contextId": "other"}]}
+
+    pages = iter(
+        [
+            listed("WORKING", "SUBMITTED", "COMPLETED"),
+            listed("FAILED", "WORKING", "SUBMITTED", "COMPLETED"),
+        ]
+    )
+    server.answers = {
+        "GetTask": {"code": -32001, "message": "unknown"},
+        "ListTasks": lambda params: next(pages, listed()),
+    }
+    async with asyncio.timeout(20), connect(target(server.url, tmp_path)) as agent:
+        conversation = Conversation(agent, "c", poll_interval=0.01)
+        assert [one["id"] for one in await conversation.past()] == ["COMPLETED"]
+        watching = asyncio.create_task(conversation.watch())
+        begun = [await conversation.begun() for _ in range(3)]
+        watching.cancel()
+        with pytest.raises(ClientError) as unknown:
+            await find(agent, "c")
+    assert begun == ["WORKING", "SUBMITTED", "FAILED"]
+    assert unknown.value.code == "TaskNotFoundError"
+    assert all(
+        params["contextId"] == "c" for name, params, _ in server.asked if name == "ListTasks"
+    )
+
+
+async def test_a_server_without_a_list_has_the_named_task(server: Server, tmp_path: Path) -> None:
+    server.answers = {
+        "GetTask": task("WORKING"),
+        "ListTasks": {"code": -32601, "message": "no such method"},
+    }
+    async with asyncio.timeout(20), connect(target(server.url, tmp_path)) as agent:
+        assert await find(agent, "t") == ("c", task("WORKING"))
+        assert await Conversation(agent, "c").past() == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.cli.client.card import COUNTS_AFTER, QuestionCard, Show, edited, request_of
+from bridge.cli.client.card import COUNTS_AFTER, QuestionCard, Show, request_of
 from bridge.cli.client.keyboard import Key, KeyParser
+from bridge.cli.client.line_editor import CURSOR, LineEditor
 from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
 
 ONCE = QuestionOption("o", "Allow", "allow_once")
@@ -49,11 +50,14 @@ def press(to: QuestionCard, *names: str, now: float = 1.0) -> object:
         (b"\r", ["enter"]),
         (b"\x7f", ["backspace"]),
         (b"\x04", ["end"]),
-        (b"\x1b[A", []),
+        (b"\x1b[A", ["up"]),
+        (b"\x1bOD", ["left"]),
+        (b"\x1b[3~", ["delete"]),
+        (b"\x17", ["word"]),
         (b"\x1b[1;5C", []),
         (b"\x1bOP", []),
         (b"\x1by", []),
-        (b"\x00\x01", []),
+        (b"\x00\x02", []),
         ("ä".encode(), ["ä"]),
         (b"\x1b[200~y\x1b[201~", ["paste"]),
         (b"\x1b[200~y", []),
@@ -74,7 +78,7 @@ def test_an_escape_is_a_key_if_nothing_follows() -> None:
     parser = KeyParser()
     assert parser.rest() == [] and parser.feed(b"\x1b") == []
     assert parser.rest() == [Key("escape")] and parser.rest() == []
-    assert parser.feed(b"\x1b") == parser.feed(b"[A") == parser.rest() == []
+    assert parser.feed(b"\x1b") == parser.feed(b"[Z") == parser.rest() == []
     assert parser.feed(b"\x1b") == [] and parser.feed(b"y") == []
 
 
@@ -148,7 +152,7 @@ def test_a_paste_never_decides_but_can_be_a_reason() -> None:
     assert pasted.press(Key("y", "y", alone=False), 2.0) is None
     press(pasted, "r", now=3.0)
     pasted.press(Key("paste", "use\npytest", alone=False), 4.0)
-    assert press(pasted, "enter", now=5.0) == ChosenAnswer((NO,), "use pytest")
+    assert press(pasted, "enter", now=5.0) == ChosenAnswer((NO,), "use\npytest")
 
 
 def test_leaving_and_showing_decide_nothing() -> None:
@@ -190,7 +194,64 @@ def test_a_request_has_its_command_as_a_text_and_the_rest_as_json() -> None:
     assert request_of(question()) == []
 
 
-def test_a_line_is_edited() -> None:
-    assert edited("ab", Key("backspace")) == "a"
-    assert edited("ab", Key("clear")) == ""
-    assert edited("ab", Key("paste", "c\nd")) == "abc d"
+def test_a_line_that_was_begun_before_the_card_is_its_answer_after_a_pause() -> None:
+    draft = QuestionCard(question(free_text=False), "agent", None, 0.0, line=LineEditor("ye"))
+    for name in ("s", "enter", "enter"):  # the person has not seen the card yet
+        assert draft.press(Key(name, "s" if name == "s" else ""), COUNTS_AFTER / 2) is None
+    assert any("Answer: yes" in text for text, _ in draft.lines(wrap, 80, 20))
+    assert press(draft, "enter", now=2.0) == ChosenAnswer((), "yes")
+
+
+def test_keys_answer_after_the_draft_is_left() -> None:
+    draft = QuestionCard(question(), "agent", None, 0.0, line=LineEditor("y"))
+    assert press(draft, "y", "escape", "y") == ChosenAnswer((ONCE,))
+
+
+def test_words_answer_each_question_of_a_conversation() -> None:
+    asked = QuestionCard(question(free_text=False), "agent", None, 0.0, line=LineEditor())
+    assert press(asked, "t", "o", "k", "enter") == ChosenAnswer((), "ok")
+
+
+# --- a line -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("a b", "ab|"),
+        ("a b left c", "ac|b"),
+        ("a b left left left delete", "|b"),
+        ("a b home c line-end d", "cabd|"),
+        ("a b left backspace", "|b"),
+        ("a b left kill", "a|"),
+        ("a b left clear", "|b"),
+        ("a blank b c word d", "a d|"),
+        ("backspace delete right", "|"),
+        ("a escape f1", "a|"),
+    ],
+)
+def test_a_line_is_edited(names: str, shown: str) -> None:
+    line = LineEditor()
+    for name in names.split():
+        line.press(Key(name, {"blank": " "}.get(name, name if len(name) == 1 else "")))
+    assert line.shown == shown.replace("|", CURSOR)
+
+
+def test_a_paste_keeps_its_line_breaks() -> None:
+    line = LineEditor("a")
+    line.press(Key("paste", "b\r\nc\rd"))
+    assert line.shown == f"ab\N{RETURN SYMBOL}c\N{RETURN SYMBOL}d{CURSOR}"
+    assert line.take() == "ab\nc\nd" and line.text == ""
+
+
+def test_earlier_lines_come_back_and_the_draft_stays() -> None:
+    line = LineEditor()
+    for text in ("one", "two", " "):
+        line.press(Key("paste", text))
+        line.take()
+    line.press(Key("x", "x"))
+    seen = []
+    for name in ("up", "up", "up", "down", "down", "down"):
+        line.press(Key(name))
+        seen.append(line.text)
+    assert seen == ["two", "one", "one", "two", "x", "x"]
