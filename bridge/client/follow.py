@@ -9,6 +9,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
+from bridge.a2a import OLDEST
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import ClientError, ConnectionLost
@@ -124,8 +125,14 @@ class Follower:
                     yield item
             source = self._resume if self.task_id else begin
 
-    def _resume(self) -> AsyncGenerator[tuple[str | None, Json]]:
-        return self._agent.stream(bindings.SUBSCRIBE, {"id": self.task_id}, self.last_id)
+    async def _resume(self) -> AsyncGenerator[tuple[str | None, Json]]:
+        agent = self._agent
+        if agent.binding.version == OLDEST and not agent.card.is_bridge:
+            yield None, {"task": await self._get()}  # a stream of 0.3 begins with the next update
+        params = {"id": self.task_id}
+        async with aclosing(agent.stream(bindings.SUBSCRIBE, params, self.last_id)) as items:
+            async for item in items:
+                yield item
 
     def _note(self, event_id: str | None, item: Json) -> None:
         self._broken_since, self._pause = None, FIRST_PAUSE
