@@ -530,7 +530,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_client_start.py": (
         "needs the program",
-        "cli/client: account failures; client: failure values",
+        "cli/client: account failures skill_file; client: failure values",
     ),
     "tests/system/test_client_terminal.py": (
         "needs a terminal",

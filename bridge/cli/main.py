@@ -87,6 +87,8 @@ def _client(arguments: Sequence[str]) -> int:
             return _help(options.words)
         if options.command == "completion":
             return _completion(options.shell)
+        if options.command == "skill":
+            return _skill(options)
     except ClientError as error:
         return report(error, wants_json(arguments))
     from bridge.cli.client.command import run
@@ -111,6 +113,12 @@ def _completion(shell: str) -> int:
         raise usage("completion requires the package shtab", hint) from None
     print(shtab.complete(_parser(complete=True), shell=shell))
     return 0
+
+
+def _skill(options: argparse.Namespace) -> int:
+    from bridge.cli.client.skill_file import show_skill
+
+    return show_skill(install=options.install, force=options.force)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.support.cab import COMMAND, Cab
 
 HEAVY = {"aiohttp", "pydantic", "orjson", "dotenv", "asyncio", "ssl", "dataclasses", "sqlite3"}
@@ -38,6 +39,7 @@ async def imported(cab: Cab, *words: str) -> set[str]:
         "help task get",
         "send --unknown",
         "send -o xml",
+        "skill",
     ],
 )
 async def test_help_and_usage_errors_import_no_library(
@@ -59,6 +61,33 @@ async def test_completion_prints_a_script_of_the_shell(
     done = await Cab(workspace, tmp_path).run("completion", shell)
     assert done.status == 0 and sign in done.text
     assert "download" in done.text
+
+
+async def test_the_skill_is_printed_and_installed_and_a_changed_copy_stays(
+    tmp_path: Path, workspace: Path
+) -> None:
+    cab = Cab(workspace, tmp_path)
+    skill = await cab.run("skill")
+    assert skill.status == 0 and skill.text.startswith("---\nname: coding-agent-bridge\n")
+    assert len(skill.text.splitlines()) <= 60
+    for _ in range(2):
+        assert (await cab.run("skill", "--install")).status == 0
+    copy = workspace / ".agents/skills/coding-agent-bridge/SKILL.md"
+    assert copy.read_bytes() == skill.out
+    copy.write_text("mine")
+    refused = await cab.run("skill", "--install")
+    assert (refused.status, refused.error) == (2, "A2ACLI_ERR_USAGE")
+    assert copy.read_text() == "mine"
+    assert (await cab.run("skill", "--install", "--force")).status == 0
+    assert copy.read_bytes() == skill.out
+
+
+def test_the_skill_names_only_flags_that_exist() -> None:
+    text = (CHECKOUT / "bridge/cli/client/skill/SKILL.md").read_text()
+    flags = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--version"}
+    assert flags
+    for flag in flags:
+        assert f'"{flag}"' in (CHECKOUT / "bridge/cli/client/arguments.py").read_text(), flag
 
 
 async def test_a_command_imports_nothing_of_the_server(tmp_path: Path, workspace: Path) -> None:

@@ -95,6 +95,15 @@ def _add_completion(commands: Commands) -> None:
     completion.set_defaults(command="completion")
 
 
+def _add_skill(commands: Commands) -> None:
+    skill = commands.add_parser("skill", help="print the skill for agents that use this program")
+    skill.add_argument(
+        "--install", action="store_true", help="copy it into .agents/skills of this directory"
+    )
+    skill.add_argument("--force", action="store_true", help="overwrite a changed copy")
+    skill.set_defaults(command="skill")
+
+
 def _add_help(commands: Commands) -> None:
     help_ = commands.add_parser("help", help="show the usage of a command")
     help_.add_argument("words", nargs="*", metavar="COMMAND")
@@ -373,6 +382,7 @@ BUILDERS: Mapping[str, Callable[[Commands], None]] = {
     "auth": _add_auth,
     "config": _add_config,
     "completion": _add_completion,
+    "skill": _add_skill,
     "help": _add_help,
 }
 """The first word of each command, and the function that adds its parser."""
