@@ -42,11 +42,16 @@ class Done:
         """JSON Lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
+    def fields(self, label: str) -> list[str]:
+        """The values of all fields of the text output with this label."""
+        lines = [line for line in self.text.splitlines() if line.startswith(f"{label}: ")]
+        return [line.removeprefix(f"{label}: ") for line in lines]
+
     def field(self, label: str) -> str:
-        """The value of a field of the text output: of the last one with this label."""
-        found = [line for line in self.text.splitlines() if line.startswith(f"{label}: ")]
+        """The value of the last field with this label."""
+        found = self.fields(label)
         assert found, f"no {label} in:\n{self.text}\n{self.err}"
-        return found[-1].removeprefix(f"{label}: ")
+        return found[-1]
 
     @property
     def error(self) -> str:

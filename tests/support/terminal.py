@@ -74,6 +74,12 @@ class Terminal:
         self._over = True
         return await self.ended()
 
+    async def answered(self, card: str, key: str, pause: float) -> None:
+        """Press a key that answers the card with this text, when keys count."""
+        await self.shows(card)
+        await asyncio.sleep(pause)
+        await self.press(key)
+
     def close(self) -> None:
         if not self.child.terminated:
             self.child.close(force=True)

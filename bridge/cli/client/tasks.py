@@ -77,7 +77,7 @@ async def wait(session: CommandSession) -> int:
                 task = await next_one
                 done.append(task)
                 if not session.json:
-                    print_line(task)
+                    _print_line(task)
                 elif session.stream:
                     print_json(task, lines=True)
                 if state_of(task) in INTERRUPTED:
@@ -103,7 +103,13 @@ async def _end(session: CommandSession, agent: RemoteAgent, task_id: str) -> Jso
     return task
 
 
-def print_line(task: Json) -> None:
+def _print_fields(task: Json) -> None:
+    """The ids and the state of one of several tasks, and an empty line."""
+    print(f"Task: {task.get('id')}\nContext: {task.get('contextId')}")
+    print(f"State: {short(state_of(task))}\n", flush=True)
+
+
+def _print_line(task: Json) -> None:
     """One line with the ids and the state of a task."""
     ids = f"Task: {task.get('id')}  Context: {task.get('contextId')}"
     print(f"{ids}  State: {short(state_of(task))}", flush=True)
@@ -124,7 +130,7 @@ async def list_tasks(session: CommandSession) -> int:
         return 0
     for _, members in groups(tasks):
         for task in members:
-            print_line(task)
+            _print_fields(task)
     if page.get("nextPageToken"):
         Fields().field("Next page", session.command(*_again(session, page["nextPageToken"])))
     return 0
@@ -145,7 +151,7 @@ async def _print_changes(session: CommandSession, agent: RemoteAgent) -> int:
 def list_params(session: CommandSession) -> Json:
     """The parameters of a list. Raises ClientError."""
     options = session.options
-    params: Json = {"pageSize": min(options.limit, _MOST)}
+    params: Json = {"pageSize": min(options.limit, _MOST), "historyLength": 0}
     if options.status:
         params["status"] = _full(options.status)
     if session.value("context_id"):
@@ -212,7 +218,7 @@ async def cancel(session: CommandSession) -> int:
             print_json(tasks[0] if len(tasks) == 1 else {"tasks": tasks})
         return 0
     for task in tasks:
-        print_line(task)
+        _print_fields(task)
     return 0
 
 

@@ -41,6 +41,8 @@ class Transcript(TextOutput):
 
     def item(self, item: Json) -> None:
         found = item.get("task") or item.get("statusUpdate") or {}
+        if found:
+            self._show_ids(found)
         self._note_question(found)
         self._usage = (found.get("metadata") or {}).get("usage") or self._usage
         super().item(item)
