@@ -136,6 +136,16 @@ async def test_a_subscription_ends_with_the_cancel_of_its_task(peer: Peer) -> No
 
 
 @each_peer
+async def test_a_missing_capability_is_no_request(peer: Peer) -> None:
+    for words, code in (
+        (("task", "push-config", "list", "t"), "PushNotificationNotSupportedError"),
+        (("card", "get", "--extended"), "ExtendedAgentCardNotConfiguredError"),
+    ):
+        done = await peer.run(*words)
+        assert (done.status, done.error) == (1, code)
+
+
+@each_peer
 async def test_flags_of_the_extension_fail_before_a_request(peer: Peer) -> None:
     for words in (
         ("send", "--agent", "x", "hello"),

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from tests import CHECKOUT
 from tests.support.bridge_process import BridgeProcess, bridge
@@ -111,7 +112,11 @@ async def reading(folder: Path) -> AsyncIterator[Reader]:
     workspace = folder / "hello"
     workspace.mkdir()
     state = str(folder / "state")
-    settings = {"AGENT_ADAPTER": "replay", "BRIDGE_AUTH": "auto", "BRIDGE_STATE_DIR": state}
+    settings: dict[str, Any] = {
+        "AGENT_ADAPTER": "replay",
+        "BRIDGE_AUTH": "auto",
+        "BRIDGE_STATE_DIR": state,
+    }
     settings["BRIDGE_REPLAY_SPEED"] = "50"
     async with bridge(workspace, **settings) as server:
         yield Reader(Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state), server)

@@ -137,6 +137,44 @@ async def test_a_message_has_its_parts_in_order_with_their_types(cab: Cab) -> No
     assert (first[2]["mediaType"], first[2]["filename"]) == ("text/x-note", "note.txt")
 
 
+async def test_each_kind_of_part_is_shown(cab: Cab) -> None:
+    parts = [{"data": {"a": 1}}, {"raw": "aGVsbG8=", "filename": "f", "mediaType": "text/x"}]
+    parts += [{"url": "https://example.com/f", "filename": "g"}, {"text": "words"}]
+    script = "line " + json.dumps({"type": "artifact", "id": "i", "name": "mixed", "parts": parts})
+    done = await cab.run("send", script)
+    assert "Artifact mixed:\n  words\n\n" in done.text
+    assert 'Data:\n  {\n    "a": 1\n  }\n\n' in done.text
+    assert "File: f, text/x, 5 bytes\n" in done.text
+    assert "File: g, unknown type, https://example.com/f\n" in done.text
+
+
+async def test_the_ids_are_those_of_the_server_and_are_not_stored(cab: Cab, tmp_path: Path) -> None:
+    before = sorted(os.listdir(cab.cwd))
+    own_home = tmp_path / "own"
+    own_home.mkdir()
+    own = Cab(cab.cwd, own_home, **{**cab.env, "HOME": str(own_home)})
+    first, second = [(await own.run("send", "turn")).field("Context") for _ in range(2)]
+    listed = (await own.run("task", "list", "-o", "json")).json["tasks"]
+    assert [one["contextId"] for one in listed] == [second, first]
+    task = await own.run("task", "get", listed[0]["id"], "--history", "5", "-o", "json")
+    assert first not in json.dumps(task.json)
+    assert os.listdir(own_home) == [] and sorted(os.listdir(cab.cwd)) == before
+
+
+async def test_an_error_that_ends_a_stream_is_its_last_line(cab: Cab, live: Liveness) -> None:
+    words = ("send", "-o", "json", "--stream", "--timeout", "1s")
+    done = await cab.run(*words, f"status on\nwait {live.path} busy")
+    assert done.status == 5 and "task" in done.lines[0]
+    assert done.lines[-1]["error"]["code"] == "A2ACLI_ERR_TIMEOUT"
+    assert done.lines[0]["task"]["id"] in done.lines[-1]["error"]["hint"]
+
+
+async def test_an_unverified_connection_is_named(cab: Cab) -> None:
+    done = await cab.run("task", "list", "--insecure")
+    assert "warning: TLS certificates are not verified" in done.err
+    assert "warning: credentials are sent over a connection that is not verified" in done.err
+
+
 async def test_a_repeated_message_id_resumes_the_task(cab: Cab) -> None:
     words = ("send", "-o", "json", "--message-id", "0123456789abcdef", "turn")
     first, second = [(await cab.run(*words)).json["task"]["id"] for _ in range(2)]
@@ -329,7 +367,7 @@ async def test_wait_ends_with_the_last_task_or_the_first_question(cab: Cab, live
     assert ids[1].encode() in await asyncio.wait_for(waiting.stdout.readline(), 20)
     await live.release("one")
     done = await ended(waiting)
-    assert done.status == 0 and done.text.count("State: completed") == 1
+    assert done.status == 0 and done.text.count("State: completed") == 2
     asks = (await cab.run("send", "permit q a")).field("Task")
     busy = (await cab.run("send", "--async", f"status on\nwait {live.path} two")).field("Task")
     stopped = await cab.run("wait", busy, asks, "--exit-state")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge import __version__
 from tests import CHECKOUT
 from tests.support.cab import COMMAND, Cab
 
@@ -49,6 +50,19 @@ async def test_help_and_usage_errors_import_no_library(
     assert "bridge.cli.main" in modules
     assert not modules & HEAVY
     assert not [name for name in modules if name.startswith(SERVER)]
+
+
+async def test_help_and_version_print_and_exit(tmp_path: Path, workspace: Path) -> None:
+    cab = Cab(workspace, tmp_path)
+    for words, text in (
+        (("--version",), __version__),
+        (("-v",), __version__),
+        (("help",), "send a message, show the answer"),
+        (("send", "--help"), "[wait]"),
+        (("help", "task", "get"), "messages of the history [0]"),
+    ):
+        done = await cab.run(*words)
+        assert done.status == 0 and text in done.text and not done.err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from bridge.cli.client import account, download, sending, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import CommandSession
 from bridge.client import config
-from bridge.client.failure import NOT_A_TERMINAL, ClientError, usage
+from bridge.client.failure import INTERNAL, NOT_A_TERMINAL, ClientError, usage
 
 Handler = Callable[[CommandSession], Coroutine[Any, Any, int]]
 
@@ -105,6 +105,14 @@ def run(options: argparse.Namespace) -> int:
         status = asyncio.run(session.run(HANDLERS[options.command]))
     except ClientError as error:
         return report(error, as_json)
+    except BrokenPipeError:  # the reader of the output has exited
+        raise
+    except Exception as error:
+        if options.debug:
+            raise
+        text = f"unexpected {type(error).__name__}: {error}"
+        hint = "repeat the command with --debug"
+        return report(ClientError(INTERNAL, text, hint=hint), as_json)
     if session.signal is not None:
         with contextlib.suppress(OSError):  # the terminal may be gone
             sys.stdout.flush()

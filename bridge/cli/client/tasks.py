@@ -77,7 +77,7 @@ async def wait(session: CommandSession) -> int:
                 task = await next_one
                 done.append(task)
                 if not session.json:
-                    _print_line(task)
+                    _print_fields(task)
                 elif session.stream:
                     print_json(task, lines=True)
                 if state_of(task) in INTERRUPTED:
@@ -107,12 +107,6 @@ def _print_fields(task: Json) -> None:
     """The ids and the state of one of several tasks, and an empty line."""
     print(f"Task: {task.get('id')}\nContext: {task.get('contextId')}")
     print(f"State: {short(state_of(task))}\n", flush=True)
-
-
-def _print_line(task: Json) -> None:
-    """One line with the ids and the state of a task."""
-    ids = f"Task: {task.get('id')}  Context: {task.get('contextId')}"
-    print(f"{ids}  State: {short(state_of(task))}", flush=True)
 
 
 async def list_tasks(session: CommandSession) -> int:

@@ -18,6 +18,7 @@ from bridge.client.credentials import CredentialStore
 from bridge.client.failure import ClientError
 from bridge.client.follow import Follower
 from bridge.client.shapes import Json
+from tests.support.cab import Cab
 
 WELL_KNOWN = "/.well-known/agent-card.json"
 PARAMS: Json = {"message": {"messageId": "m" * 20, "role": "ROLE_USER", "parts": [{"text": "x"}]}}
@@ -352,6 +353,15 @@ async def test_a_card_may_be_a_file(server: Server, tmp_path: Path) -> None:
         async with connect(target(str(path), tmp_path)):
             pass
     assert refused.value.code == "A2ACLI_ERR_CARD_INVALID"
+
+
+async def test_an_answer_without_the_shape_of_a_task_is_no_traceback(
+    server: Server, tmp_path: Path
+) -> None:
+    server.answers = {"GetTask": {"id": "t", "status": "odd"}}
+    done = await Cab(tmp_path, tmp_path).run("task", "get", "t", "-a", server.url)
+    assert (done.status, done.error) == (1, "A2ACLI_ERR_INTERNAL")
+    assert "Traceback" not in done.err
 
 
 # --- conversations ------------------------------------------------------------------------------

@@ -154,6 +154,14 @@ def test_a_flag_precedes_a_variable_a_file_and_the_global_file(
     assert refused.value.status == 2 and "A2ACLI_TIMEOUT" in str(refused.value)
 
 
+def test_the_defaults_are_those_of_the_specification(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = {name: one.value for name, one in config.resolve({}).items()}
+    assert (found["output"], found["async"], found["wait"]) == ("text", False, False)
+    assert (found["verbose"], found["insecure"], found["transport"]) == (False, False, ())
+    assert (found["a2a_version"], found["poll_interval"], found["timeout"]) == (None, 2.0, None)
+
+
 def test_no_file_of_the_working_directory_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
