@@ -22,11 +22,13 @@ class Proxy:
             writer.transport.abort()
             return
         up = asyncio.create_task(self._pump(reader, ours, up=True))
-        with contextlib.suppress(ConnectionError):
-            await self._pump(theirs, writer, up=False)
-        up.cancel()
-        for one in (writer, ours):
-            one.transport.abort()
+        try:
+            with contextlib.suppress(ConnectionError):
+                await self._pump(theirs, writer, up=False)
+        finally:
+            up.cancel()
+            for one in (writer, ours):
+                one.transport.abort()
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool
@@ -61,6 +63,22 @@ class Cutter(Proxy):
             return False
         self.number += 1
         return True
+
+
+class Interrupter(Proxy):
+    """Cuts each connection `every` so many seconds."""
+
+    def __init__(self, port: int, every: float) -> None:
+        super().__init__(port)
+        self._every = every
+        self.number = 0  # of cuts
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(self._every):
+                await super().__call__(reader, writer)
+        except TimeoutError:
+            self.number += 1
 
 
 class Gate(Proxy):

@@ -74,6 +74,8 @@ async def test_quiet_output_is_the_bytes_of_the_answer(cab: Cab, stream: tuple[s
     done = await cab.run("send", "-q", *stream, line(ANSWER))
     assert (done.status, done.out) == (0, ANSWER.encode())
     assert "\nState: completed\n" in done.err
+    pieces = await cab.run("send", "-q", *stream, "status on\ntext one\nstatus on\ntext two")
+    assert pieces.out == b"onetwo"
 
 
 @pytest.mark.parametrize("flags", [(), ("--transport", "rest"), ("--a2a-version", "0.3")])

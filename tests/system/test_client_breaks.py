@@ -13,7 +13,7 @@ import pytest
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab, Done, ended
 from tests.support.liveness import Liveness
-from tests.support.proxy import Cutter, port_of, serving
+from tests.support.proxy import Cutter, Interrupter, port_of, serving
 
 PIECES = 40
 
@@ -88,11 +88,24 @@ async def test_a_cut_stream_is_resumed_without_gap_and_repetition(
     if output == "json":
         assert [_shape(one) for one in cut.lines] == [_shape(one) for one in whole.lines]
     elif output == "quiet":
-        assert cut.out == whole.out
+        assert cut.out == whole.out == "".join(f"{number} " for number in range(100)).encode()
     else:
         assert without_ids(cut).replace(f" -a {cutter.url}", "") == without_ids(whole).replace(
             f" -a {server.url}", ""
         )
+
+
+@pytest.mark.soak
+async def test_a_stream_that_is_cut_every_two_seconds_is_complete(workspace: Path) -> None:
+    """Twenty seconds: ten cuts of an agent that says a word each 10 ms."""
+    cab = Cab(workspace, workspace.parent / "home")
+    prompt = "\n".join(f"text {number} \npause 0.01" for number in range(2000))
+    async with bridge(workspace, **scripted(workspace)) as server:
+        interrupter = Interrupter(port_of(server.url), 2.0)
+        async with serving(interrupter):
+            cut = await cab.run("send", "-q", "--stream", "--text", prompt, "-a", interrupter.url)
+    assert interrupter.number > 5, cut.err
+    assert (cut.status, cut.text) == (0, "".join(f"{number} " for number in range(2000)))
 
 
 def _shape(item: dict[str, object]) -> tuple[str, str]:

@@ -73,11 +73,18 @@ class QuietOutput(Output):
         self._fields = Fields(sys.stderr)
 
     def item(self, item: Json) -> None:
-        if self._stream and "artifactUpdate" in item:
-            update = item["artifactUpdate"]
-            artifact = update.get("artifact") or {}
-            if update.get("append") and artifact.get("artifactId") == ANSWER:
-                self._write(text_of(artifact.get("parts") or ()))
+        if not self._stream:
+            return
+        update = item.get("artifactUpdate") or {}
+        whole = (item.get("task") or {}).get("artifacts") or ()
+        for artifact in (update["artifact"],) if update.get("artifact") else whole:
+            text = text_of(artifact.get("parts") or ())
+            if artifact.get("artifactId") != ANSWER:
+                continue
+            if update.get("append"):
+                self._write(text)
+            elif text.startswith(self._printed):  # otherwise finish() prints the new answer
+                self._write(text[len(self._printed) :])
 
     def finish(self, answer: Json, resume: str) -> None:
         whole = answer_text(answer)
