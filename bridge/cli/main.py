@@ -7,16 +7,25 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from bridge import __version__
 from bridge.cli.client.arguments import EXAMPLES as CLIENT_EXAMPLES
-from bridge.cli.client.arguments import PROGRAM, Formatter, add_commands, is_client, parse
+from bridge.cli.client.arguments import (
+    PROGRAM,
+    ExamplesFormatter,
+    PlainParser,
+    add_commands,
+    is_client,
+    parse,
+)
 from bridge.cli.client.failures import report, wants_json
 from bridge.client.failure import ClientError, usage
 from bridge.errors import ConfigurationError
 
+TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from bridge.server.settings.load import Loaded
 
 EXAMPLES = f"""\
@@ -188,9 +197,9 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     return record(options.file, argv, options.adapter)
 
 
-def _parser(complete: bool = False) -> argparse.ArgumentParser:
+def _parser(complete: bool = False) -> PlainParser:
     """The parser of the server's commands. `complete`: also of the client's, for help only."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, formatter_class=Formatter)
+    parser = PlainParser(prog=PROGRAM)
     commands = parser.add_subparsers(dest="command", metavar="command", required=True, prog=PROGRAM)
     if complete:
         add_commands(commands)
@@ -202,7 +211,7 @@ def _parser(complete: bool = False) -> argparse.ArgumentParser:
         prog="coding-agent-bridge [serve]",
         description="Coding-agent CLIs behind the Agent2Agent protocol (0.3 and 1.0).",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=ExamplesFormatter,
         parents=[settings],
     )
     run.add_argument("-v", "--version", action="version", version=__version__)
@@ -230,9 +239,7 @@ def _parser(complete: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_tools(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], signing: bool
-) -> None:
+def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool) -> None:
     """The commands that neither serve nor check agents. `signing`: also those of signed cards."""
     tape = commands.add_parser(
         "record",
@@ -261,9 +268,9 @@ def _add_tools(
     card.add_argument("action", choices=("verify", "new-key"))
 
 
-def _settings_parser() -> argparse.ArgumentParser:
+def _settings_parser() -> PlainParser:
     """The flags that override settings, for all commands that read the settings."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = PlainParser(add_help=False)
     parser.add_argument("--host", help="address to listen on [HOST, 127.0.0.1]")
     parser.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
     parser.add_argument("--adapter", help="the agent: claude-code, jsonl, replay … [AGENT_ADAPTER]")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 from bridge.a2a import VERSIONS
 from bridge.client.failure import usage
+
+TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -58,14 +61,22 @@ def output(text: str) -> str:
     return text
 
 
-class Setting(NamedTuple):
+class Setting:
     """`convert` reads a text of the environment, a file or the command line. `many`: the setting is
     a list; in the environment its items are separated by commas. `secret`: never shown."""
 
-    convert: Callable[[str], Any] = str
-    default: Any = None
-    many: bool = False
-    secret: bool = False
+    def __init__(
+        self,
+        convert: Callable[[str], Any] = str,
+        default: Any = None,
+        *,
+        many: bool = False,
+        secret: bool = False,
+    ) -> None:
+        self.convert = convert
+        self.default = default
+        self.many = many
+        self.secret = secret
 
 
 SETTINGS: Mapping[str, Setting] = {

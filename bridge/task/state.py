@@ -43,9 +43,9 @@ from bridge.task.events import (
     ToolCall,
     ToolResult,
     Usage,
+    bounded,
 )
 from bridge.task.message import Message
-from bridge.task.text import bounded
 
 
 class TaskState(Enum):

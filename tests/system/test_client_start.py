@@ -1,10 +1,12 @@
 """Commands that need no server start quickly: they import no library. A count of imports does not
-depend on the load of the machine; scripts and docs/performance.md have the times."""
+depend on the load of the machine. The ratios of times are of the least CPU time of several runs."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import resource
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,36 @@ async def test_help_and_usage_errors_import_no_library(
     assert "bridge.cli.main" in modules
     assert not modules & HEAVY
     assert not [name for name in modules if name.startswith(SERVER)]
+
+
+def processor_time(words: tuple[str, ...], cab: Cab) -> float:
+    """The seconds that a process computes for, user and system."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [COMMAND[0], *words], cwd=cab.cwd, env=cab.env, capture_output=True, timeout=30, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize(
+    ("line", "base", "most", "runs"),
+    [
+        ("--version", "pass", 3.0, 5),
+        ("send --help", "pass", 3.0, 5),
+        ("send --unknown", "pass", 3.0, 5),
+        ("task get t -a 127.0.0.1:1", "import aiohttp", 1.25, 3),
+    ],
+)
+def test_a_start_takes_a_bounded_multiple_of_its_base(
+    tmp_path: Path, workspace: Path, line: str, base: str, most: float, runs: int
+) -> None:
+    """Two seconds for the last line: aiohttp is imported six times."""
+    cab = Cab(workspace, tmp_path)
+    commands = ((*COMMAND[1:], *line.split()), ("-c", base))
+    times = [[processor_time(words, cab) for words in commands] for _ in range(runs)]
+    command, alone = (min(column) for column in zip(*times, strict=True))
+    assert command <= most * alone, f"{command:.3f} s, and {alone:.3f} s alone"
 
 
 async def test_help_and_version_print_and_exit(tmp_path: Path, workspace: Path) -> None:

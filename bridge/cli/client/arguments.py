@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
 
 from bridge.client import values
 from bridge.client.failure import usage
+
+TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    Commands = Any  # the result of add_subparsers(): its class is private
 
 PROGRAM = "coding-agent-bridge"
 EXAMPLES = """\
@@ -18,8 +23,6 @@ EXAMPLES = """\
   coding-agent-bridge answer TASK OPTION                 answer the question of a task
   coding-agent-bridge help send                          show the flags of a command
 """
-Commands = Any
-"""The result of add_subparsers(): its class is private."""
 
 
 def is_client(arguments: Sequence[str]) -> bool:
@@ -36,12 +39,23 @@ class Formatter(argparse.HelpFormatter):
         super().__init__(prog, width=98)
 
 
-class Parser(argparse.ArgumentParser):
+class ExamplesFormatter(Formatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of descriptions."""
+
+
+class PlainParser(argparse.ArgumentParser):
+    """Its help has a fixed width."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **members})
+
+
+class Parser(PlainParser):
     """Raises ClientError for an invalid command line."""
 
     def __init__(self, **members: Any) -> None:
         self._mixing = False
-        super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **members})
+        super().__init__(**{"allow_abbrev": False, **members})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Positional arguments may stand behind flags: `answer TASK --question ID OPTION`."""

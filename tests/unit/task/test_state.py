@@ -47,6 +47,7 @@ from bridge.task.events import (
     ToolCall,
     ToolResult,
     Usage,
+    bounded,
     merge_text,
 )
 from bridge.task.message import Message, Role, TextPart
@@ -59,7 +60,6 @@ from bridge.task.state import (
     TaskState,
     Update,
 )
-from bridge.task.text import bounded
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.diagram import edges, mermaid
