@@ -97,10 +97,23 @@ class Gate(Proxy):
 
 @asynccontextmanager
 async def serving(proxy: Proxy) -> AsyncIterator[None]:
-    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
-    async with server:
+    """Serve until the end; connections end with it."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(proxy(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
         proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def port_of(url: str) -> int:

@@ -11,31 +11,65 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from bridge.auth.authentication import new_token
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab, ended
-from tests.support.liveness import Liveness
+from tests.support.liveness import Liveness, listening
 from tests.support.proxy import Gate, port_of, serving
 
 ANSWER = "first\n\nsecond: \N{SNOWMAN}\n  State: completed\n"
 SAY = "\n".join(f"text {line}" for line in ("one", "two"))
 
 
-@pytest.fixture
-async def server(workspace: Path) -> AsyncIterator[BridgeProcess]:
-    async with bridge(workspace, **scripted(workspace), BRIDGE_AUTH="auto") as server:
-        yield server
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+Served = tuple[BridgeProcess, Cab]
 
 
-@pytest.fixture
-def cab(server: BridgeProcess, workspace: Path) -> Cab:
+@asynccontextmanager
+async def serving_in(workspace: Path) -> AsyncIterator[Served]:
+    """A server, and a client in its workspace."""
     state = str(workspace.parent / "state")
-    return Cab(workspace, workspace.parent / "home", BRIDGE_STATE_DIR=state)
+    async with bridge(workspace, **scripted(workspace), BRIDGE_AUTH="auto") as server:
+        yield server, Cab(workspace, workspace.parent / "home", BRIDGE_STATE_DIR=state)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """The server of most tests: a start takes longer than a test."""
+    workspace = tmp_path_factory.mktemp("shared") / "workspace"
+    workspace.mkdir()
+    async with serving_in(workspace) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(workspace: Path) -> AsyncIterator[Served]:
+    """A server without the tasks of other tests."""
+    async with serving_in(workspace) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def live() -> AsyncIterator[Liveness]:
+    async with listening() as live:
+        yield live
+
+
+@pytest.fixture
+def cab(shared: Served) -> Cab:
+    return shared[1]
+
+
+@pytest.fixture
+def alone(own: Served) -> Cab:
+    return own[1]
 
 
 def permission(question_id: str) -> str:
@@ -150,15 +184,18 @@ async def test_each_kind_of_part_is_shown(cab: Cab) -> None:
     assert "File: g, unknown type, https://example.com/f\n" in done.text
 
 
-async def test_the_ids_are_those_of_the_server_and_are_not_stored(cab: Cab, tmp_path: Path) -> None:
+async def test_the_ids_are_those_of_the_server_and_are_not_stored(
+    alone: Cab, tmp_path: Path
+) -> None:
+    cab = alone
     before = sorted(os.listdir(cab.cwd))
     own_home = tmp_path / "own"
     own_home.mkdir()
-    own = Cab(cab.cwd, own_home, **{**cab.env, "HOME": str(own_home)})
-    first, second = [(await own.run("send", "turn")).field("Context") for _ in range(2)]
-    listed = (await own.run("task", "list", "-o", "json")).json["tasks"]
+    client = Cab(cab.cwd, own_home, **{**cab.env, "HOME": str(own_home)})
+    first, second = [(await client.run("send", "turn")).field("Context") for _ in range(2)]
+    listed = (await client.run("task", "list", "-o", "json")).json["tasks"]
     assert [one["contextId"] for one in listed] == [second, first]
-    task = await own.run("task", "get", listed[0]["id"], "--history", "5", "-o", "json")
+    task = await client.run("task", "get", listed[0]["id"], "--history", "5", "-o", "json")
     assert first not in json.dumps(task.json)
     assert os.listdir(own_home) == [] and sorted(os.listdir(cab.cwd)) == before
 
@@ -204,11 +241,11 @@ async def test_a_directory_outside_of_the_roots_is_a_usage_error(cab: Cab, tmp_p
     assert f"  {cab.cwd}\n" in inside.text
 
 
-async def test_a_rejected_id_starts_no_task_and_names_debug(cab: Cab) -> None:
-    done = await cab.run("send", "--task-id", "unknown", "turn")
+async def test_a_rejected_id_starts_no_task_and_names_debug(alone: Cab) -> None:
+    done = await alone.run("send", "--task-id", "unknown", "turn")
     assert (done.status, done.error) == (1, "TaskNotFoundError")
     assert "--debug" in done.err
-    assert (await cab.run("task", "list", "-o", "json")).json["tasks"] == []
+    assert (await alone.run("task", "list", "-o", "json")).json["tasks"] == []
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -257,11 +294,13 @@ async def test_an_answer_to_a_closed_question_names_the_author_of_the_first_one(
 @pytest.mark.parametrize("more", ["", "permit q2 Again?\n", "status on\nwait {live} busy\n"])
 @pytest.mark.parametrize("flags", [(), ("--transport", "rest"), ("--a2a-version", "0.3")])
 async def test_an_answer_that_loses_a_race_says_who_was_faster(
-    cab: Cab, live: Liveness, more: str, flags: tuple[str, ...], server: BridgeProcess
+    shared: Served, live: Liveness, more: str, flags: tuple[str, ...]
 ) -> None:
     """The loser has read the open question before the winner answers."""
+    server, cab = shared
     script = "permit q1 May I?\n" + more.format(live=live.path)
-    task = (await cab.run("send", script)).field("Task")
+    asked = await cab.run("send", script)
+    task = asked.field("Task")
     gate = Gate(
         port_of(server.url), (b"SendStreamingMessage", b"message:stream", b"message/stream")
     )
@@ -282,7 +321,8 @@ async def test_an_answer_that_loses_a_race_says_who_was_faster(
             assert (await ended(first)).status == 0
     assert (done.status, done.error) == (1, "CAB_ERR_QUESTION_CLOSED"), done.err
     assert "answered by local: " in done.err
-    assert len((await cab.run("task", "list", "-o", "json")).json["tasks"]) == 1
+    listed = await cab.run("task", "list", "--context-id", asked.field("Context"))
+    assert listed.fields("Task") == [task]
 
 
 @pytest.mark.parametrize(("verb", "option"), [("deny", "no"), ("allow:tool=Bash", "yes")])
@@ -308,7 +348,8 @@ async def test_a_policy_that_allows_everything_is_a_usage_error(cab: Cab, wrong:
 # --- tasks --------------------------------------------------------------------------------------
 
 
-async def test_a_list_has_the_tasks_that_ask_first(cab: Cab, live: Liveness) -> None:
+async def test_a_list_has_the_tasks_that_ask_first(alone: Cab, live: Liveness) -> None:
+    cab = alone
     asks = (await cab.run("send", "permit q1 a")).field("Task")
     runs = (await cab.run("send", "--async", f"status on\nwait {live.path} busy")).field("Task")
     await live.pid("busy")
@@ -324,7 +365,8 @@ async def test_a_list_has_the_tasks_that_ask_first(cab: Cab, live: Liveness) -> 
     assert {one["id"] for one in lines.lines} == {asks, runs, ended_}
 
 
-async def test_a_cancel_is_idempotent_and_can_name_all_tasks(cab: Cab, live: Liveness) -> None:
+async def test_a_cancel_is_idempotent_and_can_name_all_tasks(alone: Cab, live: Liveness) -> None:
+    cab = alone
     ids = [
         (await cab.run("send", "--async", f"status on\nwait {live.path} busy{n}")).field("Task")
         for n in range(2)
@@ -431,29 +473,29 @@ async def test_push_configs_are_created_read_listed_and_deleted(
 # --- signals ------------------------------------------------------------------------------------
 
 
-async def begun(cab: Cab, live: Liveness, *flags: str) -> asyncio.subprocess.Process:
-    """A `send` that has begun its task, which waits."""
+async def begun(cab: Cab, live: Liveness, *flags: str) -> tuple[asyncio.subprocess.Process, str]:
+    """A `send` that has begun its task, which waits, and the id of the task."""
     process = await cab.start("send", *flags, f"status on\nwait {live.path} busy\ntext never")
     await live.pid("busy")
     assert process.stdout
-    assert b"Task: " in await asyncio.wait_for(process.stdout.readline(), 20)
-    return process
+    line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+    assert line.startswith("Task: ")
+    return process, line.removeprefix("Task: ").strip()
 
 
-async def state_of(cab: Cab) -> str:
-    (task,) = (await cab.run("task", "list", "-o", "json")).json["tasks"]
-    return str(task["status"]["state"])
+async def state_of(cab: Cab, task: str) -> str:
+    return str((await cab.run("task", "get", task, "-o", "json")).json["status"]["state"])
 
 
 async def test_an_interrupt_cancels_the_task_and_ends_by_the_signal(
     cab: Cab, live: Liveness
 ) -> None:
-    process = await begun(cab, live)
+    process, task = await begun(cab, live)
     process.send_signal(signal.SIGINT)
     done = await ended(process)
     assert done.status == -signal.SIGINT
     assert "canceling the task" in done.err and done.field("State") == "canceled"
-    assert await state_of(cab) == "TASK_STATE_CANCELED"
+    assert await state_of(cab, task) == "TASK_STATE_CANCELED"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -461,18 +503,18 @@ async def test_a_detached_client_leaves_its_task_and_prints_how_to_resume(
     cab: Cab, live: Liveness, number: signal.Signals
 ) -> None:
     detach = ("--on-interrupt", "detach") if number == signal.SIGINT else ()
-    process = await begun(cab, live, *detach)
+    process, task = await begun(cab, live, *detach)
     process.send_signal(number)
     done = await ended(process)
     assert done.status == -number
     resume = next(one for one in done.err.splitlines() if one.startswith("Resume: "))
-    assert await state_of(cab) == "TASK_STATE_WORKING"
+    assert await state_of(cab, task) == "TASK_STATE_WORKING"
     await live.release("busy")
     assert "  never\n" in (await cab.paste(resume.removeprefix("Resume: "))).text
 
 
 async def test_a_second_interrupt_leaves_at_once(cab: Cab, live: Liveness) -> None:
-    process = await begun(cab, live)
+    process, _ = await begun(cab, live)
     assert process.stderr
     server = int(json.loads((Path(cab.env["BRIDGE_STATE_DIR"]) / "server.json").read_text())["pid"])
     os.kill(server, signal.SIGSTOP)  # so that the cancel has no answer
@@ -493,7 +535,7 @@ async def test_an_interrupted_reader_leaves_the_task(cab: Cab, live: Liveness) -
     await asyncio.wait_for(process.stdout.readline(), 20)
     process.send_signal(signal.SIGINT)
     assert (await ended(process)).status == -signal.SIGINT
-    assert await state_of(cab) == "TASK_STATE_WORKING"
+    assert await state_of(cab, task) == "TASK_STATE_WORKING"
 
 
 async def test_a_reader_that_ends_early_is_no_error(cab: Cab) -> None:
@@ -517,9 +559,8 @@ async def test_a_reader_that_ends_early_is_no_error(cab: Cab) -> None:
 # --- finding the server, and its token ----------------------------------------------------------
 
 
-async def test_a_server_describes_itself_while_it_runs(
-    server: BridgeProcess, workspace: Path
-) -> None:
+async def test_a_server_describes_itself_while_it_runs(own: Served, workspace: Path) -> None:
+    server, _ = own
     path = workspace.parent / "state" / "server.json"
     known: dict[str, Any] = json.loads(path.read_text())
     assert path.stat().st_mode & 0o777 == 0o600
@@ -529,7 +570,8 @@ async def test_a_server_describes_itself_while_it_runs(
     assert not path.exists()
 
 
-async def test_a_description_of_an_ended_server_is_ignored(server: BridgeProcess, cab: Cab) -> None:
+async def test_a_description_of_an_ended_server_is_ignored(own: Served) -> None:
+    server, cab = own
     await server.stop(signal.SIGKILL)
     assert (Path(cab.env["BRIDGE_STATE_DIR"]) / "server.json").exists()
     done = await cab.run("task", "list")
