@@ -65,22 +65,27 @@ def processor_time(words: tuple[str, ...], cab: Cab) -> float:
 
 
 @pytest.mark.parametrize(
-    ("line", "base", "most", "runs"),
+    ("line", "base", "most"),
     [
-        ("--version", "pass", 3.0, 5),
-        ("send --help", "pass", 3.0, 5),
-        ("send --unknown", "pass", 3.0, 5),
-        ("task get t -a 127.0.0.1:1", "import aiohttp", 1.25, 3),
+        ("--version", "pass", 3.0),
+        ("send --help", "pass", 3.0),
+        ("send --unknown", "pass", 3.0),
+        ("task get t -a 127.0.0.1:1", "import aiohttp", 1.25),
     ],
 )
 def test_a_start_takes_a_bounded_multiple_of_its_base(
-    tmp_path: Path, workspace: Path, line: str, base: str, most: float, runs: int
+    tmp_path: Path, workspace: Path, line: str, base: str, most: float
 ) -> None:
-    """Two seconds for the last line: aiohttp is imported six times."""
+    """Other programs can only make a run longer: on a busy machine, more runs find the least time.
+    Two seconds for the last line, which imports aiohttp at least six times."""
     cab = Cab(workspace, tmp_path)
     commands = ((*COMMAND[1:], *line.split()), ("-c", base))
-    times = [[processor_time(words, cab) for words in commands] for _ in range(runs)]
-    command, alone = (min(column) for column in zip(*times, strict=True))
+    command = alone = float("inf")
+    for number in range(1, 16):
+        times = [processor_time(words, cab) for words in commands]
+        command, alone = min(command, times[0]), min(alone, times[1])
+        if number >= 3 and command <= most * alone:
+            break
     assert command <= most * alone, f"{command:.3f} s, and {alone:.3f} s alone"
 
 
