@@ -29,7 +29,10 @@ BridgeError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class BridgeError(Exception):

@@ -15,9 +15,8 @@ from typing import Any, Literal
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from bridge import errors
-from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION
-from bridge.a2a.codec import ERRORS
+from bridge.a2a.codec import ERRORS, Operation
 from bridge.a2a.requests import ListRequest, Params, TaskParams
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
 from bridge.server.openapi import GENERATED, variant

@@ -1,12 +1,5 @@
-"""The supported protocol versions: one file per version, over one common model."""
+"""A2A: requests, answers and cards of the supported versions. This file loads no codec, so that
+the client can begin without them."""
 
-from bridge.a2a.codec import Codec, Operation
-from bridge.a2a.v0_3 import V0_3
-from bridge.a2a.v1_0 import V1_0
-
-CODECS: list[Codec] = [V1_0(), V0_3()]
-"""The newest version first; the last one is the version of a request without a version (§3.6)."""
-EXTENDED: list[Codec] = [V1_0(extended=True), V0_3(extended=True)]
-"""The same codecs for clients that activate EXTENSION."""
-
-__all__ = ["CODECS", "EXTENDED", "Codec", "Operation"]
+NEWEST, OLDEST = "1.0", "0.3"
+VERSIONS = (NEWEST, OLDEST)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.a2a import CODECS
 from bridge.a2a.card import Card
+from bridge.a2a.codecs import CODECS
 
 HYBRID = "both"
 

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from bridge import __version__
-from bridge.auth.authentication import new_token
+from bridge.cli.client.arguments import EXAMPLES as CLIENT_EXAMPLES
+from bridge.cli.client.arguments import (
+    PROGRAM,
+    ExamplesFormatter,
+    PlainParser,
+    add_commands,
+    is_client,
+    parse,
+)
+from bridge.cli.client.failures import report, wants_json
+from bridge.client.failure import ClientError, usage
 from bridge.errors import ConfigurationError
-from bridge.server.lifecycle import serve
-from bridge.server.settings.load import Loaded, load
 
-EXAMPLES = """\
+TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from bridge.server.settings.load import Loaded
+
+EXAMPLES = f"""\
 examples:
   AGENT_ADAPTER=claude-code coding-agent-bridge          serve Claude Code in this directory
   coding-agent-bridge --adapter replay                   try it without any CLI or key
@@ -27,6 +38,8 @@ examples:
   coding-agent-bridge card verify http://127.0.0.1:41242 --keys trusted.json
   coding-agent-bridge record talk.jsonl -- claude -p …   record a CLI, to replay it later
 
+commands for tasks (`coding-agent-bridge help` lists all):
+{CLIENT_EXAMPLES}
 All settings are environment variables; docs/settings.md and .env.example list them.
 """
 
@@ -49,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if is_client(arguments):
+        return _client(arguments)
     if not arguments or arguments[0].startswith("-"):
         arguments.insert(0, "serve")
     # The arguments after `--` are the command line of another program.
@@ -60,21 +75,79 @@ def _run(argv: Sequence[str] | None) -> int:
         if options.command == "card":
             return _card(options, arguments[2:])
         if options.command == "token":
-            print(new_token(options.name))
-            return 0
+            return _token(options.name)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
         if options.command == "adapters":
             return _adapters(options)
         if options.command == "doctor":
             return _doctor(options)
-        return asyncio.run(serve(_loaded(options)))
+        return _serve(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
 
 
+def _client(arguments: Sequence[str]) -> int:
+    """Run a command of the client. Help and usage errors import no library."""
+    try:
+        options = parse(arguments)
+        if options.command == "help":
+            return _help(options.words)
+        if options.command == "completion":
+            return _completion(options.shell)
+        if options.command == "skill":
+            return _skill(options)
+    except ClientError as error:
+        return report(error, wants_json(arguments))
+    from bridge.cli.client.command import run
+
+    return run(options)
+
+
+def _help(words: Sequence[str]) -> int:
+    """Print the usage of a command, or the list of all commands."""
+    if words:
+        parser = parse if is_client(words) else _parser().parse_args
+        parser([*words, "--help"])
+    _parser(complete=True).print_help()
+    return 0
+
+
+def _completion(shell: str) -> int:
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        hint = "pip install 'coding-agent-bridge[client]'"
+        raise usage("completion requires the package shtab", hint) from None
+    print(shtab.complete(_parser(complete=True), shell=shell))
+    return 0
+
+
+def _skill(options: argparse.Namespace) -> int:
+    from bridge.cli.client.skill_file import show_skill
+
+    return show_skill(install=options.install, force=options.force)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from bridge.server.lifecycle import serve
+
+    return asyncio.run(serve(_loaded(options)))
+
+
+def _token(name: str) -> int:
+    from bridge.auth.authentication import new_token
+
+    print(new_token(name))
+    return 0
+
+
 def _loaded(options: argparse.Namespace) -> Loaded:
+    from bridge.server.settings.load import load
+
     flags: dict[str, Any] = {
         "host": options.host,
         "port": options.port,
@@ -93,6 +166,8 @@ def _adapters(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    import asyncio
+
     from bridge.cli.doctor.command import doctor
 
     loaded = _loaded(options)
@@ -101,6 +176,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    import json
+
     from bridge.a2a.signing import new_key
     from bridge.cli.card import verify_command
 
@@ -120,23 +197,28 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     return record(options.file, argv, options.adapter)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="coding-agent-bridge")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+def _parser(complete: bool = False) -> PlainParser:
+    """The parser of the server's commands. `complete`: also of the client's, for help only."""
+    parser = PlainParser(prog=PROGRAM)
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True, prog=PROGRAM)
+    if complete:
+        add_commands(commands)
 
     settings = _settings_parser()
     run = commands.add_parser(
         "serve",
+        help="serve agents (the default command)",
         prog="coding-agent-bridge [serve]",
         description="Coding-agent CLIs behind the Agent2Agent protocol (0.3 and 1.0).",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=ExamplesFormatter,
         parents=[settings],
     )
-    run.add_argument("--version", action="version", version=__version__)
+    run.add_argument("-v", "--version", action="version", version=__version__)
 
     check = commands.add_parser(
         "doctor",
+        help="check this machine and its CLIs",
         description="Check the machine, the folders, the port, and each known CLI: version, flags, "
         "login, and a handshake without a model request. Each failure is printed with its remedy. "
         "Exit status: 0 if all necessary checks pass, 1 if one fails, 2 for invalid settings.",
@@ -148,17 +230,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
     table = commands.add_parser(
-        "adapters", description="List all adapters with their abilities and limitations."
+        "adapters",
+        help="list the adapters",
+        description="List all adapters with their abilities and limitations.",
     )
     table.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_tools(commands)
+    _add_tools(commands, signing=not complete)
     return parser
 
 
-def _add_tools(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The commands that neither serve nor check agents."""
+def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool) -> None:
+    """The commands that neither serve nor check agents. `signing`: also those of signed cards."""
     tape = commands.add_parser(
         "record",
+        help="record a CLI, to replay it later",
         usage="coding-agent-bridge record [--adapter NAME] FILE -- COMMAND …",
         description="Run a CLI and record its input and output. Use this command in place of the "
         "CLI in a bridge to record a session with a client.",
@@ -167,22 +252,25 @@ def _add_tools(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     tape.add_argument("--adapter", help="adapter for this CLI")
     token = commands.add_parser(
         "token",
+        help="make a bearer token",
         description="Make a bearer token, and its entry for CONFIG_FILE, which contains only the "
         "SHA-256 of the token. The token is printed once.",
     )
     token.add_argument("name", help="name of the principal; tasks belong to it")
+    if not signing:
+        return
     card = commands.add_parser(
         "card",
-        usage="coding-agent-bridge card {verify CARD --keys FILE | new-key KIND NAME}",
+        usage="coding-agent-bridge card {get | verify CARD --keys FILE | new-key KIND NAME}",
         description="Verify the signatures of an agent card, or create a private key to sign cards "
         "(KIND: ES256). Store the key in a file with mode 0600: umask 077.",
     )
     card.add_argument("action", choices=("verify", "new-key"))
 
 
-def _settings_parser() -> argparse.ArgumentParser:
+def _settings_parser() -> PlainParser:
     """The flags that override settings, for all commands that read the settings."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = PlainParser(add_help=False)
     parser.add_argument("--host", help="address to listen on [HOST, 127.0.0.1]")
     parser.add_argument("--port", help="port to listen on, 0 for a free one [PORT, 41242]")
     parser.add_argument("--adapter", help="the agent: claude-code, jsonl, replay … [AGENT_ADAPTER]")

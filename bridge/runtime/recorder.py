@@ -19,10 +19,9 @@ from bridge.store.protocol import (
     TaskCreated,
 )
 from bridge.store.serialization import dump, dump_events, micros
-from bridge.task.events import Answer, Answered, Event, Question
+from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, bounded
 from bridge.task.message import Message
 from bridge.task.state import StatusUpdate, Update
-from bridge.task.text import bounded
 from bridge.telemetry.audit import Audit
 
 log = logging.getLogger(__name__)
@@ -86,8 +85,9 @@ class Recorder:
         try:
             for event in events:
                 if not task.state.terminal:
-                    # An adapter gets its question back unchanged.
-                    one = event if isinstance(event, Question) else bounded(event)
+                    # Most events are text. An adapter gets its question back unchanged.
+                    large = type(event) in BOUNDED and not isinstance(event, Question)
+                    one = bounded(event) if large else event
                     updates += task.apply(one, now)
                     happened.append(one)
         finally:

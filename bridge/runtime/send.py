@@ -135,6 +135,8 @@ class SendOperation:
                 f"The task is {task.state.value}; to continue, send a message with its contextId."
             )
             raise UnsupportedOperation(text)
+        if task.question is None and _names_question(message):
+            raise UnsupportedOperation("The question is closed, so the answer had no effect.")
         context = self._contexts.get(handle.context)
         if context:
             check_place(context.lease.start.cwd, principal.workspaces)

@@ -1,15 +1,21 @@
-"""The text that the server prints after its start."""
+"""The description of the running server: a text for the operator, and a file for local clients."""
 
 from __future__ import annotations
 
+import logging
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from bridge import __version__
 from bridge.process import cgroup
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.state_dir import State
+from bridge.server.token_file import describe
+
+log = logging.getLogger(__name__)
 
 OPEN_TO_ALL = (
     "not required: every program of every user on this machine has access as the operator, except "
@@ -20,6 +26,28 @@ MESSAGE = (
     '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
     '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"Describe this project."}]}}}'
 )
+
+
+def announce(
+    agents: Sequence[ConfiguredAgent], address: str, state: State, home: Path
+) -> Callable[[], None]:
+    """Describe the running server for clients of this user: in its folder, or in a temporary one in
+    `home`. Returns the function that removes the description."""
+    folder = state.folder or (state.operator.path.parent if state.operator else None)
+    spaces = [one.settings.agent.workspaces for one in agents]
+    facts = {
+        "url": address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+        "started": time.time(),
+        "agents": [one.id for one in agents],
+        "roots": list(dict.fromkeys(root for one in spaces for root in (one.default, *one.roots))),
+        "token": state.operator.path.name if state.operator else None,
+    }
+    try:
+        return describe(folder, home, facts).close
+    except OSError as error:
+        place = {"folder": folder or home, "reason": error.strerror}
+        log.warning("local clients cannot find this server", extra=place)
+        return lambda: None
 
 
 def banner(

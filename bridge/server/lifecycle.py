@@ -26,7 +26,7 @@ from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
-from bridge.server.banner import banner
+from bridge.server.banner import announce, banner
 from bridge.server.extras import token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
@@ -140,11 +140,14 @@ async def _run(
     )
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     await runner.setup()
+    unused = contextlib.ExitStack()
     try:
         sites = [runner.site(one) for one in sockets]
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
-        await _print_banner(parts, parts.state.announce(_address(runner)))
+        address = _address(runner)
+        unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
+        await _print_banner(parts, address)
         await stop.wait()
         log.info("stopping")
         await asyncio.gather(*(site.stop() for site in sites))
@@ -154,6 +157,7 @@ async def _run(
         monitor.close()
         return 0
     finally:
+        unused.close()
         parts.logins.cancel()
         await runner.cleanup()
         await parts.push.close()

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from bridge.a2a.codec import timestamp
+from bridge.auth.principal import Principal, Scope
 from bridge.runtime.tasks import TaskManager
 from bridge.store.event_log import EventLog
 from bridge.store.handle import TaskHandle
@@ -47,9 +48,9 @@ class Monitor:
 
     def routes(self) -> Sequence[web.RouteDef]:
         return (
-            web.get("/monitor/agents", _for_operators(self._agents)),
-            web.get("/monitor/tasks", _for_operators(self._tasks)),
-            web.get("/monitor/events", _for_operators(self._events)),
+            web.get("/monitor/agents", _with_scope("admin", self._agents)),
+            web.get("/monitor/tasks", _with_scope("admin", self._tasks)),
+            web.get("/monitor/events", _with_scope("read", self._events)),
         )
 
     async def _agents(self, request: web.Request) -> web.Response:
@@ -61,12 +62,14 @@ class Monitor:
         return web.json_response({"agents": listed, "sessions": dict(self._sessions())})
 
     async def _tasks(self, request: web.Request) -> web.Response:
-        """Filters: `agent`, `state` (in the spelling of 0.3), `contextId`."""
+        """Filters: `agent`, `state` (in the spelling of 0.3), `contextId`, and `owner`, where
+        `self` is the principal of the request."""
         wanted = request.query
         states = {state.value for state in TaskState}
         if wanted.get("state") and wanted["state"] not in states:
             text = f"state must be one of {', '.join(sorted(states))}"
             return web.json_response({"error": text}, status=400)
+        owner = request[PRINCIPAL].id if wanted.get("owner") == "self" else wanted.get("owner")
         listed = []
         for agent_id, manager in self._managers.items():
             if wanted.get("agent") not in (None, agent_id):
@@ -78,15 +81,19 @@ class Monitor:
             )
             for head in (await self._store.list(query)).heads:
                 handle = await manager.find(head.task_id)
-                if handle:
+                if handle and owner in (None, handle.task.owner):
                     listed.append({"agent": agent_id, **_summary(handle.task)})
         return web.json_response({"tasks": listed})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events, from now on or after `Last-Event-ID`."""
+        """Server-sent events, from now on or after `Last-Event-ID`. Without the scope `admin`:
+        those of the principal's own tasks."""
+        principal: Principal = request[PRINCIPAL]
         seen = sse.last_event_id(request)
         after = self._feed.last if seen is None else seen
-        return await sse.respond_feed(request, self._feed, after)
+        return await sse.respond_feed(
+            request, self._feed, after, lambda change: principal.sees(change["owner"])
+        )
 
     def _changed(self, agent_id: str, handle: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
         about = {"agent": agent_id, **_summary(handle.task)}
@@ -98,12 +105,12 @@ class Monitor:
         )
 
 
-def _for_operators(handler: Handler) -> Handler:
-    """Requires the scope `admin`, because the response contains the tasks of all principals."""
+def _with_scope(scope: Scope, handler: Handler) -> Handler:
+    """Requires the scope; `admin` for responses with the tasks of all principals."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if not request[PRINCIPAL].may("admin"):
-            text = "These credentials do not allow this: the scope 'admin' is missing."
+        if not request[PRINCIPAL].may(scope):
+            text = f"These credentials do not allow this: the scope '{scope}' is missing."
             return web.json_response({"error": text}, status=403)
         return await handler(request)
 
@@ -115,6 +122,7 @@ def _summary(task: Task) -> Change:
     return {
         "id": task.id,
         "contextId": task.context_id,
+        "owner": task.owner,
         "state": task.state.value,
         "created": timestamp(task.created),
         "changed": timestamp(task.status_time),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ from bridge.files.folders import closing, open_folder, replace_file
 from bridge.process.process_tree import kill_marked, table
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
-from bridge.server.token_file import OperatorToken
+from bridge.server.token_file import DESCRIPTION, OperatorToken
 from bridge.store.database import OTHERS, private_directory, was_used
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Store
@@ -30,7 +31,6 @@ from bridge.telemetry.audit import NO_AUDIT, Audit
 log = logging.getLogger(__name__)
 
 DATABASE = "tasks.db"
-SERVER = "server"  # a file with pid and address of the server that uses the folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,7 @@ class State:
             for name in set(os.listdir(self.spools)) - set(kept):
                 shutil.rmtree(self.spools / name, ignore_errors=True)
 
-    def announce(self, address: str) -> str:
-        """Record the address for a second server on the same folder. Returns the address."""
-        if self.folder:
-            with contextlib.suppress(OSError):
-                (self.folder / SERVER).touch(mode=0o600)
-                (self.folder / SERVER).write_text(f"{os.getpid()} {address}\n")
-        return address
-
     async def close(self) -> None:
-        if self.folder:
-            (self.folder / SERVER).unlink(missing_ok=True)
         if self.attended is not None:
             os.close(self.attended)
         self.audit.close()
@@ -145,10 +135,10 @@ async def _open_store(folder: Path) -> SqliteStore:
 def _in_use(folder: Path) -> str:
     """The error for a folder whose database is locked, with the address of the server if known."""
     who = "another process"
-    with contextlib.suppress(OSError, ValueError):
-        pid, address = (folder / SERVER).read_text().split()
-        if table.start_time(int(pid)):
-            who = f"the server at {address} (pid {pid})"
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        known = json.loads((folder / DESCRIPTION).read_text())
+        if table.start_time(known["pid"]):
+            who = f"the server at {known['url']} (pid {known['pid']})"
     step = "Stop it, or set BRIDGE_STATE_DIR to another folder."
     return f"{who} uses the state folder {folder}: its database is locked. {step}"
 

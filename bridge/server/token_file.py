@@ -1,6 +1,7 @@
-"""The operator token: a file that programs of the server's user can read and its agents cannot.
+"""The operator token and the description of the running server: files that programs of the server's
+user can read and its agents cannot.
 
-The file is in the state folder. A server without one creates a temporary folder `pid-PID` beside
+The files are in the state folder. A server without one creates a temporary folder `pid-PID` beside
 the state folders. A lock on that folder (flock) shows later servers whether the server still runs.
 """
 
@@ -9,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
 import secrets
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bridge.errors import ConfigurationError
 from bridge.files.folders import closing, open_folder, replace_file
@@ -24,6 +28,9 @@ from bridge.store.database import private_directory
 log = logging.getLogger(__name__)
 
 NAME = "token"
+DESCRIPTION = "server.json"
+FILES = (NAME, DESCRIPTION)
+"""The files of a folder `pid-PID`."""
 PREFIX = "pid-"
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\n")
 
@@ -57,6 +64,41 @@ def open_token(folder: Path | None, beside: Path) -> OperatorToken:
         where = error.filename or folder or beside
         text = f"cannot store the operator token in {where}: {error.strerror}"
         raise ConfigurationError(f"{text}; set BRIDGE_STATE_DIR to a writable folder") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The file server.json of a running server. `fd` holds its lock (flock): a file without a lock
+    is of an ended server. `folder`: the descriptor of a temporary folder, which close() removes."""
+
+    path: Path
+    fd: int
+    folder: int | None = None
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(self.fd)):
+                self.path.unlink()
+        os.close(self.fd)
+        if self.folder is not None:
+            _remove(self.path.parent, self.folder)
+
+
+def describe(folder: Path | None, beside: Path, facts: Mapping[str, Any]) -> Description:
+    """Write `facts` to server.json in `folder`, or in a new temporary folder in `beside`. Raises
+    OSError."""
+    lock = None
+    if folder is None:
+        beside.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_stale(beside)
+        folder, lock = _own_folder(beside)
+    draft = folder / f"{DESCRIPTION}.{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(draft, flags, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)  # before clients see the name
+    os.write(fd, json.dumps({"version": 1, "pid": os.getpid(), **facts}).encode() + b"\n")
+    draft.rename(folder / DESCRIPTION)
+    return Description(folder / DESCRIPTION, fd, lock)
 
 
 def _token(folder: int, path: Path) -> str:
@@ -126,8 +168,9 @@ def remove_stale(beside: Path) -> None:
 def _remove(path: Path, fd: int) -> None:
     """Remove a folder that this process has locked, and release the lock."""
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(NAME, dir_fd=fd)
+        for name in FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=fd)
         if _is_at(path, fd):
             path.rmdir()
     except OSError as error:

@@ -13,10 +13,9 @@ from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailabl
 from bridge.store.event_log import Entry
 from bridge.store.protocol import EventBatch, Store, TaskHead
 from bridge.store.serialization import load, load_events, moment
-from bridge.task.events import Retracted
+from bridge.task.events import Retracted, bounded
 from bridge.task.message import Message
 from bridge.task.state import Task, Update
-from bridge.task.text import bounded
 
 log = logging.getLogger(__name__)
 

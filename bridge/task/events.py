@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import orjson
 
 from bridge.task.message import Message, Part
+from bridge.task.text import DATA_BYTES, STATUS_CHARS, capped, shortened
 
 OptionKind = Literal["allow_once", "allow_always", "reject_once", "reject_always", "choice"]
 SESSION_LOST = "session-lost"
@@ -65,7 +68,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`truncated`: size in bytes of each value that text.bounded() has cut, by its name."""
+    """`truncated`: size in bytes of each value that bounded() has cut, by its name."""
 
     id: str
     name: str
@@ -324,3 +327,51 @@ def _close_run(merged: list[AgentEvent], run: list[str]) -> None:
         assert isinstance(last, Text | Thought)
         merged[-1] = replace(last, text=last.text + "".join(run))
         run.clear()
+
+
+E = TypeVar("E", bound=Event)
+BOUNDED = frozenset((Question, ToolCall, ToolResult, Status))
+"""The events that bounded() changes."""
+
+
+def bounded(event: E) -> E:
+    """`event` with the values of tools cut to DATA_BYTES of JSON each, and a status text cut to
+    the characters that one_line() reads. `truncated` has the first size of each value that was
+    cut. A second call changes nothing."""
+    if type(event) not in BOUNDED:  # most events are text, and work here costs time for each
+        return event
+    values: dict[str, tuple[Any, int | None]] = {}
+    match event:
+        case ToolCall():
+            values = {"input": capped(event.input)}
+        case ToolResult():
+            values = {"output": capped(event.output), "changes": _capped(event.changes)}
+        case Question() if event.subject is not None:
+            values = {"subject": capped(event.subject)}
+        case Status() if len(event.text) > 4 * STATUS_CHARS:
+            return replace(event, text=event.text[: 4 * STATUS_CHARS])
+    sizes = {name: size for name, (_, size) in values.items() if size is not None}
+    if not sizes:
+        return event
+    assert isinstance(event, ToolCall | ToolResult | Question)
+    fitting: dict[str, Any] = {name: values[name][0] for name in sizes}
+    return replace(event, **fitting, truncated={**sizes, **(event.truncated or {})})
+
+
+def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:
+    """The first changes that fit, and the size, as capped() returns them."""
+    try:
+        size = len(orjson.dumps(changes)) if changes else 0
+    except TypeError:
+        return (), 0
+    if size <= DATA_BYTES:
+        return changes, None
+    kept: list[FileChange] = []
+    left = DATA_BYTES - 2  # brackets
+    for change in changes:
+        short = replace(change, path=shortened(change.path), diff=shortened(change.diff))
+        left -= len(orjson.dumps(short)) + 1
+        if left < 0:
+            break
+        kept.append(short)
+    return tuple(kept), size

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge.task.artifact import ANSWER_ID
 from bridge.task.events import (
+    Answer,
     Canceled,
     Done,
     Event,
@@ -70,10 +71,23 @@ def status_metadata(update: StatusUpdate) -> Mapping[str, Any] | None:
             facts = {"result": details}
         case Failed(reason=reason) | Interrupted(reason=reason) | TimedOut(reason=reason):
             facts = {"reason": reason}
+    if update.answer:
+        facts["answered"] = _answered(update.answer)
     metadata: dict[str, Any] = {"bridge": facts} if facts else {}
     if update.usage:
         metadata["usage"] = _usage(update.usage)
     return metadata or None
+
+
+def _answered(answer: Answer) -> Facts:
+    """The author and the content of an answer. Without `messageId`: no message of a client did."""
+    known = {
+        "questionId": answer.question_id,
+        "optionIds": [option.id for option in answer.options],
+        "by": answer.by,
+        "messageId": answer.message.id if answer.message else None,
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def task_metadata(task: Task) -> Mapping[str, Any] | None:

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from bridge.task.artifact import ANSWER_ID, GAP, Artifact, ArtifactUpdate, end_of
 from bridge.task.events import (
+    Answer,
     Answered,
     ArtifactChunk,
     Canceled,
@@ -42,9 +43,9 @@ from bridge.task.events import (
     ToolCall,
     ToolResult,
     Usage,
+    bounded,
 )
 from bridge.task.message import Message
-from bridge.task.text import bounded
 
 
 class TaskState(Enum):
@@ -129,7 +130,7 @@ class StatusUpdate:
     """A status without its text (see render.py). `event`: the cause; None for a change of state
     without a text. `number`: the number of its message in the task; None if it has none. `hint`:
     the problem of the last answer, for a question that is asked again. `usage`: the usage of the
-    turn, on the terminal update."""
+    turn, on the terminal update. `answer`: the answer that closed a question."""
 
     state: TaskState
     time: datetime
@@ -137,6 +138,7 @@ class StatusUpdate:
     number: int | None = None
     hint: str = ""
     usage: Usage | None = None
+    answer: Answer | None = None
 
 
 Update = StatusUpdate | ArtifactUpdate
@@ -273,7 +275,7 @@ class Task:
                 return self._settle(event.id, now)
             case Answered():
                 self._hear(event.answer.message)
-                return self._settle(event.answer.question_id, now)
+                return self._settle(event.answer.question_id, now, event.answer)
             case Steered():
                 self._hear(event.message)
                 return [self._change(target, now, event)]
@@ -305,22 +307,32 @@ class Task:
             self.artifacts[event.id] = artifact
         return artifact.add_chunk(event, append)
 
-    def _ask(self, question: Question, now: datetime, hint: str | None = None) -> Update:
-        """Ask a question, or ask it again: `hint` is the problem of the last answer."""
+    def _ask(
+        self,
+        question: Question,
+        now: datetime,
+        hint: str | None = None,
+        answer: Answer | None = None,
+    ) -> Update:
+        """Ask a question, or ask it again: `hint` is the problem of the last answer. `answer`: the
+        one to the question before."""
         if hint is None:
             self.asked, self.asked_at = self.asked + 1, now
         state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
-        return self._change(state, now, bounded(question), self._next_number(), hint=hint or "")
+        number = self._next_number()
+        return self._change(state, now, bounded(question), number, hint=hint or "", answer=answer)
 
-    def _settle(self, question_id: str, now: datetime) -> list[Update]:
+    def _settle(
+        self, question_id: str, now: datetime, answer: Answer | None = None
+    ) -> list[Update]:
         """The question is answered or withdrawn: ask the next one, or continue."""
         first = self.question
         self.questions = [q for q in self.questions if q.id != question_id]
         if first is None or first.id != question_id:
             return []
         if self.question:
-            return [self._ask(self.question, now)]
-        updates: list[Update] = [self._change(TaskState.WORKING, now)]
+            return [self._ask(self.question, now, answer=answer)]
+        updates: list[Update] = [self._change(TaskState.WORKING, now, answer=answer)]
         held, self._held = self._held, []
         for event in held:
             updates += self.apply(event, now)
@@ -370,13 +382,14 @@ class Task:
         *,
         hint: str = "",
         usage: Usage | None = None,
+        answer: Answer | None = None,
     ) -> StatusUpdate:
         self._remember(self.status)
-        update = StatusUpdate(state, now, event, number, hint=hint, usage=usage)
+        update = StatusUpdate(state, now, event, number, hint=hint, usage=usage, answer=answer)
         self.state, self.status_time, self.status = state, now, update
         if state.terminal or state.interrupted:
             self._remember(update)
-        if state.terminal or isinstance(event, Started | Steered):
+        if state.terminal or answer or isinstance(event, Started | Steered):
             self.reported.append(update)
         return update
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
-from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
-
-E = TypeVar("E", bound=Event)
 STATUS_CHARS = 200  # characters of a status text: one line of a list
 MESSAGE_CHARS = 8_000  # characters of a question or an error: enough for a person to decide
 DATA_BYTES = 16 * 1024  # JSON of a tool's input or output; the log of the CLI has all of it
 STRING_CHARS = 4_000  # characters of one string in it, so that other members survive the cut
-_BOUNDED = frozenset((ToolCall, ToolResult, Question, Status))
 DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that change the visible order of a line.
@@ -57,53 +52,10 @@ def capped(value: Any) -> tuple[Any, int | None]:
         return "[this cannot be written as JSON]", 0
     if size <= DATA_BYTES:
         return value, None
-    short = _shortened(value)
+    short = shortened(value)
     if len(orjson.dumps(short)) > DATA_BYTES:
         short = orjson.dumps(short).decode()[:STRING_CHARS] + "…"
     return short, size
-
-
-def bounded(event: E) -> E:
-    """`event` with the values of tools cut to DATA_BYTES of JSON each, and a status text cut to
-    the characters that one_line() reads. `truncated` has the first size of each value that was
-    cut. A second call changes nothing."""
-    if type(event) not in _BOUNDED:  # most events are text, and work here costs time for each
-        return event
-    values: dict[str, tuple[Any, int | None]] = {}
-    match event:
-        case ToolCall():
-            values = {"input": capped(event.input)}
-        case ToolResult():
-            values = {"output": capped(event.output), "changes": _capped(event.changes)}
-        case Question() if event.subject is not None:
-            values = {"subject": capped(event.subject)}
-        case Status() if len(event.text) > 4 * STATUS_CHARS:
-            return replace(event, text=event.text[: 4 * STATUS_CHARS])
-    sizes = {name: size for name, (_, size) in values.items() if size is not None}
-    if not sizes:
-        return event
-    assert isinstance(event, ToolCall | ToolResult | Question)
-    fitting: dict[str, Any] = {name: values[name][0] for name in sizes}
-    return replace(event, **fitting, truncated={**sizes, **(event.truncated or {})})
-
-
-def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:
-    """The first changes that fit, and the size, as capped() returns them."""
-    try:
-        size = len(orjson.dumps(changes)) if changes else 0
-    except TypeError:
-        return (), 0
-    if size <= DATA_BYTES:
-        return changes, None
-    kept: list[FileChange] = []
-    left = DATA_BYTES - 2  # brackets
-    for change in changes:
-        short = replace(change, path=_shortened(change.path), diff=_shortened(change.diff))
-        left -= len(orjson.dumps(short)) + 1
-        if left < 0:
-            break
-        kept.append(short)
-    return tuple(kept), size
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
@@ -141,13 +93,14 @@ def is_deep(value: Any, limit: int = DEPTH) -> bool:
     return True
 
 
-def _shortened(value: Any) -> Any:
+def shortened(value: Any) -> Any:
+    """`value` with each string cut to STRING_CHARS."""
     match value:
         case str():
             return value if len(value) <= STRING_CHARS else value[:STRING_CHARS] + "…"
         case dict():
-            return {name: _shortened(member) for name, member in value.items()}
+            return {name: shortened(member) for name, member in value.items()}
         case list() | tuple():
-            return [_shortened(member) for member in value]
+            return [shortened(member) for member in value]
         case _:
             return value

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from bridge import errors
-from bridge.a2a import CODECS, EXTENDED, Codec
 from bridge.a2a.card import EXTENSION
+from bridge.a2a.codec import Codec
+from bridge.a2a.codecs import CODECS, EXTENDED
 
 JSON = "application/json"
 A2A_JSON = "application/a2a+json"

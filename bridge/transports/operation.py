@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import orjson
 from aiohttp import web
 
-from bridge.a2a import Codec, Operation
 from bridge.a2a.card import Card
+from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
 from bridge.errors import (

@@ -15,7 +15,8 @@ import orjson
 from aiohttp import web
 
 from bridge import errors
-from bridge.a2a import CODECS, Codec, Operation
+from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codecs import CODECS
 from bridge.transports import blocking, sse
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (

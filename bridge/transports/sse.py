@@ -46,13 +46,18 @@ async def respond(
 
 
 async def respond_feed(
-    request: web.Request, feed: EventLog[dict[str, Any]], after: int
+    request: web.Request,
+    feed: EventLog[dict[str, Any]],
+    after: int,
+    visible: Callable[[dict[str, Any]], bool],
 ) -> web.StreamResponse:
-    """Answer `request` with a log of JSON objects from number `after` on."""
+    """Answer `request` with the visible objects of a log from number `after` on."""
 
     async def items(write: Write) -> Items:
         async for batch in feed.follow(after, HEARTBEAT):
-            yield [(entry.number, orjson.dumps(entry.update)) for entry in batch] or None
+            shown = [entry for entry in batch if visible(entry.update)]
+            if shown or not batch:
+                yield [(entry.number, orjson.dumps(entry.update)) for entry in shown] or None
 
     return await _respond(request, items)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from bridge.a2a import Codec
+from bridge.a2a.codec import Codec
 from bridge.runtime.audience import Listener
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle

@@ -12,6 +12,7 @@ turn        say how many turns there have been
 repeat N X  say X N times at once
 flood N     say "0 ", "1 ", … in so many pieces
 steps N     say so many words on progress at once
+pause N     say nothing for N seconds
 deaf        ignore SIGTERM from now on
 reply X     done X       fail X       reject X       ways to end the turn; else `done`
 exit N      end
@@ -76,6 +77,8 @@ class Agent:
             case "repeat":
                 count, _, text = rest.partition(" ")
                 say("text", text=text * int(count))
+            case "pause":
+                time.sleep(float(rest))
             case "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             case "line":

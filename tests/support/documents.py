@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from bridge.server.settings import sections
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
-from tests.support import blast_radius, client_matrix, matrix
+from tests.support import blast_radius, client_compliance, client_matrix, matrix
 
 README = CHECKOUT / "README.md"
 AGENTS = CHECKOUT / "docs/agents.md"
@@ -105,6 +105,11 @@ def with_clients(clients: str) -> str:
     return _with(clients, {"matrix": client_matrix.table()})
 
 
+def with_compliance(page: str) -> str:
+    """`page` with today's table of the client's compliance."""
+    return _with(page, {"compliance": client_compliance.table()})
+
+
 def _with(page: str, tables: Mapping[str, str]) -> str:
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
@@ -120,3 +125,6 @@ if __name__ == "__main__":
     ENV_EXAMPLE.write_text(env_example(), "utf-8")
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")
+    page = client_compliance.PAGE
+    page.write_text(with_compliance(page.read_text("utf-8")), "utf-8")
+    client_compliance.REPORT.write_text(client_compliance.report(), "utf-8")

@@ -23,6 +23,7 @@ PROGRAM = """
 import asyncio, json, os, signal, sys
 from bridge.cli.doctor.command import doctor
 from bridge.cli.doctor.talk import Within
+import bridge.cli.client.command
 from bridge.cli.main import main
 from bridge.server.settings.load import load
 
@@ -35,8 +36,9 @@ def run(order):
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
-    for number, path in enumerate((os.devnull, order["out"], order["err"])):
+    for number, path in enumerate((order["in"], order["out"], order["err"])):
         os.dup2(os.open(path, os.O_RDWR), number)
+    sys.stdin = open(0)
     try:
         return hurried(**order["hurried"]) if order["hurried"] else main(order["arguments"])
     except SystemExit as end:
@@ -75,20 +77,24 @@ def run_forked(
     *,
     cwd: Path,
     env: Mapping[str, str],
+    stdin: bytes | None = None,
     hurried: Mapping[str, Any] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. `hurried`: call `doctor` with these arguments instead."""
     process = _process()
     assert process.stdin and process.stdout
     with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder, "stdout"), Path(folder, "stderr")
+        given, out, err = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
+        given.write_bytes(stdin or b"")
         out.touch()
         err.touch()
         order = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "hurried": hurried}
-        line = json.dumps({**order, "out": str(out), "err": str(err), "within": WITHIN})
+        files = {"in": str(given), "out": str(out), "err": str(err)}
+        line = json.dumps({**order, **files, "within": WITHIN})
         process.stdin.write(line + "\n")
         process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], WITHIN + 10)
         assert ready, f"{arguments} did not end: {out.read_text()}{err.read_text()}"
         code = int(process.stdout.readline())
-        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+        said = (path.read_bytes().decode() for path in (out, err))
+        return subprocess.CompletedProcess(arguments, code, *said)

@@ -21,7 +21,8 @@ from typing import Any
 import orjson
 
 from bridge import errors
-from bridge.a2a import CODECS, Operation
+from bridge.a2a.codec import Operation
+from bridge.a2a.codecs import CODECS
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
 from bridge.process.line_splitter import LineSplitter, LongLine

@@ -1,5 +1,5 @@
-"""The official SDKs as clients: each scenario is a program of tests/clients, which runs in the
-SDK's own environment."""
+"""The official SDKs as clients, and as servers for our client. Each scenario and each server is a
+program of tests/clients, which runs in the SDK's own environment."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def command(sdk: str) -> tuple[Path | str, Path]:
         found = installed, CHECKOUT / f"tests/clients/sdk_{version}.py"
     assert installed.exists(), f"{installed} is missing: run scripts/install"
     return found
+
+
+def server(sdk: str) -> tuple[Path | str, Path]:
+    """Interpreter and program of a server of the SDK."""
+    interpreter, client = command(sdk)
+    name = "server.mjs" if client.suffix == ".mjs" else client.name.replace("sdk_", "server_")
+    return interpreter, client.with_name(name)
 
 
 async def play(

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bridge.a2a import CODECS
+from bridge.a2a.codecs import CODECS
 from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.runtime.tasks import TaskManager
 from bridge.store.handle import ENTRY, MOST_BEHIND, NEWEST, SMALL, TaskHandle, TaskHandles

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bridge.a2a import CODECS
+from bridge.a2a.codecs import CODECS
 from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.errors import DataLoss

@@ -157,7 +157,7 @@ async def test_a_new_token_is_known_by_its_hash(workspace: Path, tmp_path: Path)
         async with aiohttp.ClientSession(headers=credentials) as http:
             task = await Client(http, server.url).send("text hello")
             assert artifact_text(task) == "hello"
-            for path in ("/monitor/agents", "/monitor/tasks", "/monitor/events"):
+            for path in ("/monitor/agents", "/monitor/tasks"):
                 async with http.get(server.url + path) as response:
                     assert response.status == 403
                     assert "admin" in await response.text()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from bridge.a2a import CODECS
+from bridge.a2a.codecs import CODECS
 from bridge.session.pool import SessionPool
 from bridge.store.event_log import BATCH
 from tests.support import counting

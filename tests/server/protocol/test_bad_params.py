@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.a2a import CODECS, Operation, requests, v0_3, v1_0
+from bridge.a2a import requests, v0_3, v1_0
+from bridge.a2a.codec import Operation
+from bridge.a2a.codecs import CODECS
 from tests.support.bindings import ROUTES, RestBinding, failed
 from tests.support.cases import each
 from tests.support.children import children

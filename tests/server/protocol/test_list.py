@@ -13,7 +13,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.a2a import CODECS
+from bridge.a2a.codecs import CODECS
 from bridge.a2a.pagination import decode_position, encode_position
 from bridge.errors import InvalidParams
 from bridge.task.state import TaskState

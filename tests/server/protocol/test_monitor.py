@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
+from bridge.auth.authentication import new_token
 from tests.support.client import Client
 from tests.support.monitored import changes, serving
 
@@ -24,6 +25,31 @@ async def test_the_feed_tells_every_change_of_state(
         assert {one["id"] for one in told} == {task["id"]}
         assert told[0]["waitsFor"] == "text" and told[2]["waitsFor"] is None
         assert "secret" not in json.dumps(told)
+
+
+async def test_a_principal_reads_the_changes_of_its_own_tasks(
+    workspace: Path, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    tokens, table = {}, ""
+    for name in ("anna", "bert"):
+        tokens[name], _, entry = new_token(name).partition("\n\n")
+        table += f'{entry}scopes = ["run", "read"]\n'
+    config = tmp_path / "config.toml"
+    config.write_text(table)
+    async with serving(workspace, "operator" * 4, CONFIG_FILE=str(config)) as server:
+        clients = {
+            name: Client(http, server.url, headers={"Authorization": f"Bearer {token}"})
+            for name, token in {**tokens, "local": "operator" * 4}.items()
+        }
+        anna = clients["anna"].headers
+        async with http.get(f"{server.url}/monitor/events", headers=anna) as feed:
+            ids = {name: (await one.send("text hello"))["id"] for name, one in clients.items()}
+            last = await clients["anna"].send("text again")
+            told = await changes(feed, 4)
+        assert [one["id"] for one in told] == [ids["anna"]] * 2 + [last["id"]] * 2
+        owned = f"{server.url}/monitor/tasks?owner=self"
+        async with http.get(owned, headers=clients["local"].headers) as answer:
+            assert [one["id"] for one in (await answer.json())["tasks"]] == [ids["local"]]
 
 
 async def test_a_reader_that_comes_back_gets_the_missed_updates(

@@ -22,8 +22,8 @@ import schemathesis
 from jsonschema_rs import Draft202012Validator, meta
 from schemathesis.core.parameters import ParameterLocation
 
-from bridge.a2a import Operation
 from bridge.a2a.card import EXTENSION, Card
+from bridge.a2a.codec import Operation
 from bridge.auth.authentication import FAILURES
 from bridge.auth.principal import Token, digest
 from bridge.server.openapi import GENERATED, document

@@ -28,10 +28,10 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from bridge import __version__
-from bridge.a2a import CODECS
 from bridge.a2a.canonical_card import CARD, Member, SignatureError, normalize
 from bridge.a2a.card import Card, Skill
 from bridge.a2a.card_shapes import encode_card
+from bridge.a2a.codecs import CODECS
 from bridge.a2a.signing import (
     NO_EMPTY,
     PAYLOAD,

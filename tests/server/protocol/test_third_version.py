@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from bridge.a2a import CODECS, EXTENDED, Codec, Operation
+from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codecs import CODECS, EXTENDED
 from bridge.a2a.v1_0 import V1_0
 from tests.support.client import METHODS, Client, Json, artifact_text, state, streamed_text
 from tests.support.served import serving

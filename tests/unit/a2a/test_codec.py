@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from bridge import errors
-from bridge.a2a import CODECS, Codec, Operation
 from bridge.a2a.card import Card, Skill
 from bridge.a2a.card_shapes import encode_card
-from bridge.a2a.codec import ERRORS, Page, timestamp
+from bridge.a2a.codec import ERRORS, Codec, Operation, Page, timestamp
+from bridge.a2a.codecs import CODECS
 from bridge.a2a.requests import ListParams
 from bridge.a2a.v0_3 import V0_3
 from bridge.a2a.v1_0 import V1_0

@@ -19,9 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge import errors
-from bridge.a2a import Operation
 from bridge.a2a.card import Card, Skill
-from bridge.a2a.codec import Page, timestamp
+from bridge.a2a.codec import Operation, Page, timestamp
 from bridge.a2a.requests import ListParams, PushParams, SendParams, TaskParams
 from bridge.a2a.v1_0 import V1_0
 from bridge.task.artifact import Artifact, ArtifactUpdate

@@ -23,9 +23,18 @@ from bridge.store.protocol import (
     TaskBegun,
 )
 from bridge.store.serialization import dump, load_events
-from bridge.task.events import Answered, Canceled, Done, Event, Question, Status, Text, ToolCall
+from bridge.task.events import (
+    Answered,
+    Canceled,
+    Done,
+    Event,
+    Question,
+    Status,
+    Text,
+    ToolCall,
+    bounded,
+)
 from bridge.task.state import IllegalTransition, StatusUpdate, Task, TaskState
-from bridge.task.text import bounded
 from bridge.telemetry.audit import NO_AUDIT
 
 LARGE = {"content": "x" * 100_000}

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.a2a import CODECS
+from bridge.a2a.codecs import CODECS
 from bridge.adapter import AgentConfig, Prompt, SessionOptions, SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.server import registry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 import typing
@@ -12,11 +13,12 @@ from typing import Any
 import orjson
 import pytest
 
-from bridge.a2a import CODECS
+from bridge.a2a.codecs import CODECS
 from bridge.task.artifact import LAST_WORDS, ArtifactUpdate
 from bridge.task.events import (
     ENDINGS,
     AgentEvent,
+    Answer,
     Answered,
     ArtifactChunk,
     Canceled,
@@ -29,6 +31,7 @@ from bridge.task.events import (
     Option,
     Plan,
     PlanEntry,
+    Prompted,
     Question,
     QuestionWithdrawn,
     Queued,
@@ -44,6 +47,7 @@ from bridge.task.events import (
     ToolCall,
     ToolResult,
     Usage,
+    bounded,
     merge_text,
 )
 from bridge.task.message import Message, Role, TextPart
@@ -56,7 +60,6 @@ from bridge.task.state import (
     TaskState,
     Update,
 )
-from bridge.task.text import bounded
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.diagram import edges, mermaid
@@ -793,3 +796,17 @@ def test_the_updates_contain_every_change_of_the_task(seed: int) -> None:
         assert reader.text(name) == "".join(texts(artifact.parts))
     for codec in CODECS:
         orjson.dumps(codec.encode_task(one))
+
+
+def test_the_metadata_of_a_task_name_the_author_of_the_last_answer() -> None:
+    asked = task(Prompted(), ask("one"), ask("two"))
+    answers = [Answer(name, "yes", (YES,), client("yes", f"m-{name}"), by="anna") for name in "xy"]
+    first, second = (
+        Answered(dataclasses.replace(given, question_id=name))
+        for given, name in zip(answers, ("one", "two"), strict=True)
+    )
+    for given, name, message_id in ((first, "one", "m-x"), (second, "two", "m-y")):
+        (told,) = statuses(apply(asked, given))
+        facts = {"questionId": name, "optionIds": ["yes"], "by": "anna", "messageId": message_id}
+        assert status_metadata(told) == {"bridge": {"answered": facts}}
+        assert task_metadata(asked) == {"bridge": {"answered": facts}}

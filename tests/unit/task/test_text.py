@@ -7,13 +7,12 @@ from typing import Any
 
 import orjson
 
-from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult
+from bridge.task.events import Event, FileChange, Question, Status, ToolCall, ToolResult, bounded
 from bridge.task.text import (
     DATA_BYTES,
     DEPTH,
     MESSAGE_CHARS,
     STATUS_CHARS,
-    bounded,
     capped,
     exact,
     is_deep,

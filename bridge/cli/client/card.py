@@ -1,0 +1,237 @@
+"""The card of an open question: its lines, and the meaning of each key."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.cli.client.keyboard import Key
+from bridge.cli.client.line_editor import LineEditor
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
+from bridge.task.text import exact
+
+Line = tuple[str, str]
+Wrap = Callable[[str, int], list[str]]
+COUNTS_AFTER = 0.3  # seconds from the drawing of a card to the first key that counts
+_MOST_NUMBERS = 9
+_KEYS = (
+    ("y", "allow once"),
+    ("a", "allow always: asks again with its reach"),
+    ("n", "deny"),
+    ("r", "deny with a reason"),
+    ("t", "answer in own words"),
+    ("1-9", "an option by its number"),
+    ("d", "the whole request in the pager"),
+    ("v", "the question as JSON"),
+    ("q", "leave the question open"),
+    ("?", "these keys"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A text for the pager."""
+
+    text: str
+
+
+Action = ChosenAnswer | Show | Leave
+
+
+class QuestionCard:
+    """`drawn`: the time of the drawing from which keys count; a card that asks for a second press
+    is drawn again. `line`: of a conversation; any question takes it as an answer in words, and the
+    server tries it. If a person has begun it, typing goes on."""
+
+    def __init__(
+        self,
+        question: OpenQuestion,
+        agent: str,
+        directory: str | None,
+        now: float,
+        *,
+        line: LineEditor | None = None,
+    ) -> None:
+        self.question = question
+        self.drawn = now
+        self._title = f"{agent} needs you" + (f" in {directory}" if directory else "")
+        self._confirm: QuestionOption | None = None
+        self._chosen: list[QuestionOption] = []
+        self._words = line is not None or question.free_text
+        self._answer = line or LineEditor()
+        self._line = line if line and line.text else None  # while a person types
+        self._reason = False  # the line is the reason of a refusal
+        self._help = False
+
+    # --- keys -----------------------------------------------------------------------------------
+
+    def press(self, key: Key, now: float) -> Action | None:
+        """The action of the key. None: the card has changed, or the key has no meaning."""
+        if self._line is not None:
+            return self._type(key, now)
+        if not key.alone or now - self.drawn < COUNTS_AFTER:
+            self.drawn = now  # a key that is held down counts after its release only
+            return None
+        asked, self._confirm, self._help = self._confirm, None, False
+        option = self._option(key.name)
+        if option and self.question.multiple and key.name.isdigit():
+            self._toggle(option)
+            return None
+        if option and option.kind == "allow_always" and option is not asked:
+            self._confirm, self.drawn = option, now
+            return None
+        if option:
+            return ChosenAnswer((option,))
+        return self._command(key.name)
+
+    def _option(self, name: str) -> QuestionOption | None:
+        kinds = {"y": ("allow_once",), "a": ("allow_always",), "n": ("reject_once",)}
+        if name in kinds:
+            return next(filter(None, map(self.question.of_kind, kinds[name])), None)
+        if name.isdigit() and 0 < int(name) <= len(self.question.options):
+            return self.question.options[int(name) - 1]
+        return None
+
+    def _command(self, name: str) -> Action | None:
+        match name:
+            case "enter" if self._chosen:
+                return ChosenAnswer(tuple(self._chosen))
+            case "r" if self.question.of_kind("reject_once"):
+                self._line, self._reason = LineEditor(), True
+            case "t" if self._words:
+                self._line, self._reason = self._answer, False
+            case "d":
+                return Show(self._whole())
+            case "v":
+                return Show(json.dumps(self._facts(), indent=2, ensure_ascii=False))
+            case "q" | "end":
+                return Leave()
+            case "?":
+                self._help = True
+        return None
+
+    def _toggle(self, option: QuestionOption) -> None:
+        if option in self._chosen:
+            self._chosen.remove(option)
+        else:
+            self._chosen.append(option)
+
+    def _type(self, key: Key, now: float) -> Action | None:
+        assert self._line is not None
+        match key.name:
+            case "escape":
+                self._line = None
+            case "end":
+                return Leave()
+            case "enter" if now - self.drawn < COUNTS_AFTER:
+                self.drawn = now  # the person had not read the question
+            case "enter" if self._line.text.strip():
+                refusal = self.question.of_kind("reject_once") if self._reason else None
+                return ChosenAnswer((refusal,) if refusal else (), self._line.take())
+            case _:
+                self._line.press(key)
+        return None
+
+    # --- its lines -------------------------------------------------------------------------------
+
+    def lines(self, wrap: Wrap, width: int, height: int) -> list[Line]:
+        """The card in at most `height` lines: the request takes up to half of them."""
+        inner = max(8, width - 2)
+        below = self._below(wrap, inner, height)
+        title = wrap(" ".join(self._title.split()), width)[:2]
+        text = [line for part in self._parts() for line in wrap(part, inner)]
+        most = max(1, min(height // 2, height - len(below) - len(title)))
+        shown = text[:most]
+        if len(text) > most:
+            shown[-1] = f"… {len(text) - most + 1} more lines: d"
+        return [
+            *((one, "bold yellow") for one in title),
+            *(("│ " + one, "") for one in shown),
+            *below,
+        ]
+
+    def _parts(self) -> list[str]:
+        """The request, without the sentence on how to answer by words."""
+        text = self.question.text.rstrip()
+        head, newline, last = text.rpartition("\n")
+        if newline and self.question.options and last.startswith("Reply with "):
+            text = head
+        return [text, *request_of(self.question)]
+
+    def _below(self, wrap: Wrap, width: int, height: int) -> list[Line]:
+        if self._line is not None:
+            label = "Reason" if self._reason else "Answer"
+            typed = wrap(f"{label}: {self._line.shown}", width)
+            return [
+                *((line, "bold") for line in typed[-2:]),
+                ("Enter sends, Escape goes back", "dim"),
+            ]
+        if self._confirm:
+            reach = wrap(f"{self._confirm.name}: press the key again to allow this always", width)
+            return [(line, "bold red") for line in reach[: height // 2]]
+        if self._help:
+            return [(f"{key:4}{meaning}", "dim") for key, meaning in _KEYS][: height - 3]
+        return [*self._options(width), (self._hint(), "dim")]
+
+    def _options(self, width: int) -> list[Line]:
+        keys = {"allow_once": "y", "allow_always": "a", "reject_once": "n"}
+        rows: list[Line] = []
+        for number, option in enumerate(self.question.options[:_MOST_NUMBERS], 1):
+            key = keys.pop(option.kind, " ")
+            mark = ("[x] " if option in self._chosen else "[ ] ") if self.question.multiple else ""
+            name = " ".join(exact(option.name, 400).split())
+            rows.append((f"{key} {number} {mark}{name}"[:width], "bold" if key != " " else ""))
+        return rows
+
+    def _hint(self) -> str:
+        words = "Enter sends  " if self.question.multiple else ""
+        if self.question.of_kind("reject_once"):
+            words += "r reason  "
+        if self._words:
+            words += "t own words  "
+        return f"{words}d all  q leave  ? keys"
+
+    def _whole(self) -> str:
+        return "\n\n".join(self._parts())
+
+    def _facts(self) -> Mapping[str, Any]:
+        options = [{"id": o.id, "name": o.name, "kind": o.kind} for o in self.question.options]
+        return {
+            "questionId": self.question.id,
+            "kind": self.question.kind,
+            "text": self.question.text,
+            "options": options,
+            "subject": self.question.subject,
+            "freeText": self.question.free_text,
+            "multiple": self.question.multiple,
+        }
+
+
+def request_of(question: OpenQuestion) -> list[str]:
+    """The texts of a request: the command, the diff, or the input as JSON."""
+    subject = question.subject or {}
+    given = subject.get("input")
+    if not isinstance(given, dict):
+        return [] if given is None else [_as_json(given)]
+    names = {"command", "cmd", "diff", "unified_diff"}
+    known = [given[name] for name in given if name in names and isinstance(given[name], str)]
+    for old, new in (("old_string", "new_string"), ("oldText", "newText")):
+        if isinstance(given.get(old), str) and isinstance(given.get(new), str):
+            known.append(_diff(given[old], given[new]))
+            names |= {old, new}
+    others = {name: value for name, value in given.items() if name not in names}
+    name = str(subject.get("name") or "")
+    return [name, *known, *([_as_json(others)] if others else [])] if name else known
+
+
+def _diff(old: str, new: str) -> str:
+    """The lines of a change, with all lines around it."""
+    lines = difflib.ndiff(old.splitlines(), new.splitlines())
+    return "\n".join(line for line in lines if not line.startswith("?"))
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,213 @@
+"""The terminal of a person: lines that stay, and below them a region that is drawn again.
+
+Every text is shown as data: without control characters, and with an indent on each line that it
+fills, so that an agent's text cannot look like a line of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from bridge.cli.client.keyboard import Key, Keyboard
+from bridge.cli.client.output import Fields
+from bridge.client import config
+from bridge.task.text import exact, readable
+
+ANSWER_LABEL = "Artifact Assistant response"
+_WHOLE = 10**8  # characters: a text for the pager is not cut
+_LONGEST_LINE = 2000  # characters of an unfinished line that is kept in the region
+_PLAIN = re.compile(r"[\w ./:=-]+", re.ASCII)
+Line = tuple[str, str]
+"""A text, and its style."""
+
+
+class Screen:
+    """`region` returns the lines below the transcript for a width and a height."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, markup=False, emoji=False)
+        self._live: Live | None = None
+        self._keyboard = Keyboard()
+        self.unfinished = ""  # a line of the transcript without its end
+        self.region: Callable[[int, int], Sequence[Line]] = lambda width, height: ()
+
+    @contextmanager
+    def open(self, on_key: Callable[[Key], None]) -> Iterator[None]:
+        """Draw, and read keys. Ctrl-Z gives the terminal back until the command continues."""
+        loop = asyncio.get_running_loop()
+        with self._keyboard.reading(on_key):
+            self._start()
+            loop.add_signal_handler(signal.SIGTSTP, self._suspend)
+            loop.add_signal_handler(signal.SIGWINCH, self.draw)
+            try:
+                yield
+            finally:
+                loop.remove_signal_handler(signal.SIGTSTP)
+                loop.remove_signal_handler(signal.SIGWINCH)
+                self._stop()
+
+    def draw(self) -> None:
+        """Draw the region."""
+        if self._live is None:
+            return
+        width, height = self._console.size
+        lines = [("  " + line, "") for line in _tail(self.unfinished, width - 2)]
+        lines += self.region(width, height - 1 - len(lines))
+        texts = [Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in lines]
+        with _gone_terminal():
+            self._live.update(Group(*texts), refresh=True)
+
+    def print(self, text: str, style: str = "", *, indent: int = 0) -> None:
+        """Add lines to the transcript. Every line but the first has an indent of at least two."""
+        with _gone_terminal():
+            self._console.print(self._wrapped(text, style, indent))
+        self.draw()
+
+    def print_command(self, text: str) -> None:
+        """Add a line that the terminal itself wraps, so that a copy of it is one line."""
+        with _gone_terminal():
+            self._console.print(Text(text, "dim"), soft_wrap=True)
+        self.draw()
+
+    def discard_keys(self) -> None:
+        self._keyboard.discard()
+
+    def wrap(self, text: str, width: int) -> list[str]:
+        """The lines of a text that a person decides about, at most `width` cells each."""
+        lines = Text(exact(text, _WHOLE), tab_size=4)
+        lines.expand_tabs()
+        return [one.plain for one in lines.wrap(self._console, width, overflow="fold")]
+
+    async def page(self, text: str) -> None:
+        """Show a text in the pager of the person, with a mark for each control character."""
+        with self._given_back():
+            process = await asyncio.create_subprocess_exec(
+                *config.pager(), stdin=asyncio.subprocess.PIPE, env=config.pager_environment()
+            )
+            await process.communicate(exact(text, _WHOLE).encode())
+
+    def _wrapped(self, text: str, style: str, indent: int) -> Text:
+        given = Text(text, style, tab_size=4)
+        given.expand_tabs()
+        width = max(8, self._console.width - max(indent, 2))
+        lines = given.wrap(self._console, width, overflow="fold")
+        joined = Text()
+        for number, line in enumerate(lines):
+            line.rstrip()
+            joined.append("\n" if number else "")
+            joined.append(" " * (indent if number == 0 else max(indent, 2)))
+            joined.append_text(line)
+        return joined
+
+    # --- the terminal ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        # A new one each time: it remembers how many lines of its own are above the cursor.
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            vertical_overflow="crop",
+        )
+        self._live.start()
+        self.draw()
+
+    def _stop(self) -> None:
+        live, self._live = self._live, None
+        with _gone_terminal():
+            if live:
+                live.stop()
+
+    @contextmanager
+    def _given_back(self) -> Iterator[None]:
+        """The terminal as another program expects it."""
+        self._stop()
+        with self._keyboard.paused():
+            yield
+        self._start()
+
+    def _suspend(self) -> None:
+        """Stop the process, as Ctrl-Z does, until the shell continues it."""
+        loop = asyncio.get_running_loop()
+        with self._given_back():
+            loop.remove_signal_handler(signal.SIGTSTP)
+            os.kill(os.getpid(), signal.SIGTSTP)
+        loop.add_signal_handler(signal.SIGTSTP, self._suspend)
+
+
+def _gone_terminal() -> AbstractContextManager[None]:
+    """Ignores that the terminal is gone: SIGHUP follows, and ends the command."""
+    return contextlib.suppress(OSError)
+
+
+def _tail(text: str, width: int) -> list[str]:
+    """The last lines of an unfinished line: at most three."""
+    if not text:
+        return []
+    pieces = [text[start : start + width] for start in range(0, len(text), max(width, 8))]
+    return pieces[-3:]
+
+
+class ScreenFields(Fields):
+    """Fields and blocks on a screen. The answer of the agent has no label."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self._screen = screen
+        self._begun = False  # a line of the block is shown
+        self._blanks = 0  # empty lines that are shown if a text follows in the block
+
+    def field(self, label: str, value: object) -> None:
+        self.close()
+        text = " ".join(exact(str(value), 100_000).split())
+        if label == "Resume" and _PLAIN.fullmatch(text):
+            self._screen.print_command(f"{label}: {text}")
+        else:
+            self._screen.print(f"{label}: {text}", "dim")
+
+    def add(self, label: str, text: str) -> None:
+        if not text:
+            return
+        if self._block != label:
+            self.close()
+            self._block, self._begun = label, False
+            if label != ANSWER_LABEL:
+                self._screen.print(f"{exact(label)}:", "bold")
+        *whole, rest = (self._screen.unfinished + readable(text, len(text) + 1)).split("\n")
+        while len(rest) > _LONGEST_LINE:
+            whole.append(rest[:_LONGEST_LINE])
+            rest = rest[_LONGEST_LINE:]
+        self._screen.unfinished = rest
+        self._print(whole)
+        self._screen.draw()
+
+    def close(self) -> None:
+        if self._block is not None:
+            rest, self._screen.unfinished = self._screen.unfinished, ""
+            self._print([rest])
+            self._screen.print("")
+        self._block, self._blanks = None, 0
+
+    def _print(self, lines: list[str]) -> None:
+        """Print lines of a block, without the empty lines at its end."""
+        texts = [number for number, line in enumerate(lines, 1) if line.strip()]
+        if not texts:
+            self._blanks += len(lines)
+            return
+        blanks = self._blanks if self._begun else 0
+        first = 0 if self._begun else texts[0] - 1
+        shown = ["" for _ in range(blanks)] + lines[first : texts[-1]]
+        self._screen.print("\n".join(shown), indent=2)
+        self._begun = True
+        self._blanks = len(lines) - texts[-1]

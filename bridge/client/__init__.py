@@ -1,0 +1,1 @@
+"""A client for A2A servers, of this bridge and of others."""

@@ -1,0 +1,119 @@
+"""The servers of this user on this machine. Each server describes itself in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridge.client.failure import NO_SERVER, SEVERAL_SERVERS, ClientError
+
+_LARGEST = 256 * 1024  # bytes of a file that is read
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """`roots`: the directories that its agents may work in. `token_file`: None if it requires no
+    token."""
+
+    url: str
+    pid: int
+    agents: tuple[str, ...]
+    roots: tuple[str, ...]
+    token_file: Path | None
+
+    @property
+    def token(self) -> str | None:
+        """The operator's token. None if the server needs none, or if others can read the file."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.token_file:
+                fd = _open(self.token_file)
+                try:
+                    return os.read(fd, _LARGEST).decode("ascii").strip()
+                finally:
+                    os.close(fd)
+        return None
+
+    def depth(self, path: str) -> int:
+        """The length of the deepest root that contains `path`; 0 if none does."""
+        return max((len(root) for root in self.roots if is_below(path, root)), default=0)
+
+
+def is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def running(files: Iterable[Path]) -> list[LocalServer]:
+    """The servers that run. A file of another user, a file that others can read, and a file
+    whose lock is free are ignored."""
+    found: list[LocalServer] = []
+    for path in files:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            described = _read(path)
+            if described is not None:
+                found.append(_server(path, described))
+    return found
+
+
+def choose(servers: Sequence[LocalServer], cwd: str) -> LocalServer:
+    """The server for a command in the directory `cwd`. Raises ClientError."""
+    if not servers:
+        hint = "coding-agent-bridge --adapter replay"
+        text = "no local server runs; start one, or name a server with --agent-card"
+        raise ClientError(NO_SERVER, text, hint=hint)
+    if len(servers) == 1:
+        return servers[0]
+    here = os.path.realpath(cwd)
+    deepest = max(one.depth(here) for one in servers)
+    best = [one for one in servers if deepest and one.depth(here) == deepest]
+    if len(best) == 1:
+        return best[0]
+    lines = "\n".join(f"--agent-card {one.url}  ({', '.join(one.roots)})" for one in servers)
+    text = f"several local servers run; choose one:\n{lines}"
+    hint = f"--agent-card {servers[0].url}"
+    raise ClientError(SEVERAL_SERVERS, text, hint=hint)
+
+
+def _read(path: Path) -> Any:
+    """The content of a description; None for an ended server."""
+    fd = _open(path)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return json.loads(os.read(fd, _LARGEST))
+        return None
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    """Raises OSError, or ValueError for a file that other users could have read or written."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    ours = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    if not (stat.S_ISREG(found.st_mode) and ours):
+        os.close(fd)
+        raise ValueError(f"{path} is not a private file of this user")
+    return fd
+
+
+def _server(path: Path, described: Any) -> LocalServer:
+    if described["version"] != 1:
+        raise ValueError(f"{path} has another format")
+    name = described["token"]
+    if name is not None and name != os.path.basename(name):
+        raise ValueError(f"{path} names a token in another folder")
+    return LocalServer(
+        str(described["url"]),
+        int(described["pid"]),
+        tuple(map(str, described["agents"])),
+        tuple(map(str, described["roots"])),
+        path.parent / name if name else None,
+    )

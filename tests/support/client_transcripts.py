@@ -1,0 +1,140 @@
+"""The transcripts of docs/client.md: each command runs against a real server that plays a recording
+of Claude Code. `python -m tests.support.client_transcripts` writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import CHECKOUT
+from tests.support.bridge_process import BridgeProcess, bridge
+from tests.support.cab import COMMAND, Cab
+from tests.support.terminal import Terminal
+
+DOCUMENT = CHECKOUT / "docs/client.md"
+FOLDER, STATE, ADDRESS = (
+    "/work/hello",
+    "~/.local/state/coding-agent-bridge/41242",
+    "http://127.0.0.1:41242",
+)
+_BLOCK = re.compile(r"(?<=```console\n)\$ cab .*?(?=```\n)", re.DOTALL)
+_ID = re.compile(
+    r"(?P<before>(?:Context|--context-id|--question|toolCallId|questionId|contextId|attach)?"
+    r"[\": ]*)(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|toolu_[0-9a-f]{32})"
+)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_KINDS = {"Context": "context", "--context-id": "context", "contextId": "context"}
+_KINDS |= {"attach": "context", "--question": "question", "questionId": "question"}
+_KINDS |= {"toolCallId": "call"}
+# At a terminal: what a person sees before each key.
+_KEYS = {
+    "run": [("│ Edit", "y"), ("│ Bash", "y")],
+    "chat": [("│ Edit", "n"), ("Ready", "\x04")],
+    "attach": [("Ready", "Thank you\r"), ("│ Edit", "q")],
+}
+_PAUSE = 0.4  # seconds from a card to the key that answers it
+_ROWS = 60
+
+
+class Reader:
+    """A reader of the document, who types its commands. `names` maps ids to their short names."""
+
+    def __init__(self, cab: Cab, server: BridgeProcess) -> None:
+        self._cab = cab
+        self._places = [
+            (str(cab.cwd), FOLDER),
+            (str(server.token_file.parent), STATE),
+            (server.url, ADDRESS),
+            (str(cab.home), "~"),
+        ]
+        self._names: dict[str, str] = {}
+
+    async def transcript(self, block: str) -> str:
+        """The commands of a block with their output."""
+        lines = []
+        for command in re.findall(r"(?m)^\$ (cab .*)$", block):
+            output = await self._run(command)
+            lines.append(f"$ {command}\n{output}".rstrip("\n") + "\n")
+        return "".join(lines)
+
+    async def _run(self, command: str) -> str:
+        line, _, file = command.partition(" > ")
+        for identity, name in self._names.items():
+            line = re.sub(rf"\b{name}\b", identity, line)
+        for place, shown in self._places:
+            line = line.replace(shown, place)
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] in _KEYS:
+            return self._shown(await self._type(words))
+        done = await self._cab.run(*words, stdin=b"secret\n" if "--token-stdin" in words else None)
+        if file:
+            (self._cab.cwd / file).write_bytes(done.out)
+            return ""
+        joint = "" if done.text.endswith("\n") or not done.err else "\n"
+        return self._shown(done.text + joint + done.err)
+
+    async def _type(self, words: list[str]) -> str:
+        terminal = Terminal((*COMMAND, *words), self._cab.cwd, self._cab.env, 100, _ROWS)
+        try:
+            for card, key in _KEYS[words[0]]:
+                await terminal.answered(card, key, _PAUSE)
+                await terminal.hides(card)
+            await terminal.ended()
+        finally:
+            terminal.close()
+        return terminal.text
+
+    def _shown(self, output: str) -> str:
+        """The output with short names for ids, and without the places of this machine."""
+        for place, shown in self._places:
+            output = output.replace(place, shown)
+        shown = _ID.sub(lambda found: found["before"] + self._name(found), output)
+        shown = _TIME.sub("2026-11-21T22:55:03.012Z", shown)
+        return "\n".join(line.rstrip() for line in shown.split("\n"))
+
+    def _name(self, found: re.Match[str]) -> str:
+        if found["id"] not in self._names:
+            kind = _KINDS.get(re.sub(r"[\": ]", "", found["before"]), "task")
+            number = sum(name.startswith(f"{kind}-") for name in self._names.values()) + 1
+            self._names[found["id"]] = f"{kind}-{number}"
+        return self._names[found["id"]]
+
+
+@asynccontextmanager
+async def reading(folder: Path) -> AsyncIterator[Reader]:
+    """A reader with a running server in `folder`."""
+    workspace = folder / "hello"
+    workspace.mkdir()
+    state = str(folder / "state")
+    settings: dict[str, Any] = {
+        "AGENT_ADAPTER": "replay",
+        "BRIDGE_AUTH": "auto",
+        "BRIDGE_STATE_DIR": state,
+    }
+    settings["BRIDGE_REPLAY_SPEED"] = "50"
+    async with bridge(workspace, **settings) as server:
+        yield Reader(Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state), server)
+
+
+async def with_transcripts(page: str, reader: Reader) -> str:
+    """`page` with today's output of its commands."""
+    for block in _BLOCK.findall(page):
+        page = page.replace(block, await reader.transcript(block))
+    return page
+
+
+async def _write() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with reading(Path(folder)) as reader:
+            text = await with_transcripts(DOCUMENT.read_text("utf-8"), reader)
+    DOCUMENT.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    asyncio.run(_write())

@@ -1,0 +1,104 @@
+"""A program at a terminal: what it writes, and what a person sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pexpect
+import pyte
+
+WITHIN = 30.0  # seconds that any one wait may take
+# What the client itself may write: erase, move, colours, the cursor and bracketed paste.
+OWN = re.compile(rb"\x1b\[(?:\d*[AK]|[\d;]*m|\?25[lh]|\?2004[lh])|\r")
+
+
+class Terminal:
+    """`raw` are all bytes of the program."""
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], columns: int, rows: int
+    ) -> None:
+        self.raw = b""
+        self._over = False
+        self._screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
+        self._stream = pyte.ByteStream(self._screen)
+        self.child = pexpect.spawn(
+            command[0],
+            list(command[1:]),
+            cwd=str(cwd),
+            env={"TERM": "xterm-256color", **env},
+            dimensions=(rows, columns),
+            timeout=WITHIN,
+        )
+        self.child.delaybeforesend = None
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that are visible now."""
+        return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def text(self) -> str:
+        """All lines, also those that have left the screen at the top."""
+        top = [
+            "".join(line[column].data for column in range(self._screen.columns)).rstrip()
+            for line in self._screen.history.top
+        ]
+        return "\n".join([*top, *self.lines])
+
+    async def shows(self, text: str) -> None:
+        """Return when a person can see `text`."""
+        await self._until(lambda: text in "\n".join(self.lines), f"{text!r} is not shown")
+
+    async def hides(self, text: str) -> None:
+        await self._until(lambda: text not in "\n".join(self.lines), f"{text!r} is shown")
+
+    async def press(self, keys: str) -> None:
+        await asyncio.to_thread(self.child.send, keys)
+
+    async def ended(self) -> int:
+        """The exit status of the program; negative for a signal."""
+        await self._until(lambda: self._over, "the program did not end")
+        await asyncio.to_thread(self.child.wait)
+        if self.child.signalstatus is not None:
+            return -int(self.child.signalstatus)
+        return int(self.child.exitstatus)
+
+    async def gone(self) -> int:
+        """Take the terminal away. Returns the exit status of the program."""
+        self.child.ptyproc.fileobj.close()
+        self._over = True
+        return await self.ended()
+
+    async def answered(self, card: str, key: str, pause: float) -> None:
+        """Press a key that answers the card with this text, when keys count."""
+        await self.shows(card)
+        await asyncio.sleep(pause)
+        await self.press(key)
+
+    def close(self) -> None:
+        if not self.child.terminated:
+            self.child.close(force=True)
+
+    async def _until(self, done: Callable[[], bool], problem: str) -> None:
+        end = time.monotonic() + WITHIN
+        while not done():
+            assert time.monotonic() < end, f"{problem}:\n{self.text}"
+            await asyncio.to_thread(self._read)
+            if self._over and not done():
+                raise AssertionError(f"{problem}, and the program has ended:\n{self.text}")
+
+    def _read(self) -> None:
+        try:
+            data = self.child.read_nonblocking(65536, timeout=0.2)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF:
+            self._over = True
+            return
+        self.raw += data
+        self._stream.feed(data)

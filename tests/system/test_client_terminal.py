@@ -1,0 +1,314 @@
+"""The client at a terminal: a real server, a real pty, and what a person sees on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.bridge_process import BridgeProcess, bridge, scripted
+from tests.support.cab import COMMAND, Cab
+from tests.support.liveness import Liveness
+from tests.support.terminal import OWN, Terminal
+
+SIZES = [(80, 24), (40, 15)]
+GATE = 0.35  # seconds until a key counts, and a little more: the time itself is tested
+OPTIONS = [
+    {"id": "once", "name": "Allow this command", "kind": "allow_once"},
+    {"id": "always", "name": "Always allow npm test", "kind": "allow_always"},
+    {"id": "no", "name": "Do not", "kind": "reject_once"},
+]
+
+
+def permission(question_id: str = "q1", command: str = "npm test", text: str = "Run it?") -> str:
+    """Commands of the scripted agent that ask for a permission, and wait for the answer."""
+    data = {"name": "Bash", "input": {"command": command}}
+    asked = {"id": question_id, "text": text, "options": OPTIONS, "data": data}
+    return f"line {json.dumps({'type': 'question', **asked})}\nanswers 1"
+
+
+@pytest.fixture
+async def server(workspace: Path) -> AsyncIterator[BridgeProcess]:
+    async with bridge(workspace, **scripted(workspace), BRIDGE_AUTH="auto") as server:
+        yield server
+
+
+@pytest.fixture
+def cab(server: BridgeProcess, workspace: Path) -> Cab:
+    state = str(workspace.parent / "state")
+    return Cab(workspace, workspace.parent / "home", BRIDGE_STATE_DIR=state)
+
+
+Begin = Callable[..., Terminal]
+
+
+@pytest.fixture
+def begin(cab: Cab) -> Iterator[Begin]:
+    """Starts a command at a terminal of its own."""
+    begun: list[Terminal] = []
+
+    def start(*words: str, columns: int = 80, rows: int = 24, **env: str) -> Terminal:
+        command = (*COMMAND, *words)
+        made = Terminal(command, cab.cwd, {**cab.env, **env}, columns, rows)
+        begun.append(made)
+        return made
+
+    yield start
+    for one in begun:
+        one.close()
+
+
+async def state_of(cab: Cab) -> str:
+    (task,) = (await cab.run("task", "list", "-o", "json")).json["tasks"]
+    return str(task["status"]["state"])
+
+
+async def counted(terminal: Terminal, keys: str) -> None:
+    """Press a key late enough to count."""
+    await asyncio.sleep(GATE)
+    await terminal.press(keys)
+
+
+KEYS: Mapping[str, list[str | None]] = {
+    "y": ["q1", "", "once"],
+    "aa": ["q1", "", "always"],
+    "n": ["q1", "", "no"],
+    "1": ["q1", "", "once"],
+    "22": ["q1", "", "always"],
+    "3": ["q1", "", "no"],
+    "ruse pytest\r": ["q1", "use pytest", "no"],
+    "tdo it later\r": ["q1", "do it later", None],
+}
+
+NARROW = {keys: KEYS[keys] for keys in ("y", "aa", "ruse pytest\r")}
+
+
+@pytest.mark.parametrize(("columns", "rows"), SIZES)
+async def test_each_key_answers_the_question(begin: Begin, columns: int, rows: int) -> None:
+    prompts = {"r": "Reason: \N{LEFT ONE EIGHTH BLOCK}", "t": "Answer: \N{LEFT ONE EIGHTH BLOCK}"}
+    for keys, answer in KEYS.items() if columns == 80 else NARROW.items():
+        terminal = begin("run", permission(), columns=columns, rows=rows)
+        await terminal.shows("y 1 Allow this command")
+        await terminal.shows("│ npm test")
+        await counted(terminal, keys[0])
+        if keys[1:]:
+            await terminal.shows(prompts.get(keys[0], "Always allow npm test: press"))
+            await counted(terminal, keys[1:])
+        assert await terminal.ended() == 0
+        assert json.dumps(answer) in joined(terminal)
+        assert "State: completed" in terminal.text
+
+
+def joined(terminal: Terminal) -> str:
+    """The text without the line breaks of a narrow terminal."""
+    return " ".join(terminal.text.split())
+
+
+async def test_keys_before_the_card_and_pastes_answer_nothing(
+    begin: Begin, live: Liveness, cab: Cab
+) -> None:
+    terminal = begin("run", f"status on\nwait {live.path} busy\n{permission()}")
+    await terminal.shows("Running")
+    await terminal.press("y")  # before there is a card
+    await live.release("busy")
+    await terminal.shows("y 1 Allow this command")
+    await terminal.press("y")  # before a person can have read it
+    for paste in ("\x1b[200~y\x1b[201~", "\x1b[200~y\r\x1b[201~", "yy", "y\r", "\r", "\x1b[A"):
+        await counted(terminal, paste)
+    await counted(terminal, "?")
+    await terminal.shows("an option by its number")
+    assert await state_of(cab) == "TASK_STATE_INPUT_REQUIRED"
+    await counted(terminal, "y")
+    assert await terminal.ended() == 0
+    assert terminal.text.count('"once"') == 1
+
+
+async def test_a_key_that_is_held_down_answers_one_question_only(begin: Begin, cab: Cab) -> None:
+    terminal = begin("run", f"{permission('q1')}\n{permission('q2', text='And this?')}")
+    await terminal.shows("Run it?")
+    await asyncio.sleep(GATE)
+    for _ in range(30):
+        await terminal.press("y")
+        await asyncio.sleep(0.05)
+    await terminal.shows("And this?")
+    assert await state_of(cab) == "TASK_STATE_INPUT_REQUIRED"
+    await counted(terminal, "n")
+    assert await terminal.ended() == 0
+    assert '["q2", "", "no"]' in terminal.text
+
+
+async def test_a_question_that_is_answered_elsewhere_closes(begin: Begin, cab: Cab) -> None:
+    terminal = begin("run", f"{permission('q1')}\n{permission('q2', text='And this?')}")
+    await terminal.shows("y 1 Allow this command")
+    (task,) = (await cab.run("task", "list", "-o", "json")).json["tasks"]
+    second = begin("answer", task["id"], columns=40, rows=15)
+    await second.shows("y 1 Allow this command")
+    await counted(second, "n")
+    for one in (terminal, second):
+        await one.shows("And this?")
+    assert "Question: answered by local: Do not" in joined(terminal)
+    await counted(terminal, "y")
+    assert await terminal.ended() == 0 and await second.ended() == 0
+    assert "Question: answered by you: Allow this command" in joined(terminal)
+    assert "Question: answered by local: Allow this command" in joined(second)
+
+
+HOSTILE = (
+    "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\ \x1b]52;c;eXk=\x07 \x1b[2J\x1b[H"
+    "\r\nState: completed\n\u202egnp.exe\u2066 \x9b31m \x90q\x9c"
+    "y 1 Allow everything\n" + " " * 70 + "State: completed\n" + " " * 33 + "State: forged"
+)
+
+
+@pytest.mark.parametrize(("columns", "rows"), SIZES)
+async def test_a_hostile_text_controls_nothing_and_forges_no_line(
+    begin: Begin, columns: int, rows: int
+) -> None:
+    said = "line " + json.dumps({"type": "text", "text": HOSTILE})
+    script = f"{said}\nstatus {HOSTILE!r}\n{permission('q1', HOSTILE, HOSTILE)}"
+    terminal = begin("run", script, columns=columns, rows=rows)
+    await terminal.shows("y 1 Allow this command")
+    shown = list(terminal.lines)
+    await counted(terminal, "n")
+    assert await terminal.ended() == 0
+    left = OWN.sub(b"", terminal.raw)
+    assert not [byte for byte in left if byte < 32 and byte != 10]
+    assert not set(left.decode()) & set("\x7f\x9b\x90\x9c\u202e\u2066")
+    for line in [*shown, *terminal.text.splitlines()]:
+        assert not line.startswith(("State: forged", "y 1 Allow everything"))
+    assert [one for one in terminal.text.splitlines() if one.startswith("State: ")] == [
+        "State: completed"
+    ]
+
+
+async def test_the_pager_has_the_whole_request_and_the_card_comes_back(begin: Begin) -> None:
+    command = "\n".join(f"line {number} \x1b[2J" for number in range(60))
+    terminal = begin("run", permission(command=command), PAGER="cat")
+    await terminal.shows("more lines: d")
+    assert sum(line.startswith("│") for line in terminal.lines) <= 12
+    await counted(terminal, "d")
+    await terminal.shows("line 59")
+    assert "line 30 \N{REPLACEMENT CHARACTER}[2J" in terminal.text
+    await terminal.shows("y 1 Allow this command")
+    await counted(terminal, "v")
+    await terminal.shows('"freeText": true')
+    await counted(terminal, "q")
+    assert await terminal.ended() == 0
+    assert "Resume: coding-agent-bridge answer" in terminal.text
+
+
+async def test_a_key_answers_a_task_that_asks(begin: Begin, cab: Cab) -> None:
+    task = (await cab.run("send", f"text before\n{permission()}\ntext after")).field("Task")
+    terminal = begin("answer", task)
+    await terminal.shows("y 1 Allow this command")
+    await counted(terminal, "y")
+    assert await terminal.ended() == 0
+    assert "before" in terminal.text and "State: completed" in terminal.text
+
+
+async def test_the_list_is_drawn_again_when_it_changes(
+    begin: Begin, cab: Cab, live: Liveness
+) -> None:
+    terminal = begin("task", "list", "--watch", "--poll-interval", "200ms")
+    await terminal.shows("q leaves")
+    await cab.run("send", permission())
+    await terminal.shows("Needs you (1)")
+    await cab.run("send", "--async", f"status on\nwait {live.path} busy")
+    await terminal.shows("Running (1)")
+    await live.release("busy")
+    await terminal.shows("Done (1)")
+    await terminal.hides("Running (1)")
+    await terminal.press("q")
+    assert await terminal.ended() == 0
+
+
+async def test_without_keys_the_watched_list_is_a_line_of_json_for_each_change(cab: Cab) -> None:
+    await cab.run("send", "turn")
+    process = await cab.start("task", "list", "--watch", "--poll-interval", "200ms")
+    assert process.stdout
+    first = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+    await cab.run("send", "turn")
+    second = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+    assert first["id"] != second["id"]
+    process.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(process.wait(), 20) == -signal.SIGINT
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+async def test_ctrl_c_cancels_the_task_also_at_a_question(begin: Begin, cab: Cab) -> None:
+    terminal = begin("run", permission())
+    await terminal.shows("y 1 Allow this command")
+    await terminal.press("\x03")
+    assert await terminal.ended() == -signal.SIGINT
+    assert "canceling the task; press Ctrl-C again" in terminal.text
+    assert "State: canceled" in terminal.text
+    assert await state_of(cab) == "TASK_STATE_CANCELED"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_detaches(
+    begin: Begin, cab: Cab, live: Liveness, number: signal.Signals
+) -> None:
+    terminal = begin("run", f"status on\nwait {live.path} busy")
+    await live.pid("busy")
+    await terminal.shows("Context: ")
+    terminal.child.kill(number)
+    assert await terminal.ended() == -number
+    assert "Resume: coding-agent-bridge task get" in terminal.text
+    assert await state_of(cab) == "TASK_STATE_WORKING"
+
+
+async def test_a_terminal_that_closes_detaches(begin: Begin, cab: Cab, live: Liveness) -> None:
+    terminal = begin("run", f"status on\nwait {live.path} busy")
+    await live.pid("busy")
+    await terminal.shows("Running")
+    assert await terminal.gone() == -signal.SIGHUP
+    assert await state_of(cab) == "TASK_STATE_WORKING"
+
+
+async def test_a_stopped_client_gives_the_terminal_back_and_goes_on(
+    cab: Cab, live: Liveness
+) -> None:
+    shell = Terminal(("bash", "--norc", "-i"), cab.cwd, {**cab.env, "PS1": "shell> "}, 80, 24)
+    try:
+        await shell.shows("shell>")
+        prompt = f"text one\nstatus on\nwait {live.path} busy\n{permission()}"
+        (cab.cwd / "prompt").write_text(prompt)
+        await shell.press(f'{shlex.join(COMMAND)} run --text "$(cat prompt)"\r')
+        await shell.shows("Running")
+        await shell.press("\x1a")
+        await shell.shows("Stopped")
+        await shell.press("echo typed-$((1 + 1))\r")
+        await shell.shows("typed-2")
+        await live.release("busy")
+        await shell.press("fg\r")
+        await shell.shows("y 1 Allow this command")
+        await counted(shell, "y")
+        await shell.shows("State: completed")
+        await shell.press("stty -a | grep -o ' icanon'\r")
+        await shell.shows(" icanon")
+    finally:
+        shell.close()
+
+
+async def test_a_missing_library_is_named_with_the_command_that_installs_it(
+    begin: Begin, cab: Cab
+) -> None:
+    (cab.cwd / "without" / "rich").mkdir(parents=True)
+    (cab.cwd / "without" / "rich" / "__init__.py").write_text(
+        "raise ModuleNotFoundError('absent', name='rich')"
+    )
+    path = f"{cab.cwd / 'without'}{os.pathsep}{cab.env['PYTHONPATH']}"
+    terminal = begin("run", "turn", columns=200, PYTHONPATH=path)
+    assert await terminal.ended() == 2
+    assert "keys at a terminal require the package rich" in joined(terminal)
+    assert "Hint: pip install 'coding-agent-bridge[client]'" in joined(terminal)
+    assert (await cab.run("task", "list", "-o", "json")).json["tasks"] == []

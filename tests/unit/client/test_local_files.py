@@ -1,0 +1,184 @@
+"""The files of the client: servers, tokens, settings. None of them is trusted blindly."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.client import config
+from bridge.client.credentials import Credentials, CredentialStore, origin_of
+from bridge.client.failure import ClientError
+from bridge.client.local_server import LocalServer, choose, running
+from bridge.client.values import duration, parameter
+
+
+@pytest.fixture
+def description(tmp_path: Path) -> Iterator[Path]:
+    """A description with a lock, as of a running server."""
+    path = tmp_path / "server.json"
+    facts = {"version": 1, "url": "http://127.0.0.1:1", "pid": 1, "started": 1.0}
+    facts |= {"agents": ["a"], "roots": ["/w"], "token": "token"}
+    path.write_text(json.dumps(facts))
+    path.chmod(0o600)
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o600)
+    with open(path) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield path
+
+
+def changed(path: Path, **members: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+def test_a_running_server_is_found_with_its_token(description: Path) -> None:
+    (server,) = running([description])
+    assert (server.url, server.roots, server.token) == ("http://127.0.0.1:1", ("/w",), "secret")
+    changed(description, token=None)
+    (server,) = running([description])
+    assert server.token is None
+
+
+def test_a_description_that_others_could_have_written_is_ignored(description: Path) -> None:
+    for mode in (0o640, 0o604, 0o622):
+        description.chmod(mode)
+        assert running([description]) == []
+    description.chmod(0o600)
+    link = description.with_name("link")
+    link.symlink_to(description)
+    fifo = description.with_name("fifo")
+    os.mkfifo(fifo, 0o600)
+    assert running([link, fifo, description.with_name("none")]) == []
+
+
+def test_a_token_that_others_can_read_is_not_used(description: Path) -> None:
+    (description.parent / "token").chmod(0o644)
+    (server,) = running([description])
+    assert server.token is None
+
+
+@pytest.mark.parametrize("token", ["../token", "/etc/passwd", "a/b"])
+def test_a_description_names_a_token_of_its_own_folder_only(description: Path, token: str) -> None:
+    changed(description, token=token)
+    assert running([description]) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', "x" * 10])
+def test_a_description_in_another_format_is_ignored(description: Path, text: str) -> None:
+    description.write_text(text)
+    assert running([description]) == []
+
+
+def test_a_description_without_a_lock_is_stale(tmp_path: Path, description: Path) -> None:
+    stale = tmp_path / "stale.json"
+    stale.write_text(description.read_text())
+    stale.chmod(0o600)
+    assert running([stale]) == []
+
+
+def server(url: str, *roots: str) -> LocalServer:
+    return LocalServer(url, 1, (), roots, None)
+
+
+def test_the_server_of_the_deepest_root_is_chosen() -> None:
+    outer, inner, other = server("o", "/a"), server("i", "/a/b"), server("x", "/ab")
+    assert choose([outer, inner, other], "/a/b/c") is inner
+    assert choose([outer, inner, other], "/a/x") is outer
+    assert choose([other], "/nowhere") is other
+    for servers, code in (((), "CAB_ERR_NO_SERVER"), ((outer, other), "CAB_ERR_SEVERAL_SERVERS")):
+        with pytest.raises(ClientError) as refused:
+            choose(servers, "/nowhere")
+        assert refused.value.code == code
+
+
+def test_tokens_are_stored_by_origin_in_a_private_file(tmp_path: Path) -> None:
+    store = CredentialStore(tmp_path / "new" / "credentials.json")
+    assert store.tokens() == {}
+    store.save({"https://h:443": "t"})
+    assert store.tokens() == {"https://h:443": "t"}
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    for mode in (0o640, 0o604):
+        store.path.chmod(mode)
+        with pytest.raises(ClientError) as refused:
+            store.tokens()
+        assert refused.value.status == 4 and "chmod 600" in str(refused.value.hint)
+
+
+def test_an_origin_has_a_scheme_a_host_and_a_port() -> None:
+    assert origin_of("https://Example.com/a") == origin_of("https://example.com:443")
+    assert origin_of("http://[::1]:8/x") == "http://[::1]:8"
+    for wrong in ("ftp://h", "h", "https://", "http://h:99999"):
+        with pytest.raises(ClientError):
+            origin_of(wrong)
+
+
+def test_credentials_go_over_https_or_to_loopback() -> None:
+    credentials = Credentials("http://h:80", "x", bearer="t")
+    credentials.check("https://h/")
+    credentials.check("http://127.0.0.1:1/")
+    with pytest.raises(ClientError) as refused:
+        credentials.check("http://example.com/")
+    assert refused.value.status == 4
+
+
+def test_a_flag_precedes_a_variable_a_file_and_the_global_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shared = tmp_path / ".config/a2a-cli/.env"
+    shared.parent.mkdir(parents=True)
+    shared.write_text("A2ACLI_AGENT_CARD=global\nA2ACLI_TIMEOUT=5m\nA2ACLI_STREAM=true\n")
+    file = tmp_path / "agent.env"
+    file.write_text("A2ACLI_AGENT_CARD=file\n")
+
+    def card(flags: dict[str, Any], given: str | None) -> tuple[Any, str]:
+        found = config.resolve(flags, given)["agent_card"]
+        return found.value, found.source
+
+    assert card({}, None) == ("global", str(shared))
+    assert config.resolve({})["timeout"].value == 300
+    assert "stream" not in config.resolve({})
+    assert card({}, str(file)) == ("file", str(file))
+    monkeypatch.setenv("A2ACLI_AGENT_CARD", "variable")
+    assert card({}, str(file)) == ("variable", "environment A2ACLI_AGENT_CARD")
+    assert card({"agent_card": "flag"}, str(file)) == ("flag", "flag")
+    monkeypatch.setenv("A2ACLI_TIMEOUT", "soon")
+    with pytest.raises(ClientError) as refused:
+        config.resolve({})
+    assert refused.value.status == 2 and "A2ACLI_TIMEOUT" in str(refused.value)
+
+
+def test_the_defaults_are_those_of_the_specification(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = {name: one.value for name, one in config.resolve({}).items()}
+    assert (found["output"], found["async"], found["wait"]) == ("text", False, False)
+    assert (found["verbose"], found["insecure"], found["transport"]) == (False, False, ())
+    assert (found["a2a_version"], found["poll_interval"], found["timeout"]) == (None, 2.0, None)
+
+
+def test_no_file_of_the_working_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("A2ACLI_AGENT_CARD=http://evil\n")
+    assert config.resolve({})["agent_card"].value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("500ms", 0.5), ("2", 2), ("1h", 3600)]
+)
+def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "a b:c", "a:b\r\nc"])
+def test_a_service_parameter_cannot_add_a_header(text: str) -> None:
+    with pytest.raises(ClientError):
+        parameter(text)
