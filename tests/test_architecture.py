@@ -177,9 +177,13 @@ def test_a_room_imports_only_the_rooms_of_its_row(room: str) -> None:
 
 def test_only_codecs_render_updates() -> None:
     """The state machine and the stores do not, so that an update without a reader costs nothing.
-    A binding renders the direct answer of a send."""
+    A binding renders the direct answer of a send, and the tools of MCP have a form of their own."""
     users = {label(path) for path in ALL_FILES if "bridge.task.render" in modules(path)}
-    assert users == {"bridge/a2a/codec.py", "bridge/transports/operation.py"}
+    assert users == {
+        "bridge/a2a/codec.py",
+        "bridge/transports/mcp/news.py",
+        "bridge/transports/operation.py",
+    }
 
 
 def test_every_file_is_in_a_room() -> None:
@@ -295,7 +299,7 @@ def test_no_module_imports_the_name_of_another_distribution(path: Path) -> None:
 
 
 # Import names that are not the names of their distributions.
-BROUGHT_BY = {"dotenv": "python-dotenv", "yarl": "aiohttp"}
+BROUGHT_BY = {"dotenv": "python-dotenv", "jsonschema": "mcp", "yarl": "aiohttp"}
 
 
 def test_what_is_imported_is_declared_as_a_dependency() -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -59,7 +59,8 @@ class PushParams:
 class SendParams:
     """`blocking`: the answer waits until the task has ended or asks the client. `reopens`: the id
     of a finished task, with its context, begins the next task. `attends`: the client receives the
-    result. `retries`: the client shows that an equal message is a retry, not a new message."""
+    result. `retries`: the client shows that an equal message is a retry, not a new message.
+    `purpose`: `begin` never answers a question, `answer` only answers the question it names."""
 
     message: Message
     blocking: bool
@@ -70,6 +71,7 @@ class SendParams:
     reopens: bool = False
     attends: bool = False
     retries: bool = False
+    purpose: Literal["any", "begin", "answer"] = "any"
 
 
 @dataclass(frozen=True, slots=True)

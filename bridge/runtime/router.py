@@ -96,6 +96,10 @@ class Router:
         """Wait until the task, after this message, has ended or waits for the client."""
         await self._managers[sent.handle.agent].settled(sent)
 
+    def directory(self, handle: TaskHandle) -> str | None:
+        """The working directory of the task, if the server has its context."""
+        return self._managers[handle.agent].directory(handle)
+
     def begin(self, handle: TaskHandle, pause: float) -> AsyncIterator[None]:
         """Wait until the kind of the reply (Message or Task) is known; see TaskManager.begin()."""
         return self._managers[handle.agent].begin(handle, pause)

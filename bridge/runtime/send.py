@@ -93,6 +93,9 @@ class SendOperation:
             context_id = message.context_id or str(uuid.uuid4())
             key = ContextKey(self._tasks.agent, principal.id, context_id)
             named = await self._named(message, principal, key)
+            if named and params.purpose == "begin":
+                text = "The context asks a question; answer it before you delegate more to it."
+                raise UnsupportedOperation(text)
             async with self._contexts.claimed(named.context if named else key) as fence:
                 # No await from here to Context.submit(), so that no other code runs in between.
                 self._check_available()
@@ -136,6 +139,8 @@ class SendOperation:
             )
             raise UnsupportedOperation(text)
         if task.question is None and _names_question(message):
+            raise UnsupportedOperation("The question is closed, so the answer had no effect.")
+        if request.params.purpose == "answer" and not _answers(message, task):
             raise UnsupportedOperation("The question is closed, so the answer had no effect.")
         context = self._contexts.get(handle.context)
         if context:
@@ -247,6 +252,13 @@ class SendOperation:
         if context.queued >= self._policy.queue:
             text = f"{context.queued} tasks of this context are waiting already"
             raise UnsupportedOperation(f"{text} (BRIDGE_MAX_TASKS_PER_CONTEXT).")
+
+
+def _answers(message: Message, task: Task) -> bool:
+    """Whether the message names the open question of the task."""
+    found = [part.data for part in message.parts if isinstance(part, DataPart)]
+    question = task.question
+    return question is not None and any(data.get("questionId") == question.id for data in found)
 
 
 def _names_question(message: Message) -> bool:

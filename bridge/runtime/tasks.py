@@ -173,6 +173,11 @@ class TaskManager:
     def has_context(self, owner: str, context_id: str) -> bool:
         return self.contexts.get(ContextKey(self._tasks.agent, owner, context_id)) is not None
 
+    def directory(self, handle: TaskHandle) -> str | None:
+        """The working directory of the task, if the server has its context."""
+        context = self.contexts.get(handle.context)
+        return context.lease.start.cwd if context else None
+
     # --- for the server ------------------------------------------------------------------------
 
     async def close(self, drain: float, keep: bool = False) -> None:

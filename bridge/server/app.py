@@ -24,6 +24,7 @@ from bridge.a2a.card_shapes import encode_card
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
+from bridge.runtime.router import Router
 from bridge.runtime.tasks import TaskManager
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
@@ -61,6 +62,7 @@ class ServedAgent:
 
     id: str
     manager: TaskManager
+    router: Router
     operations: Operations
     card: MakeCard
     card_versions: str = "both"

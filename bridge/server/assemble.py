@@ -136,6 +136,7 @@ def _served(
     return ServedAgent(
         id=agent.id,
         manager=manager,
+        router=router,
         operations=operations,
         card=card,
         card_versions=settings.agent.card,

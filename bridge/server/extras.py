@@ -16,6 +16,7 @@ from bridge.server.settings.root import Settings
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
+    from bridge.transports.mcp.server import McpConfig, McpServer
 
 
 def token_issuer(settings: Settings) -> TokenIssuer | None:
@@ -35,6 +36,18 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
         workspaces=auth.oidc_workspaces_claim,
     )
     return oidc.Issuer(config)
+
+
+def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:
+    """The MCP server and its configuration; None if the extra `mcp` is missing. The import takes
+    about a second of CPU time."""
+    try:
+        from bridge.transports.mcp.server import McpConfig, McpServer
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        return None
+    return McpServer, McpConfig
 
 
 def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -23,6 +23,7 @@ from bridge.push.notifier import Push
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
+from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
@@ -138,6 +139,7 @@ async def _run(
         checks=(watchdog, parts.state.audit, parts.state.store),
         sessions=parts.pool.figures,
     )
+    make_endpoint(parts.agents, parts.served, parts.root, parts.state).attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     await runner.setup()
     unused = contextlib.ExitStack()

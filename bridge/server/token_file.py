@@ -101,24 +101,31 @@ def describe(folder: Path | None, beside: Path, facts: Mapping[str, Any]) -> Des
     return Description(folder / DESCRIPTION, fd, lock)
 
 
-def _token(folder: int, path: Path) -> str:
-    """The token in the folder. A new one if the file is missing or other users could know it."""
+def open_secret(folder: Path, name: str) -> str:
+    """The secret of 43 characters in the file `name` of the folder, created if it is missing.
+    Raises OSError."""
+    with closing(open_folder(folder)) as fd:
+        return _token(fd, folder, name)
+
+
+def _token(folder: int, path: Path, name: str = NAME) -> str:
+    """The token in the file `name`. A new one if it is missing or other users could know it."""
     try:
-        return _read(folder)
+        return _read(folder, name)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        facts = {"file": path / NAME, "reason": str(error)}
+        facts = {"file": path / name, "reason": str(error)}
         log.warning("the operator token was replaced; the old token is invalid", extra=facts)
     made = secrets.token_urlsafe(32)
-    replace_file(NAME, folder, f"{made}\n")
+    replace_file(name, folder, f"{made}\n")
     return made
 
 
-def _read(folder: int) -> str:
+def _read(folder: int, name: str) -> str:
     """Raises ValueError for a file that other users could have read or written."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with closing(os.open(NAME, flags, dir_fd=folder)) as fd:
+    with closing(os.open(name, flags, dir_fd=folder)) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             raise ValueError("it is not a regular file with one link")

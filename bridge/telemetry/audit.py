@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from bridge.errors import ConfigurationError
-from bridge.task.events import ENDINGS, Answered, Event, Question, ToolCall
+from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolCall
 from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import capped
@@ -81,7 +81,7 @@ class Audit:
                     self.note("asked", task, task.owner, **facts, subject=subject)
                 case Answered(answer):
                     chosen = [option.id for option in answer.options]
-                    facts = {"question": answer.question_id, "options": chosen}
+                    facts = {"question": answer.question_id, "options": chosen, **_way(answer)}
                     self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
                 case _ if isinstance(event, ENDINGS):
                     self.note("ended", task, task.owner, state=task.state.value)
@@ -119,6 +119,12 @@ class Audit:
         if self._problem is None:
             log.error("the audit log cannot be written", extra={"reason": problem})
         self._problem = f"the audit log cannot be written: {problem}"
+
+
+def _way(answer: Answer) -> dict[str, Any]:
+    """How an answer came that an MCP client sent: with a form, or from a model."""
+    way = (answer.message.metadata or {}).get("mcp") if answer.message else None
+    return {name: str(way.get(name)) for name in ("via", "client")} if isinstance(way, dict) else {}
 
 
 NO_AUDIT = Audit()

@@ -40,9 +40,11 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?"
 _METHODS = "GET, POST, DELETE"
 _REQUEST_HEADERS = (
     "Content-Type, Authorization, A2A-Version, A2A-Extensions, X-A2A-Extensions, Last-Event-ID, "
-    "Idempotency-Key"
+    "Idempotency-Key, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
 )
-_RESPONSE_HEADERS = "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate"
+_RESPONSE_HEADERS = (
+    "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate, Mcp-Session-Id"
+)
 _MAX_AGE = "600"  # seconds that a browser caches the answer to a preflight request
 
 

@@ -17,6 +17,7 @@ from bridge.process.process_tree import reap_orphans
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
+from bridge.server.agents.delegates import make_endpoint
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
@@ -98,13 +99,15 @@ async def serving_loaded(
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
+    root = make_root(agents, served, shared, version=cli_version)
     app = make_app(
-        make_root(agents, served, shared, version=cli_version),
+        root,
         served,
         settings=chosen.server,
         identify=Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen)),
         sessions=pool.figures,
     )
+    make_endpoint(agents, served, root, state).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -37,7 +37,7 @@ def make_card(
     settings = agent.settings
     required, issuer = settings.auth.config.required, settings.auth.oidc_issuer
     return Card(
-        name=settings.agent.name or f"{_title(agent)} (coding-agent-bridge)",
+        name=settings.agent.name or f"{title_of(agent)} (coding-agent-bridge)",
         description=settings.agent.description or _description(agent),
         version=__version__,
         url=f"{address}/a2a/jsonrpc",
@@ -70,7 +70,7 @@ def as_skill(agent: ConfiguredAgent) -> Skill:
     described = agent.settings.agent.description
     return Skill(
         agent.id,
-        agent.settings.agent.name or _title(agent),
+        agent.settings.agent.name or title_of(agent),
         f"{described} {about}" if described else about,
         ("code",),
     )
@@ -111,7 +111,7 @@ def _description(agent: ConfiguredAgent) -> str:
     )
 
 
-def _title(agent: ConfiguredAgent) -> str:
+def title_of(agent: ConfiguredAgent) -> str:
     """The adapter's title, with the agent's id if the operator chose one: the names on the cards of
     one server must differ."""
     title = agent.adapter.title

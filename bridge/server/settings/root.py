@@ -15,6 +15,7 @@ from bridge.server.settings.sections import (
     AgentSettings,
     AuthSettings,
     LimitsSettings,
+    McpSettings,
     PushSettings,
     SandboxSettings,
     Section,
@@ -36,6 +37,7 @@ class Settings(BaseModel):
     sandbox: SandboxSettings = SandboxSettings()
     store: StoreSettings = StoreSettings()
     push: PushSettings = PushSettings()
+    mcp: McpSettings = McpSettings()
     agent: AgentSettings = AgentSettings()
 
     def updated(self, given: Mapping[str, Any]) -> Settings:

@@ -263,6 +263,22 @@ class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):
     """Allow push notifications to private addresses and over http://, for local use."""
 
 
+class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):
+    """MCP: the tools for clients of the Model Context Protocol, at /mcp."""
+
+    mode: Literal["auto", "true", "false"] = Field(default="auto", alias="bridge_mcp")
+    """Whether the server has the address /mcp. auto: if the extra `mcp` is installed, which is
+    imported at the first request; true: it is imported at the start; false: no."""
+    approve: Literal["person", "model"] = "person"
+    """The party that may approve a step of an agent. person: with a form of the MCP client, or with
+    an A2A client; model: also the model that delegated, if its token has the scope `approve`."""
+    forms: Literal["full", "quick"] = "full"
+    """Forms for permissions. full: the options of the agent, refusals first; quick: no fields, and
+    Accept allows once."""
+    depth: Count = 2
+    """Maximum number of agents that delegate to each other through MCP."""
+
+
 class AgentSettings(Section, alias_generator=_prefixed("agent_")):
     """One agent: its CLI, workspace, card and behaviour."""
 

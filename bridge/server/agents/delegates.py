@@ -1,0 +1,109 @@
+"""The agents and the configuration of the MCP server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.errors import ConfigurationError
+from bridge.server.agents.cards import card_skills, title_of
+from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.app import ServedAgent
+from bridge.server.extras import mcp_library
+from bridge.server.state_dir import State
+from bridge.server.token_file import open_secret
+from bridge.store.handle import TaskHandle
+from bridge.transports.mcp.delegates import DelegateAgent
+from bridge.transports.mcp.endpoint import Endpoint, Missing
+
+if TYPE_CHECKING:
+    from bridge.transports.mcp.server import McpServer
+
+log = logging.getLogger(__name__)
+
+SECRET = "mcp-key"  # noqa: S105 - the name of a file
+OFF = "This server has no MCP (BRIDGE_MCP=false)."
+NOT_INSTALLED = "This server has no MCP: install coding-agent-bridge[mcp]."
+
+
+def make_endpoint(
+    agents: Sequence[ConfiguredAgent],
+    served: Sequence[ServedAgent],
+    root: ServedAgent,
+    state: State,
+) -> Endpoint:
+    """The address of the MCP server. `agents` and `served` have the same order."""
+    mode = agents[0].settings.mcp.mode
+    load = _off if mode == "false" else partial(_load, agents, served, root, state)
+    return Endpoint(load, at_once=mode == "true")
+
+
+async def _off() -> McpServer:
+    raise Missing(OFF)
+
+
+async def _load(
+    agents: Sequence[ConfiguredAgent],
+    served: Sequence[ServedAgent],
+    root: ServedAgent,
+    state: State,
+) -> McpServer:
+    found = await asyncio.to_thread(mcp_library)
+    if found is None and agents[0].settings.mcp.mode == "true":
+        raise ConfigurationError("BRIDGE_MCP=true needs the extra: coding-agent-bridge[mcp].")
+    if found is None:
+        raise Missing(NOT_INSTALLED)
+    make_server, make_config = found
+    settings = agents[0].settings
+    days = settings.limits.keep_days
+    config = make_config(
+        approve=settings.mcp.approve,
+        quick=settings.mcp.forms == "quick",
+        most_depth=settings.mcp.depth,
+        keep=timedelta(days=days) if days else None,
+        patience=settings.limits.question_timeout_ms / 1000,
+        secret=await asyncio.to_thread(_secret, state.folder),
+    )
+    delegates = [_delegate(*one) for one in zip(agents, served, strict=True)]
+    asker = partial(_asker, root, {one.id: one.title for one in delegates})
+    server = make_server(root.router, state.store, delegates, asker, config)
+    await server.start()
+    return server
+
+
+def _secret(folder: Path | None) -> bytes:
+    """The key of requestState. Without a state folder, the state ends with the server."""
+    if folder:
+        try:
+            return open_secret(folder, SECRET).encode()
+        except OSError as error:
+            log.warning("MCP forms will not survive a restart", extra={"reason": error.strerror})
+    return secrets.token_bytes(32)
+
+
+def _delegate(agent: ConfiguredAgent, served: ServedAgent) -> DelegateAgent:
+    settings, adapter = agent.settings.agent, agent.adapter
+    workspaces = settings.workspaces
+    return DelegateAgent(
+        id=agent.id,
+        title=title_of(agent),
+        skills=[skill.id for skill in card_skills(agent)],
+        models=settings.models,
+        modes=adapter.modes,
+        roots=list(dict.fromkeys((workspaces.default, *workspaces.roots))),
+        asks=not settings.force and "questions" not in adapter.limitations,
+        is_busy=lambda: served.manager.figures()["tasks"] > 0,
+    )
+
+
+def _asker(root: ServedAgent, titles: Mapping[str, str], handle: TaskHandle) -> str:
+    """The agent of a task and its project, for people."""
+    title, directory = titles.get(handle.agent, handle.agent), root.router.directory(handle)
+    return f"{title} in {os.path.basename(directory)}" if directory else title

@@ -1,0 +1,1 @@
+"""The Model Context Protocol over the operations of the runtime: tools, tasks, forms, resources."""

@@ -1,0 +1,47 @@
+"""One call of a client: its sender, its abilities and its ways back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bridge.auth.principal import Principal
+
+Json = dict[str, Any]
+Elicit = Callable[[Json], Awaitable[Mapping[str, Any]]]
+"""Asks the client with these parameters of elicitation/create, on the stream of its request.
+Returns the ElicitResult."""
+Progress = Callable[[float, str], Awaitable[None]]
+
+
+class Response(Protocol):
+    """The response to the request of a call. `on_end` is called once with True after the response
+    was written to the connection, otherwise with False."""
+
+    on_end: Callable[[bool], None] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """`client`: the name and version of the client. `revision`: of the protocol; `modern`: it has
+    no sessions. `tasks`, `forms`: the client declares the extension, or elicitation in form mode.
+    `key`: identifies the call if the client repeats it. `cwd`: the default directory.
+    `depth`: the number of agents that the call passed. `elicit` is None unless the server can ask
+    during the call. `state`: the requestState that the client repeats, opened; `answers`: the
+    responses to its forms."""
+
+    principal: Principal
+    client: str
+    revision: str
+    modern: bool
+    tasks: bool = False
+    forms: bool = False
+    key: str | None = None
+    cwd: str | None = None
+    depth: int = 0
+    response: Response
+    elicit: Elicit | None = None
+    progress: Progress | None = None
+    state: str | None = None
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

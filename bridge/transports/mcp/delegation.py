@@ -1,0 +1,284 @@
+"""The tools `delegate` and `wait`: a task begins, and a call waits for its news."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from bridge.a2a.requests import SendParams
+from bridge.auth.principal import Principal, authorize
+from bridge.errors import Forbidden, InvalidParams, RequestError, TaskNotFound
+from bridge.runtime.router import Router
+from bridge.store.handle import TaskHandle
+from bridge.task.events import Question
+from bridge.task.message import Message, Part, Role, TextPart, UrlPart
+from bridge.transports.mcp.calls import Call
+from bridge.transports.mcp.forms import Form
+from bridge.transports.mcp.keys import Marks, message_id
+from bridge.transports.mcp.news import read_news
+from bridge.transports.mcp.questions import Questions
+from bridge.transports.mcp.results import Json, View, task_result
+from bridge.transports.mcp.waiting import committed, reporting, wait_until
+
+log = logging.getLogger(__name__)
+
+WAIT = 45  # seconds; the shortest known limit of a call is 60 s
+PERSON = 600.0  # seconds that a person has to fill in a form
+GATHER = 1.0  # seconds of further news that a waiting call collects after the first
+CANCEL_AFTER = 10.0  # seconds in which a canceled call may be repeated
+MOST_LOCKS = 1000
+WRITTEN = "written"
+"""The mark of a task whose handle was written to a connection."""
+Created = Callable[[TaskHandle, Call], Awaitable[Json]]
+"""The result that makes a call a task of the extension."""
+
+
+class Delegation:
+    """`created` encodes a new task for clients that declare the extension. `most_depth`: how many
+    agents may delegate to each other."""
+
+    def __init__(
+        self,
+        router: Router,
+        marks: Marks,
+        questions: Questions,
+        *,
+        created: Created,
+        most_depth: int,
+    ) -> None:
+        self._router = router
+        self._marks = marks
+        self._questions = questions
+        self._created = created
+        self._most_depth = most_depth
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def close(self) -> None:
+        """The server ends: canceled calls cancel no task from now on."""
+        self._closing = True
+        for timer in self._leaving.values():
+            timer.cancel()
+        self._leaving.clear()
+
+    # --- delegate --------------------------------------------------------------------------------
+
+    async def delegate(self, call: Call, arguments: Mapping[str, Any]) -> Json:
+        """Begin a task, or continue the call that this one repeats. Raises RequestError."""
+        authorize(call.principal, "run")
+        self._router.quotas.check_stream(call.principal.id)
+        if call.depth >= self._most_depth:
+            text = f"{call.depth} agents have delegated already (BRIDGE_MCP_DEPTH)."
+            raise Forbidden(text)
+        handle = await self._handle(call, arguments)
+        self._stay(handle.task.id)
+        try:
+            await self._router.get(
+                handle.task.id, call.principal
+            )  # the client knows it from now on
+            await committed(handle)
+            found = await self._result(handle, call, arguments)
+        except asyncio.CancelledError:
+            self._leave(handle, call.principal)
+            raise
+        call.response.on_end = lambda written: self._end(handle, call, written)
+        return found
+
+    async def _handle(self, call: Call, arguments: Mapping[str, Any]) -> TaskHandle:
+        """The task of the call: the one of an earlier equal call, or a new one."""
+        if call.state is not None:
+            return await self._router.get(task_in(call.state), call.principal)
+        if call.key is not None:
+            return await self._send(
+                call, arguments, message_id(call.principal.id, call.client, call.key)
+            )
+        same = {"client": call.client, "cwd": call.cwd, "arguments": arguments}
+        async with self._lock(call.principal, same):
+            before = await self._marks.same_call(call.principal.id, same)
+            with suppress(TaskNotFound):  # it was removed meanwhile
+                handle = await self._router.get(before, call.principal) if before else None
+                if handle and not await self._marks.has(handle, WRITTEN):
+                    return handle
+            handle = await self._send(call, arguments, message_id(secrets.token_hex()))
+            self._marks.note_call(handle, same, before)
+            return handle
+
+    def _lock(self, principal: Principal, same: Mapping[str, Any]) -> asyncio.Lock:
+        """Equal calls without a key wait until the task of the first one exists."""
+        name = message_id(principal.id, json.dumps(same, sort_keys=True))
+        if len(self._locks) >= MOST_LOCKS:
+            self._locks = {one: lock for one, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _send(self, call: Call, arguments: Mapping[str, Any], identity: str) -> TaskHandle:
+        cwd = arguments.get("cwd") or call.cwd
+        wishes = {name: arguments[name] for name in ("agent", "model", "mode") if name in arguments}
+        if "cwd" in arguments or (cwd and "context_id" not in arguments):
+            wishes["cwd"] = cwd
+        message = Message(
+            identity,
+            Role.USER,
+            (TextPart(arguments["prompt"]), *_files(arguments.get("files", ()), cwd)),
+            context_id=arguments.get("context_id"),
+            metadata={"bridge": wishes} if wishes else None,
+        )
+        params = SendParams(message, blocking=False, retries=True, purpose="begin")
+        return (await self._router.send(params, call.principal)).record
+
+    async def _result(self, handle: TaskHandle, call: Call, arguments: Mapping[str, Any]) -> Json:
+        if not call.tasks:
+            return await self._follow(handle, call, arguments.get("wait_seconds", WAIT), None)
+        deadline = asyncio.get_running_loop().time() + arguments.get("wait_seconds", 0)
+        async with reporting(self._router, handle, call):
+            ended = await wait_until(handle, lambda: handle.log.closed, deadline)
+        return await self.final(handle, call) if ended else await self._created(handle, call)
+
+    # --- calls that were canceled ----------------------------------------------------------------
+
+    def _end(self, handle: TaskHandle, call: Call, written: bool) -> None:
+        """The response has ended. On a legacy connection, a closed stream cancels nothing."""
+        if written:
+            self._marks.set(handle, WRITTEN)
+        elif call.modern:
+            self._leave(handle, call.principal)
+
+    def _leave(self, handle: TaskHandle, principal: Principal) -> None:
+        """The call was canceled before its handle was written: cancel the task, unless the call
+        returns. A task that has asked a question is known to a person."""
+        task = handle.task
+        if self._closing or task.state.terminal or task.asked:
+            return
+        loop = asyncio.get_running_loop()
+        self._stay(task.id)
+        self._leaving[task.id] = loop.call_later(CANCEL_AFTER, self._abandon, task.id, principal)
+
+    def _stay(self, task_id: str) -> None:
+        timer = self._leaving.pop(task_id, None)
+        if timer:
+            timer.cancel()
+
+    def _abandon(self, task_id: str, principal: Principal) -> None:
+        del self._leaving[task_id]
+        canceling = asyncio.create_task(self._cancel(task_id, principal))
+        self._background.add(canceling)
+        canceling.add_done_callback(self._background.discard)
+
+    async def _cancel(self, task_id: str, principal: Principal) -> None:
+        log.info("the call that began a task was canceled", extra={"task": task_id})
+        with suppress(RequestError):  # it has ended
+            await self._router.cancel(task_id, principal)
+
+    # --- calls that wait -------------------------------------------------------------------------
+
+    async def wait(self, call: Call, arguments: Mapping[str, Any]) -> Json:
+        """Wait for news of a task. Raises RequestError."""
+        self._router.quotas.check_stream(call.principal.id)
+        handle = await self._router.get(arguments["task_id"], call.principal)
+        seconds = arguments.get("wait_seconds", WAIT)
+        return await self._follow(handle, call, seconds, arguments.get("after", 0))
+
+    async def _follow(
+        self, handle: TaskHandle, call: Call, seconds: float, after: int | None
+    ) -> Json:
+        """Wait up to `seconds` for an update after number `after`, or for a question if `after` is
+        None, or for the end. A client with forms gets a form for a question first; the time of the
+        person does not count."""
+        await self._questions.take(handle, call)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+
+        def has_news(asked: Question | None) -> bool:
+            question = handle.task.question
+            news = handle.log.visible > after if after is not None else question is not None
+            return news or question is not asked or handle.log.closed
+
+        async with reporting(self._router, handle, call):
+            while not handle.log.closed:
+                await committed(handle)
+                found = await self._questions.form(handle, call)
+                if found and call.elicit:
+                    began = loop.time()
+                    await self._elicit(handle, call, *found)
+                    deadline += loop.time() - began
+                    continue
+                if found:
+                    return _input_required(handle, *found)
+                condition = partial(has_news, handle.task.question)
+                if condition() or not await wait_until(handle, condition, deadline):
+                    break
+                gathered = min(deadline, loop.time() + GATHER)
+                await wait_until(handle, lambda: handle.task.question is not None, gathered)
+        return await self.show(handle, call, after)
+
+    async def _elicit(self, handle: TaskHandle, call: Call, key: str, form: Form) -> None:
+        """Ask the person on the stream of the call. The form ends when the question is closed."""
+        assert call.elicit
+        question = handle.task.question
+        deadline = asyncio.get_running_loop().time() + PERSON
+        asking = asyncio.ensure_future(call.elicit(form.params()))
+        closing = asyncio.ensure_future(
+            wait_until(handle, lambda: handle.task.question is not question, deadline)
+        )
+        try:
+            await asyncio.wait((asking, closing), return_when=asyncio.FIRST_COMPLETED)
+            answered = asking.done() and not asking.exception()
+            response = asking.result() if answered else {"action": "cancel"}
+            await self._questions.take(handle, replace(call, answers={key: response}))
+        finally:
+            for one in (asking, closing):
+                one.cancel()
+
+    async def show(self, handle: TaskHandle, call: Call, after: int | None) -> Json:
+        """The task with its updates after number `after`; None: those of an unfinished task."""
+        await committed(handle)
+        newest = handle.log.visible
+        ended = handle.task.state.terminal
+        old = handle.back is not None and not after  # the end of it is enough, and quick to read
+        news = (
+            () if old or (ended and after is None) else await read_news(handle, after or 0, newest)
+        )
+        return task_result(
+            View(
+                handle=handle,
+                task=await handle.whole(),
+                news=news,
+                after=newest,
+                answered_by=self._questions.answered_by(handle.task.question, call.principal),
+            )
+        )
+
+    async def final(self, handle: TaskHandle, call: Call) -> Json:
+        """The result of a call whose task has ended."""
+        return await self.show(handle, call, None)
+
+
+def task_in(state: str) -> str:
+    """The id of the task in the requestState of a call, which the library has checked."""
+    return str(json.loads(state)["task"])
+
+
+def _input_required(handle: TaskHandle, key: str, form: Form) -> Json:
+    question = handle.task.question
+    state = {"task": handle.task.id, "question": question.id if question else ""}
+    return {
+        "resultType": "input_required",
+        "inputRequests": {key: {"method": "elicitation/create", "params": form.params()}},
+        "requestState": json.dumps(state),
+    }
+
+
+def _files(paths: Sequence[str], cwd: str | None) -> Sequence[Part]:
+    """The files as parts that name them."""
+    if paths and cwd is None and not all(path.startswith("/") for path in paths):
+        raise InvalidParams("Pass cwd, or absolute paths in files.")
+    return [UrlPart((PurePosixPath(cwd or "/") / path).as_uri()) for path in paths]

@@ -1,0 +1,87 @@
+"""The address /mcp. The library is imported at the first request, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import orjson
+from aiohttp import web
+
+from bridge.auth.principal import Principal
+from bridge.transports.mcp import asgi
+from bridge.transports.negotiation import JSON, declares_json
+from bridge.transports.operation import PRINCIPAL
+
+PATH = "/mcp"
+_INVALID_REQUEST = -32600
+
+
+class Service(Protocol):
+    """A running MCP server; `app` is an ASGI application, and `user` its form of a principal."""
+
+    @property
+    def app(self) -> asgi.App: ...
+
+    def user(self, principal: Principal) -> Any: ...
+
+    async def close(self) -> None: ...
+
+
+Load = Callable[[], Awaitable[Service]]
+"""Makes and starts the service. Raises Missing."""
+
+
+class Missing(Exception):
+    """The server has no MCP. `str(error)` is the reason."""
+
+
+class Endpoint:
+    """`load` is called at the first request, or with `at_once` when the server starts; then the
+    server does not start without the service."""
+
+    def __init__(self, load: Load, *, at_once: bool = False) -> None:
+        self._load = load
+        self._at_once = at_once
+        self._loading: asyncio.Task[Service] | None = None
+
+    def attach(self, app: web.Application) -> None:
+        app.router.add_post(PATH, self._handle)
+        app.router.add_delete(PATH, self._handle)
+        app.on_shutdown.append(self._close)
+        if self._at_once:
+            app.on_startup.append(self._start)
+
+    async def _start(self, app: web.Application) -> None:
+        await self._service()
+
+    async def _close(self, app: web.Application) -> None:
+        if self._loading and not self._loading.cancelled() and not self._loading.exception():
+            await self._loading.result().close()
+
+    async def _service(self) -> Service:
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load())
+        return await asyncio.shield(self._loading)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "POST" and not declares_json(request):
+            return _error(415, "Send Content-Type: application/json.")
+        if (request.content_length or 0) > request.client_max_size:
+            return _error(413, "The body exceeds BRIDGE_MAX_BODY_BYTES.")
+        try:
+            service = await self._service()
+            principal = request[PRINCIPAL]
+            user = service.user(principal)
+            return await asgi.respond(request, service.app, principal, user=user)
+        except Missing as reason:
+            return _error(404, str(reason))
+        except web.HTTPRequestEntityTooLarge:
+            return _error(413, "The body exceeds BRIDGE_MAX_BODY_BYTES.")
+
+
+def _error(status: int, text: str) -> web.Response:
+    error = {"code": _INVALID_REQUEST, "message": text}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+    return web.Response(status=status, body=body, content_type=JSON)

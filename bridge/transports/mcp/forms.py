@@ -1,0 +1,128 @@
+"""Forms: elicitations in form mode for the questions of agents, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bridge.task.answers import refusal
+from bridge.task.events import Option, Question
+from bridge.task.text import exact
+from bridge.transports.mcp.results import OPTION_CHARS, link
+
+Json = dict[str, Any]
+FORM_CHARS = 500  # characters of the question in a form
+REASON_CHARS = 500
+TEXT_CHARS = 16_384
+FIRST_WITH_LISTS = "2025-11-25"  # the first revision in which a form can have a list
+_ALLOWS_ONCE = "allow_once"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer in a form, or of a model. `options`: ids of options."""
+
+    options: tuple[str, ...] = ()
+    text: str = ""
+
+
+Outcome = Decision | Literal["misfit", "cancel"]
+"""`misfit`: the content does not fit the form; `cancel`: nothing was decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The form for a question. `asker`: the agent and its project. `quick`: no fields; the form
+    only allows once. `revision`: of the protocol."""
+
+    question: Question
+    task_id: str
+    asker: str
+    revision: str
+    quick: bool = False
+
+    def params(self) -> Json:
+        """The parameters of elicitation/create."""
+        return {"mode": "form", "message": self._message(), "requestedSchema": self._schema()}
+
+    def _message(self) -> str:
+        asked = exact(self.question.text, FORM_CHARS)
+        return f"{self.asker} asks: {asked}\nOther way to answer: {link(self.task_id)}"
+
+    @property
+    def _only_allows(self) -> bool:
+        return self.quick and self.question.kind == "permission" and self._once is not None
+
+    @property
+    def _once(self) -> Option | None:
+        options = self.question.options
+        return next((one for one in options if one.kind == _ALLOWS_ONCE), None)
+
+    @property
+    def _names(self) -> Mapping[str, str]:
+        """The ids of the options by their names in the form. Refusals stand first."""
+        options = sorted(self.question.options, key=lambda one: not one.kind.startswith("reject"))
+        shown = [exact(one.name, OPTION_CHARS) for one in options]
+        unique = len(set(shown)) == len(shown)
+        return {
+            name if unique else f"{name} ({one.id})": one.id
+            for name, one in zip(shown, options, strict=True)
+        }
+
+    @property
+    def _has_lists(self) -> bool:
+        return self.revision >= FIRST_WITH_LISTS
+
+    def _schema(self) -> Json:
+        names = list(self._names)
+        if self._only_allows:
+            return {"type": "object", "properties": {}}
+        if not names:
+            answer = {"type": "string", "maxLength": TEXT_CHARS}
+            return {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
+        if self.question.multiple and not self._has_lists:
+            boxes = {name: {"type": "boolean"} for name in names}
+            return {"type": "object", "properties": boxes}
+        decision: Json = {"type": "string", "enum": names}
+        if self.question.multiple:
+            decision = {"type": "array", "items": decision}
+        reason = {"type": "string", "maxLength": REASON_CHARS}
+        properties = {"decision": decision, "reason": reason}
+        return {"type": "object", "properties": properties, "required": ["decision"]}
+
+    def read(self, response: Mapping[str, Any]) -> Outcome:
+        """The meaning of the client's response, an ElicitResult."""
+        match response.get("action"):
+            case "accept":
+                content = response.get("content")
+                return self._accepted(content if isinstance(content, dict) else {})
+            case "decline":
+                refused = refusal(self.question, "")
+                option = refused.option if refused else None
+                if option:
+                    return Decision((option.id,))
+                return Decision(text="no") if refused else "cancel"
+        return "cancel"
+
+    def _accepted(self, content: Mapping[str, Any]) -> Outcome:
+        names = self._names
+        if self._only_allows and self._once:
+            return Decision((self._once.id,))
+        if not names:
+            answer = content.get("answer")
+            fits = isinstance(answer, str) and answer.strip() and len(answer) <= TEXT_CHARS
+            return Decision(text=str(answer)) if fits else "misfit"
+        reason = content.get("reason") or ""
+        if not isinstance(reason, str) or len(reason) > REASON_CHARS:
+            return "misfit"
+        if self.question.multiple and not self._has_lists:
+            chosen: list[Any] = [name for name in names if content.get(name) is True]
+        else:
+            decision = content.get("decision")
+            chosen = decision if isinstance(decision, list) else [decision]
+        if not chosen or any(not isinstance(one, str) or one not in names for one in chosen):
+            return "misfit"
+        if len(chosen) > 1 and not self.question.multiple:
+            return "misfit"
+        return Decision(tuple(names[one] for one in chosen), reason)

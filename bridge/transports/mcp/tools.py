@@ -1,0 +1,80 @@
+"""The tools: their names, texts and schemas, and the check of arguments.
+
+tools.json has the list that clients get, with the common parts of its schemas below `$defs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.exceptions import best_match
+
+from bridge.errors import InvalidParams
+from bridge.task.text import readable
+
+LIST = Path(__file__).with_name("tools.json")
+SHOWN = 300  # characters of an error about an argument
+
+
+def load_tools() -> Sequence[Mapping[str, Any]]:
+    """The tools in the order of the list, with each `$ref` resolved."""
+    document = orjson.loads(LIST.read_bytes())
+    found: Sequence[Mapping[str, Any]] = _resolved(document["tools"], document["$defs"])
+    return found
+
+
+def _resolved(value: Any, definitions: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_resolved(one, definitions) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return _resolved(definitions[name], definitions)
+    return {name: _resolved(member, definitions) for name, member in value.items()}
+
+
+class ToolList:
+    """The tools of a server, and their arguments."""
+
+    def __init__(self) -> None:
+        self.tools = load_tools()
+        self._checks = {
+            tool["name"]: Draft202012Validator(tool["inputSchema"]) for tool in self.tools
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._checks
+
+    def schema(self, name: str) -> Mapping[str, Any] | None:
+        """The schema of the arguments of a tool; None for an unknown tool."""
+        return next((tool["inputSchema"] for tool in self.tools if tool["name"] == name), None)
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Raises InvalidParams with one sentence about the first wrong argument."""
+        problem = best_match(self._checks[name].iter_errors(arguments))
+        if problem:
+            raise InvalidParams(readable(_sentence(name, problem), SHOWN))
+
+
+def _sentence(tool: str, problem: ValidationError) -> str:
+    where = ".".join(map(str, problem.absolute_path)) or "The arguments"
+    match problem.validator:
+        case "required":
+            missing = [one for one in problem.validator_value if one not in problem.instance]
+            return f"{tool} needs {', '.join(missing)}."
+        case "additionalProperties":
+            known = problem.schema["properties"]
+            unknown = [one for one in problem.instance if one not in known]
+            return f"{tool} has no argument {unknown[0]}; it takes {', '.join(known) or 'none'}."
+        case "enum":
+            return f"{where} must be one of: {', '.join(problem.validator_value)}."
+        case "type":
+            return f"{where} must be of the type {problem.validator_value}."
+        case "minimum" | "maximum" | "maxLength" | "maxItems" as keyword:
+            return f"{where} has the {keyword} {problem.validator_value}."
+    return f"{where} is not valid."
