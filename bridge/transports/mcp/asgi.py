@@ -24,7 +24,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 EXCHANGE = "bridge.exchange"
 """The key of the Exchange in the ASGI scope."""
 LOOK_EVERY = 0.25  # seconds between two looks at a connection; aiohttp reports no disconnection
-_HOP = frozenset({"connection", "content-length", "transfer-encoding", "keep-alive"})
+_HOP = frozenset({"connection", "transfer-encoding", "keep-alive"})
 """Headers that aiohttp writes itself."""
 
 
@@ -39,8 +39,6 @@ class Exchange:
         self.response: web.StreamResponse | None = None
         self._request = request
         self._body: bytes | None = body
-        self._begun: Message = {}
-        self._prepared = False
 
     async def receive(self) -> Message:
         """The body at the first call. A later call returns when the client has disconnected."""
@@ -57,24 +55,20 @@ class Exchange:
         return transport is not None and not transport.is_closing()
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._begun = message
-            return
-        body, more = message.get("body", b""), message.get("more_body", False)
         try:
-            response = self.response
-            if response is None:
-                response = self.response = self._response(None if more else len(body))
-            if not self._prepared:
-                self._prepared = True
-                await response.prepare(self._request)
-            if body:
-                await response.write(body)
-            if not more:
-                await response.write_eof()
+            if message["type"] == "http.response.start":
+                self.response = _response(message)
+                await self.response.prepare(self._request)
+                return
+            assert self.response
+            if body := message.get("body", b""):
+                await self.response.write(body)
+            if message.get("more_body", False):
+                return
+            await self.response.write_eof()
         except ConnectionError:
             return
-        if not more and self.connected:
+        if self.connected:
             self.end(True)
 
     def end(self, written: bool) -> None:
@@ -82,13 +76,16 @@ class Exchange:
         if callback:
             callback(written)
 
-    def _response(self, length: int | None) -> web.StreamResponse:
-        response = web.StreamResponse(status=self._begun["status"])
-        for name, value in self._begun.get("headers", ()):
-            if name.decode("latin-1").lower() not in _HOP:
-                response.headers.add(name.decode("latin-1"), value.decode("latin-1"))
-        response.content_length = length
-        return response
+
+def _response(begun: Message) -> web.StreamResponse:
+    response = web.StreamResponse(status=begun["status"])
+    for raw_name, raw_value in begun.get("headers", ()):
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        if name == "content-length":
+            response.content_length = int(value)
+        elif name not in _HOP:
+            response.headers.add(name, value)
+    return response
 
 
 async def respond(
@@ -118,7 +115,8 @@ async def respond(
         await app(members, exchange.receive, exchange.send)
     finally:
         exchange.end(False)
-    if exchange.response is None:
+    if exchange.response:
+        return exchange.response
+    if exchange.connected:
         log.error("no response to an MCP request", extra={"method": request.method})
-        raise web.HTTPInternalServerError
-    return exchange.response
+    return web.Response(status=500)  # not sent if the client has disconnected

@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -59,6 +60,7 @@ class Delegation:
         self._questions = questions
         self._created = created
         self._most_depth = most_depth
+        self._calls: Counter[str] = Counter()  # that wait for a task
         self._locks: dict[str, asyncio.Lock] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -81,13 +83,12 @@ class Delegation:
             text = f"{call.depth} agents have delegated already (BRIDGE_MCP_DEPTH)."
             raise Forbidden(text)
         handle = await self._handle(call, arguments)
-        self._stay(handle.task.id)
         try:
-            await self._router.get(
-                handle.task.id, call.principal
-            )  # the client knows it from now on
-            await committed(handle)
-            found = await self._result(handle, call, arguments)
+            with self._attending(handle.task.id):
+                # The client knows the task from now on.
+                await self._router.get(handle.task.id, call.principal)
+                await committed(handle)
+                found = await self._result(handle, call, arguments)
         except asyncio.CancelledError:
             self._leave(handle, call.principal)
             raise
@@ -152,31 +153,45 @@ class Delegation:
         elif call.modern:
             self._leave(handle, call.principal)
 
+    @contextmanager
+    def _attending(self, task_id: str) -> Iterator[None]:
+        """The context of a call that waits for the task."""
+        self._stay(task_id)
+        self._calls[task_id] += 1
+        try:
+            yield
+        finally:
+            self._calls[task_id] -= 1
+            if not self._calls[task_id]:
+                del self._calls[task_id]
+
     def _leave(self, handle: TaskHandle, principal: Principal) -> None:
         """The call was canceled before its handle was written: cancel the task, unless the call
         returns. A task that has asked a question is known to a person."""
         task = handle.task
-        if self._closing or task.state.terminal or task.asked:
+        if self._closing or task.state.terminal or task.asked or self._calls[task.id]:
             return
         loop = asyncio.get_running_loop()
         self._stay(task.id)
-        self._leaving[task.id] = loop.call_later(CANCEL_AFTER, self._abandon, task.id, principal)
+        self._leaving[task.id] = loop.call_later(CANCEL_AFTER, self._abandon, handle, principal)
 
     def _stay(self, task_id: str) -> None:
         timer = self._leaving.pop(task_id, None)
         if timer:
             timer.cancel()
 
-    def _abandon(self, task_id: str, principal: Principal) -> None:
-        del self._leaving[task_id]
-        canceling = asyncio.create_task(self._cancel(task_id, principal))
+    def _abandon(self, handle: TaskHandle, principal: Principal) -> None:
+        del self._leaving[handle.task.id]
+        canceling = asyncio.create_task(self._cancel(handle, principal))
         self._background.add(canceling)
         canceling.add_done_callback(self._background.discard)
 
-    async def _cancel(self, task_id: str, principal: Principal) -> None:
-        log.info("the call that began a task was canceled", extra={"task": task_id})
+    async def _cancel(self, handle: TaskHandle, principal: Principal) -> None:
+        if await self._marks.has(handle, WRITTEN):  # another call has returned the handle
+            return
+        log.info("the call that began a task was canceled", extra={"task": handle.task.id})
         with suppress(RequestError):  # it has ended
-            await self._router.cancel(task_id, principal)
+            await self._router.cancel(handle.task.id, principal)
 
     # --- calls that wait -------------------------------------------------------------------------
 

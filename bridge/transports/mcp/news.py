@@ -14,7 +14,7 @@ from bridge.task.events import Plan, Question, Started, ToolCall, ToolResult
 from bridge.task.message import TextPart
 from bridge.task.render import status_message
 from bridge.task.state import StatusUpdate, Task, Update
-from bridge.task.text import STATUS_CHARS, exact, one_line, readable
+from bridge.task.text import MESSAGE_CHARS, STATUS_CHARS, exact, one_line, readable
 
 NEWEST = 2_000  # updates that one call reads; a model needs no more, and reading costs time
 _AT_ONCE = 3600.0  # seconds; a reader stops before it would wait
@@ -87,15 +87,16 @@ def _kind(update: StatusUpdate) -> str:
     return "state" if update.state.terminal or update.event is None else "notice"
 
 
-def update_text(task: Task, update: StatusUpdate) -> str:
-    """The words of a status update, else its state; empty for an update that says nothing."""
+def update_text(task: Task, update: StatusUpdate, limit: int = MESSAGE_CHARS) -> str:
+    """The words of a status update, else its state; empty for an update that says nothing. `limit`:
+    the most characters."""
     if isinstance(update.event, Started):
         return ""
     if isinstance(update.event, Question):  # the result has the whole question while it is open
         return one_line(f"asks: {exact(update.event.text, STATUS_CHARS)}")
     message = status_message(task, update)
     if message and message.text.strip():
-        return readable(message.text.strip())
+        return readable(message.text.strip(), limit)
     return update.state.value if update.number is None and update.event is None else ""
 
 

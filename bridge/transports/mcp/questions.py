@@ -34,8 +34,8 @@ class _Shown:
 
 
 class Questions:
-    """`approve`: the party that answers permissions. `quick`: forms for permissions have no fields. `asker`:
-    the agent and the project of a task, for people."""
+    """`approve`: the party that answers permissions. `quick`: forms for permissions have no fields.
+    `asker`: the agent and the project of a task, for people."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.store.handle import TaskHandle
-from bridge.task.artifact import ANSWER_ID
+from bridge.task.artifact import ANSWER_ID, LAST_WORDS
 from bridge.task.events import Failed, Interrupted, Question, TimedOut
 from bridge.task.message import TextPart
 from bridge.task.state import StatusUpdate, Task, TaskState
@@ -154,7 +154,7 @@ def last_words(task: Task) -> str:
     """The last words of a task that has ended."""
     if not task.state.terminal or task.status is None:
         return ""
-    return update_text(task, task.status) if task.status.number is not None else ""
+    return update_text(task, task.status, 2 * LAST_WORDS) if task.status.number else ""
 
 
 def answer_of(task: Task) -> str:
