@@ -34,6 +34,7 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
 from bridge.auth.principal import Principal
+from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
@@ -48,7 +49,9 @@ from bridge.transports.mcp.questions import Approve, Questions
 from bridge.transports.mcp.tasks import EXTENSION, PolledTasks
 from bridge.transports.mcp.toolbox import Toolbox
 
-log = logging.getLogger(__name__)
+logging.getLogger("mcp").setLevel(logging.WARNING)
+for module in ("request_state", "streamable_http_manager", "runner"):  # a client can repeat it
+    logging.getLogger(f"mcp.server.{module}").addFilter(RateLimitedLogs())
 
 NAME = "coding-agent-bridge"
 NO_RESOURCE = -32002  # of an unknown resource, in revisions with sessions
@@ -157,7 +160,8 @@ class McpServer:
             ttl=config.patience or MOST_STATE,
             bind_principal=lambda ctx: _exchange(ctx).principal.id,
         )
-        server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
+        # Without the library's own middleware, which is for OpenTelemetry.
+        server.middleware = [RequestStateBoundary(security, default_audience=NAME)]
         return server
 
     async def _list_tools(self, ctx: Context, params: Any) -> Json:

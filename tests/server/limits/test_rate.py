@@ -332,7 +332,9 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     nothing: Any = None
-    agent = ServedAgent(id="broken", manager=nothing, operations=Broken(), card=make_broken)
+    agent = ServedAgent(
+        id="broken", manager=nothing, router=nothing, operations=Broken(), card=make_broken
+    )
     runner = LimitedRunner(
         make_app(agent, [], settings=ServerSettings(), identify=identify),
         ConnectionLimits(),

@@ -160,9 +160,9 @@ async def test_a_form_of_an_older_client_ends_with_the_question(server: Server) 
 
 async def test_the_time_of_the_person_does_not_count(server: Server) -> None:
     async with session(server.http, server.url, elicitation={}) as client:
-        async with delegating(client, {**PERMIT, "wait_seconds": 5}) as stream:
+        async with delegating(client, {**PERMIT, "wait_seconds": 2}) as stream:
             request = await anext(stream)
-            done, _ = await asyncio.wait([asyncio.ensure_future(anext(stream))], timeout=6)
+            done, _ = await asyncio.wait([asyncio.ensure_future(anext(stream))], timeout=3)
             assert not done
             await answer(client, request, accept("Go on"))
     assert request["method"] == "elicitation/create"

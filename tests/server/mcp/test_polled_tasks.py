@@ -18,6 +18,13 @@ from tests.support.served import Server, serving
 MEMBERS = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs"}
 
 
+METHODS: list[tuple[str, Json]] = [
+    ("get", {}),
+    ("cancel", {}),
+    ("update", {"inputResponses": {}}),
+]
+
+
 @pytest.fixture
 def tasks(server: Server) -> Mcp:
     """A client that declares tasks, and no forms."""
@@ -106,7 +113,7 @@ async def test_the_life_of_a_task_is_what_the_server_keeps(workspace: Path) -> N
 
 
 async def test_an_unknown_task_is_a_wrong_param(tasks: Mcp) -> None:
-    for method, more in (("get", {}), ("cancel", {}), ("update", {"inputResponses": {}})):
+    for method, more in METHODS:
         with pytest.raises(McpError) as caught:
             await tasks.task(method, "nope", **more)
         assert (caught.value.status, caught.value.code) == (400, -32602)
@@ -115,7 +122,7 @@ async def test_an_unknown_task_is_a_wrong_param(tasks: Mcp) -> None:
 async def test_the_declaration_is_required(server: Server, tasks: Mcp) -> None:
     created = await tasks.tool("delegate", {"prompt": "done"})
     plain = Mcp(server.http, server.url, forms=True)
-    for method, more in (("get", {}), ("cancel", {}), ("update", {"inputResponses": {}})):
+    for method, more in METHODS:
         with pytest.raises(McpError) as caught:
             await plain.task(method, created["taskId"], **more)
         assert (caught.value.status, caught.value.code) == (400, -32021)

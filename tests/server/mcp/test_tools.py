@@ -170,7 +170,8 @@ async def test_a_long_answer_is_read_in_pieces(client: Mcp) -> None:
     done = shown(await client.tool("delegate", {"prompt": f"line {line}\ndone"}))
     assert done["text"].endswith("\n")  # cut at the end of a line
     assert f'Call result with task_id "{done["task_id"]}" and part "text"' in done["next"]
-    pieces, offset = [], 0
+    pieces: list[str] = []
+    offset: int | None = 0
     while offset is not None:
         arguments = {"task_id": done["task_id"], "part": "text", "offset": offset}
         result = await client.tool("result", arguments)

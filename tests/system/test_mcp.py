@@ -1,0 +1,192 @@
+"""MCP with the real server as a process: before and after a crash, and at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests import CHECKOUT
+from tests.server.mcp.test_polled_tasks import accept
+from tests.support.bridge_process import bridge
+from tests.support.liveness import Liveness
+from tests.support.mcp import Json, Mcp, McpError, shown
+from tests.system.test_restart import Place, kill, live, place  # noqa: F401 - fixtures
+
+PERMIT = {"prompt": "permit q May I?\ntext  ended"}
+
+
+async def test_the_default_server_delegates_to_a_recording(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    """The commands of the specification: a created task, and its result after a poll."""
+    async with bridge(workspace, "--adapter", "replay", BRIDGE_REPLAY_SPEED="0") as server:
+        client = Mcp(http, server.url, tasks=True, forms=True)
+        created = await client.tool("delegate", {"prompt": "hello"})
+        assert created["resultType"] == "task"
+        forms = 0
+        while (polled := await client.polled(created["taskId"], "input_required", "completed"))[
+            "status"
+        ] != "completed":
+            ((key, form),) = polled["inputRequests"].items()
+            names = form["params"]["requestedSchema"]["properties"]["decision"]["enum"]
+            assert names == ["Deny", "Allow", "Always allow in this session"]
+            answers = {key: accept("Allow")}
+            await client.task("update", created["taskId"], inputResponses=answers)
+            forms += 1
+        assert forms == 2
+        assert shown(polled["result"])["text"].startswith("Done:")
+
+
+async def test_a_task_survives_a_crash_between_two_polls(
+    place: Place,  # noqa: F811
+    live: Liveness,  # noqa: F811
+    http: aiohttp.ClientSession,
+) -> None:
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, tasks=True)
+        script = {"prompt": f"text so far\nwait {live.path} agent\ntext  and more\ndone"}
+        created = await client.tool("delegate", script)
+        await live.pid("agent")
+        before = await client.task("get", created["taskId"])
+        await kill(server)
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, tasks=True)
+        after = await client.task("get", created["taskId"])
+        assert after["status"] == before["status"] == "working"
+        assert after["createdAt"] == before["createdAt"]
+        await live.release("agent")
+        ended = await client.polled(created["taskId"], "completed")
+        assert shown(ended["result"])["text"] == "so far and more"
+        await kill(server)
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, tasks=True)
+        again = await client.task("get", created["taskId"])
+        assert again["result"]["structuredContent"] == ended["result"]["structuredContent"]
+
+
+async def test_a_form_survives_a_crash(
+    place: Place,  # noqa: F811
+    http: aiohttp.ClientSession,
+) -> None:
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, tasks=True, forms=True)
+        created = await client.tool("delegate", PERMIT)
+        polled = await client.polled(created["taskId"], "input_required")
+        assert list(polled["inputRequests"]) == ["q.1"]
+        wrong = {"q.1": accept("Perhaps")}
+        await client.task("update", created["taskId"], inputResponses=wrong)
+        await client.polled(created["taskId"], "input_required")
+        await kill(server)
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, tasks=True, forms=True)
+        polled = await client.polled(created["taskId"], "input_required")
+        assert list(polled["inputRequests"]) == ["q.2"]  # the first key does not return
+        answers = {"q.1": accept("Do not"), "q.2": accept("Go on")}
+        await client.task("update", created["taskId"], inputResponses=answers)
+        ended = await client.polled(created["taskId"], "completed")
+        assert '"yes"' in shown(ended["result"])["text"]
+
+
+async def test_a_repeated_call_continues_after_a_crash(
+    place: Place,  # noqa: F811
+    http: aiohttp.ClientSession,
+) -> None:
+    async with place.server() as (server, _):
+        asked = await Mcp(http, server.url, forms=True).tool("delegate", PERMIT)
+        await kill(server)
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, forms=True)
+        more: Json = {
+            "inputResponses": {"q.1": accept("Go on")},
+            "requestState": asked["requestState"],
+        }
+        ended = shown(await client.tool("delegate", PERMIT, **more))
+        assert ended["state"] == "completed"
+        assert len(shown(await client.tool("list_tasks"))["tasks"]) == 1
+    (line,) = [one for one in audit(place) if one["what"] == "answered"]
+    assert line["principal"] == "local"
+    assert (line["via"], line["client"]) == ("mcp-form", "tests 1")
+
+
+def audit(place: Place) -> list[Json]:  # noqa: F811
+    lines = (place.state / "audit.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Bridge-Call": "random:7"}], ids=["arguments", "key"])
+async def test_a_call_without_its_handle_is_repeated_after_a_crash(
+    place: Place,  # noqa: F811
+    live: Liveness,  # noqa: F811
+    http: aiohttp.ClientSession,
+    headers: dict[str, str],
+) -> None:
+    script = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, headers=headers)
+        calling = asyncio.ensure_future(client.tool("delegate", script))
+        await live.pid("agent")
+        await kill(server)
+        with pytest.raises(aiohttp.ClientError):
+            await calling
+    async with place.server() as (server, _):
+        client = Mcp(http, server.url, headers=headers)
+        calling = asyncio.ensure_future(client.tool("delegate", script))
+        await live.release("agent")
+        assert shown(await calling)["text"] == "hello"
+        assert len(shown(await client.tool("list_tasks"))["tasks"]) == 1
+
+
+async def test_a_secret_of_another_server_opens_no_state(
+    place: Place,  # noqa: F811
+    http: aiohttp.ClientSession,
+) -> None:
+    async with place.server() as (server, _):
+        asked = await Mcp(http, server.url, forms=True).tool("delegate", PERMIT)
+    key = place.state / "mcp-key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.unlink()
+    async with place.server() as (server, _):
+        with pytest.raises(McpError) as caught:
+            await Mcp(http, server.url, forms=True).tool(
+                "delegate", PERMIT, requestState=asked["requestState"]
+            )
+        assert caught.value.code == -32602
+
+
+PROBE = """
+import sys
+from bridge.server import lifecycle
+from bridge.cli import main
+found = [name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types', 'starlette')]
+assert not found, found
+print(sorted(name for name in sys.modules if name.startswith('bridge.transports.mcp.')))
+"""
+
+
+async def test_a_server_at_rest_has_imported_no_library() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROBE, cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    named = [f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint")]
+    assert output.decode().strip() == str(named)
+
+
+async def test_other_clients_are_served_while_the_library_is_imported(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    async with bridge(workspace, "--adapter", "replay") as server:
+        client = Mcp(http, server.url)
+        first = asyncio.ensure_future(client.call("tools/list", {}))
+        answers = 0
+        while not first.done():
+            async with http.get(f"{server.url}/health") as response:
+                answers += response.status == 200
+        assert len((await first)["tools"]) == 7
+    assert answers >= 3
