@@ -28,6 +28,7 @@ from bridge.server.settings.values import (
     Paths,
     Port,
     Scopes,
+    Switch,
     Timeout,
     TrustedUrl,
     UrlOrFile,
@@ -266,7 +267,7 @@ class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):
 class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):
     """MCP: the tools for clients of the Model Context Protocol, at /mcp."""
 
-    mode: Literal["auto", "true", "false"] = Field(default="auto", alias="bridge_mcp")
+    mode: Switch = Field(default="auto", alias="bridge_mcp")
     """Whether the server has the address /mcp. auto: if the extra `mcp` is installed, which is
     imported at the first request; true: it is imported at the start; false: no."""
     approve: Literal["person", "model"] = "person"

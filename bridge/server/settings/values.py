@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -56,6 +56,11 @@ def _origin(value: str) -> str:
     return name.removesuffix({"http": ":80", "https": ":443"}.get(scheme, " "))
 
 
+def _switch(value: Any) -> Any:
+    """A boolean of TOML as the word for it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 def _jwks(value: str) -> str:
     return trusted_url(value) if "://" in value else value
 
@@ -76,6 +81,7 @@ Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
+Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
 """A duration in ms, where 0 has a meaning of its own."""
