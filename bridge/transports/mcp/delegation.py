@@ -294,6 +294,7 @@ def _input_required(handle: TaskHandle, key: str, form: Form) -> Json:
 
 def _files(paths: Sequence[str], cwd: str | None) -> Sequence[Part]:
     """The files as parts that name them."""
-    if paths and cwd is None and not all(path.startswith("/") for path in paths):
-        raise InvalidParams("Pass cwd, or absolute paths in files.")
-    return [UrlPart((PurePosixPath(cwd or "/") / path).as_uri()) for path in paths]
+    found = [PurePosixPath(cwd or "") / path for path in paths]
+    if not all(path.is_absolute() for path in found):
+        raise InvalidParams("Pass an absolute cwd, or absolute paths in files.")
+    return [UrlPart(path.as_uri()) for path in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -91,7 +92,8 @@ class Questions:
         key, form = found
         outcome = form.read(call.answers[key])
         if isinstance(outcome, Decision):
-            await self._send(handle, call, form.question, outcome, via="mcp-form")
+            with suppress(UnsupportedOperation):  # another answer was first
+                await self._send(handle, call, form.question, outcome, via="mcp-form")
         else:
             await self._withdraw(handle, form.question, again=outcome == "misfit")
 

@@ -75,7 +75,11 @@ async def test_the_list_is_short(client: Mcp) -> None:
         ("delegate", {"prompt": "x", "agent": "nope"}, "Unknown agent; there are: jsonl."),
         ("delegate", {"prompt": "x", "model": "m"}, "Possible for model: none"),
         ("delegate", {"prompt": "x", "colour": "red"}, "delegate has no argument colour"),
-        ("delegate", {"prompt": "x", "files": ["a"]}, "Pass cwd, or absolute paths in files."),
+        (
+            "delegate",
+            {"prompt": "x", "files": ["a"]},
+            "Pass an absolute cwd, or absolute paths in files.",
+        ),
         ("result", {"task_id": "x", "part": "all"}, "part must be one of: summary, text, log."),
         ("result", {"task_id": "x", "part": "log"}, "Call list_tasks to find your tasks."),
         ("wait", {"task_id": "x"}, "Call list_tasks to find your tasks."),
@@ -98,6 +102,15 @@ async def test_a_directory_outside_the_roots_names_the_roots(client: Mcp, worksp
     assert str(workspace) in text_of(result)
     via_header = Mcp(client.http, client.url.removesuffix("/mcp"), headers={"Bridge-Cwd": "/"})
     assert (await via_header.tool("delegate", {"prompt": "x"}))["isError"]
+
+
+async def test_files_are_named_in_the_prompt(client: Mcp, workspace: Path) -> None:
+    (workspace / "notes.txt").write_text("hello")
+    script = {"prompt": "prompt\ndone", "cwd": str(workspace), "files": ["notes.txt"]}
+    done = shown(await client.tool("delegate", script))
+    assert (workspace / "notes.txt").as_uri() in done["text"]
+    outside = await client.tool("delegate", {**script, "files": ["../secret.txt"]})
+    assert outside["isError"]
 
 
 async def test_an_unknown_tool_is_an_error(client: Mcp) -> None:
