@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridge.errors import ConfigurationError
-from bridge.server.agents.cards import card_skills, title_of
+from bridge.server.agents.cards import SKILLS, title_of
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.app import ServedAgent
 from bridge.server.extras import mcp_library
@@ -94,7 +94,7 @@ def _delegate(agent: ConfiguredAgent, served: ServedAgent) -> DelegateAgent:
     return DelegateAgent(
         id=agent.id,
         title=title_of(agent),
-        skills=[skill.id for skill in card_skills(agent)],
+        skills=[skill.id for skill in settings.skills or SKILLS],
         models=settings.models,
         modes=adapter.modes,
         roots=list(dict.fromkeys((workspaces.default, *workspaces.roots))),

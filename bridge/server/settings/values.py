@@ -56,7 +56,7 @@ def _origin(value: str) -> str:
     return name.removesuffix({"http": ":80", "https": ":443"}.get(scheme, " "))
 
 
-def _switch(value: Any) -> Any:
+def _switch(value: object) -> object:
     """A boolean of TOML as the word for it."""
     return str(value).lower() if isinstance(value, bool) else value
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bridge.task.answers import refusal
+from bridge.task.answers import denial
 from bridge.task.events import Option, Question
 from bridge.task.text import exact
 from bridge.transports.mcp.results import OPTION_CHARS, link
@@ -98,7 +98,7 @@ class Form:
                 content = response.get("content")
                 return self._accepted(content if isinstance(content, dict) else {})
             case "decline":
-                refused = refusal(self.question, "")
+                refused = denial(self.question, "")
                 option = refused.option if refused else None
                 if option:
                     return Decision((option.id,))

@@ -67,7 +67,8 @@ def test_content_that_does_not_fit_decides_nothing(content: Any) -> None:
 
 
 def test_a_response_without_content_decides_nothing() -> None:
-    for content in (None, [], "Allow"):
+    contents: list[Any] = [None, [], "Allow"]
+    for content in contents:
         assert form(ONCE, NO).read({"action": "accept", "content": content}) == "misfit"
     for action in ("cancel", "other", None):
         assert form(ONCE, NO).read({"action": action}) == "cancel"
