@@ -141,9 +141,9 @@ async def _run(
     )
     make_endpoint(parts.agents, parts.served, parts.root, parts.state).attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
-    await runner.setup()
     unused = contextlib.ExitStack()
     try:
+        await runner.setup()
         sites = [runner.site(one) for one in sockets]
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()

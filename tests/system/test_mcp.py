@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -176,6 +177,19 @@ async def test_a_server_at_rest_has_imported_no_library() -> None:
     assert process.returncode == 0
     named = [f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint")]
     assert output.decode().strip() == str(named)
+
+
+async def test_a_server_that_needs_the_missing_library_does_not_start(workspace: Path) -> None:
+    hidden = workspace.parent / "hidden"
+    hidden.mkdir()
+    (hidden / "mcp.py").write_text("raise ModuleNotFoundError(name='mcp')")
+    paths = f"{hidden}{os.pathsep}{CHECKOUT}"
+    async with bridge(
+        workspace, "--adapter", "replay", ready=False, PYTHONPATH=paths, BRIDGE_MCP="true"
+    ) as server:
+        assert await server.ended() == 2
+    assert "coding-agent-bridge[mcp]" in server.log
+    assert "Unclosed" not in server.log
 
 
 async def test_other_clients_are_served_while_the_library_is_imported(

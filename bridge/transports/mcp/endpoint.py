@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import orjson
@@ -57,8 +58,10 @@ class Endpoint:
         await self._service()
 
     async def _close(self, app: web.Application) -> None:
-        if self._loading and not self._loading.cancelled() and not self._loading.exception():
-            await self._loading.result().close()
+        if self._loading is None:
+            return
+        with suppress(Exception):  # it was logged, or is the answer to each request
+            await (await self._loading).close()
 
     async def _service(self) -> Service:
         if self._loading is None:

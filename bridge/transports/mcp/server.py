@@ -58,6 +58,7 @@ NO_RESOURCE = -32002  # of an unknown resource, in revisions with sessions
 MOST_STATE = 30 * 86_400.0  # seconds that a requestState is valid if questions have no limit
 MOST_SESSIONS = 1_000
 SESSION_IDLE = 1_800.0  # seconds
+MOST_NAME = 200  # characters of a client's name and version
 MOST_DEPTH_TEXT = 3  # digits of a depth in a header
 # Lists depend on the configuration and on the credentials.
 CACHE: Mapping[CacheableMethod, CacheHint] = {
@@ -264,14 +265,15 @@ def _call(ctx: Context, state: str | None, answers: Mapping[str, Mapping[str, An
     modern = _is_modern(ctx)
     info = ctx.session.client_params.client_info if ctx.session.client_params else None
     meta: Mapping[str, Any] = dict(ctx.meta or {})
+    key = meta.get("claudecode/toolUseId")
     return Call(
         principal=exchange.principal,
-        client=f"{info.name} {info.version}" if info else "unknown",
+        client=f"{info.name} {info.version}"[:MOST_NAME] if info else "unknown",
         revision=ctx.protocol_version,
         modern=modern,
         tasks=modern and EXTENSION in ((declared and declared.extensions) or {}),
         forms=forms,
-        key=meta.get("claudecode/toolUseId") or exchange.headers.get("Bridge-Call"),
+        key=key if isinstance(key, str) else exchange.headers.get("Bridge-Call"),
         cwd=exchange.headers.get("Bridge-Cwd"),
         depth=_depth(exchange.headers.get("baggage", "")),
         response=exchange,

@@ -51,7 +51,7 @@ async def reporting(router: Router, handle: TaskHandle, call: Call) -> AsyncIter
             yield
         finally:
             reports.cancel()
-            await asyncio.wait([reports])
+            await asyncio.gather(reports, return_exceptions=True)
 
 
 async def _report(handle: TaskHandle, call: Call) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -256,6 +258,35 @@ async def test_the_first_answer_wins(server: Server, both: Mcp) -> None:
     result = await both.tool("result", {"task_id": created["taskId"], "part": "text"})
     assert 'answered ["q", "Do not", "no"]' in shown(result)["content"]
     assert 'answered ["r", "thanks", null]' in shown(ended["result"])["text"]
+
+
+async def test_of_two_answers_at_once_one_counts(server: Server, both: Mcp) -> None:
+    other = Mcp(server.http, server.url, tasks=True, forms=True)
+    for _ in range(5):
+        created = await both.tool("delegate", {"prompt": "permit q May I?"})
+        await both.polled(created["taskId"], "input_required")
+        given = [{"q.1": accept(one)} for one in ("Go on", "Do not")]
+        updates = [
+            one.task("update", created["taskId"], inputResponses=answers)
+            for one, answers in zip((both, other), given, strict=True)
+        ]
+        await asyncio.gather(*updates)
+        ended = await both.polled(created["taskId"], "completed")
+        assert shown(ended["result"])["text"].count("answered") == 1
+    assert len(shown(await both.tool("list_tasks"))["tasks"]) == 5  # no answer became a prompt
+
+
+async def test_responses_that_are_none_are_refused(both: Mcp) -> None:
+    created = await both.tool("delegate", {"prompt": "permit q May I?"})
+    await both.polled(created["taskId"], "input_required")
+    wrong: list[Any] = [{"q.1": {"action": "perhaps"}}, {"q.1": 5}, [], None]
+    for responses in wrong:
+        with pytest.raises(McpError) as caught:
+            await both.task("update", created["taskId"], inputResponses=responses)
+        assert (caught.value.status, caught.value.code) == (400, -32602)
+    unknown = {"q.9": accept("Go on"), "r.1": accept("Go on")}
+    await both.task("update", created["taskId"], inputResponses=unknown)
+    assert (await both.task("get", created["taskId"]))["status"] == "input_required"
 
 
 async def answer_over_a2a(client: Client, task_id: str, text: str) -> None:

@@ -199,6 +199,18 @@ async def test_a_long_answer_is_read_in_pieces(client: Mcp) -> None:
     assert read["contents"][0]["text"] == long.replace("\\n", "\n")
 
 
+async def test_a_resource_has_a_limit(client: Mcp) -> None:
+    done = shown(await client.tool("delegate", {"prompt": "repeat 400000 x\ndone"}))
+    for part in ("text", "log"):
+        uri = f"bridge://tasks/{done['task_id']}/{part}"
+        (content,) = (await client.call("resources/read", {"uri": uri}))["contents"]
+        assert len(content["text"]) <= 256 * 1024
+    assert (
+        shown(await client.tool("result", {"task_id": done["task_id"], "part": "text"}))["total"]
+        == 400_000
+    )
+
+
 async def test_a_failed_task_is_an_error_with_a_reason(client: Mcp) -> None:
     result = await client.tool("delegate", {"prompt": "text so far\nfail It broke."})
     assert result["isError"]
