@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -257,8 +256,3 @@ async def test_a_conversation_is_continued(client: Mcp) -> None:
     second = shown(await client.tool(NAME, more))
     assert (first["text"], second["text"]) == ("1", "2")
     assert second["context_id"] == first["context_id"]
-
-
-def audited(server_audit: Path, what: str) -> list[Any]:
-    lines = [json.loads(line) for line in server_audit.read_text().splitlines()]
-    return [line for line in lines if line["what"] == what]
