@@ -16,7 +16,7 @@ from tests.server.mcp.test_polled_tasks import accept
 from tests.support.bridge_process import bridge
 from tests.support.liveness import Liveness
 from tests.support.mcp import Json, Mcp, McpError, shown
-from tests.system.test_restart import Place, kill, live, place  # noqa: F401 - fixtures
+from tests.support.restart import Place, kill
 
 PERMIT = {"prompt": "permit q May I?\ntext  ended"}
 
@@ -44,8 +44,8 @@ async def test_the_default_server_delegates_to_a_recording(
 
 
 async def test_a_task_survives_a_crash_between_two_polls(
-    place: Place,  # noqa: F811
-    live: Liveness,  # noqa: F811
+    place: Place,
+    live: Liveness,
     http: aiohttp.ClientSession,
 ) -> None:
     async with place.server() as (server, _):
@@ -71,7 +71,7 @@ async def test_a_task_survives_a_crash_between_two_polls(
 
 
 async def test_a_form_survives_a_crash(
-    place: Place,  # noqa: F811
+    place: Place,
     http: aiohttp.ClientSession,
 ) -> None:
     async with place.server() as (server, _):
@@ -94,7 +94,7 @@ async def test_a_form_survives_a_crash(
 
 
 async def test_a_repeated_call_continues_after_a_crash(
-    place: Place,  # noqa: F811
+    place: Place,
     http: aiohttp.ClientSession,
 ) -> None:
     async with place.server() as (server, _):
@@ -114,15 +114,15 @@ async def test_a_repeated_call_continues_after_a_crash(
     assert (line["via"], line["client"]) == ("mcp-form", "tests 1")
 
 
-def audit(place: Place) -> list[Json]:  # noqa: F811
+def audit(place: Place) -> list[Json]:
     lines = (place.state / "audit.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Bridge-Call": "random:7"}], ids=["arguments", "key"])
 async def test_a_call_without_its_handle_is_repeated_after_a_crash(
-    place: Place,  # noqa: F811
-    live: Liveness,  # noqa: F811
+    place: Place,
+    live: Liveness,
     http: aiohttp.ClientSession,
     headers: dict[str, str],
 ) -> None:
@@ -143,7 +143,7 @@ async def test_a_call_without_its_handle_is_repeated_after_a_crash(
 
 
 async def test_a_secret_of_another_server_opens_no_state(
-    place: Place,  # noqa: F811
+    place: Place,
     http: aiohttp.ClientSession,
 ) -> None:
     async with place.server() as (server, _):

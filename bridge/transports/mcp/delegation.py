@@ -134,7 +134,7 @@ class Delegation:
             metadata={"bridge": wishes} if wishes else None,
         )
         params = SendParams(message, blocking=False, retries=True, purpose="begin")
-        return (await self._router.send(params, call.principal)).record
+        return (await self._router.send(params, call.principal)).handle
 
     async def _result(self, handle: TaskHandle, call: Call, arguments: Mapping[str, Any]) -> Json:
         if not call.tasks:
