@@ -98,6 +98,8 @@ def _client(arguments: Sequence[str]) -> int:
             return _completion(options.shell)
         if options.command == "skill":
             return _skill(options)
+        if options.command == "mcp":
+            return _mcp(options)
     except ClientError as error:
         return report(error, wants_json(arguments))
     from bridge.cli.client.command import run
@@ -112,6 +114,12 @@ def _help(words: Sequence[str]) -> int:
         parser([*words, "--help"])
     _parser(complete=True).print_help()
     return 0
+
+
+def _mcp(options: argparse.Namespace) -> int:
+    from bridge.cli.mcp.command import run
+
+    return run(options)
 
 
 def _completion(shell: str) -> int:

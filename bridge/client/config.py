@@ -88,11 +88,32 @@ def credentials_file() -> Path:
 
 def description_files() -> list[Path]:
     """The files in which servers of this user describe themselves."""
-    folder = os.environ.get("BRIDGE_STATE_DIR")
+    folder = chosen_state_folder()
     if folder:
-        return [Path(folder).expanduser() / "server.json"]
+        return [folder / "server.json"]
+    return sorted(state_home().glob("*/server.json"))
+
+
+def chosen_state_folder() -> Path | None:
+    """The state folder that the user has chosen."""
+    folder = os.environ.get("BRIDGE_STATE_DIR")
+    return Path(folder).expanduser() if folder else None
+
+
+def state_home() -> Path:
+    """The folder with the state folders of servers."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return sorted((Path(state) / "coding-agent-bridge").glob("*/server.json"))
+    return Path(state) / "coding-agent-bridge"
+
+
+def bridge_url() -> str | None:
+    """The address of the bridge for the command `mcp`."""
+    return os.environ.get("BRIDGE_URL") or None
+
+
+def environment(**changed: str) -> dict[str, str]:
+    """The environment of a program that this one starts."""
+    return {**os.environ, **changed}
 
 
 def pager() -> list[str]:

@@ -178,7 +178,7 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
     """The events of a stream with JSON in their data. Lines may have any length."""
     event_id: str | None = None
     data: list[bytes] = []
-    async for line in _lines(chunks):
+    async for line in read_lines(chunks):
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -190,7 +190,8 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
             data = []
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def read_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of a stream without their ends, of any length. The rest without an end is lost."""
     pieces: list[bytes] = []
     async for chunk in chunks:
         first, *rest = chunk.split(b"\n")

@@ -291,6 +291,18 @@ def _add_auth(commands: Commands) -> None:
     _command(auth, "auth status", "show the origins with a stored token")
 
 
+def _add_mcp(commands: Commands) -> None:
+    mcp = commands.add_parser(
+        "mcp",
+        help="serve an MCP client on stdin and stdout",
+        description="Forward the messages of an MCP client on stdin and stdout to this user's "
+        "bridge for the current directory. If there is none, one is started, which stays.",
+    )
+    mcp.set_defaults(command="mcp")
+    mcp.add_argument("--url", help="address of the bridge [BRIDGE_URL, the local one]")
+    mcp.add_argument("--no-start", action="store_true", help="do not start a bridge")
+
+
 # --- the parts of a parser ---------------------------------------------------------------------
 
 
@@ -394,6 +406,7 @@ BUILDERS: Mapping[str, Callable[[Commands], None]] = {
     "agents": _add_agents,
     "card": _add_card,
     "auth": _add_auth,
+    "mcp": _add_mcp,
     "config": _add_config,
     "completion": _add_completion,
     "skill": _add_skill,

@@ -1,0 +1,61 @@
+"""The run of `coding-agent-bridge mcp`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from contextlib import suppress
+
+import aiohttp
+import orjson
+
+from bridge.cli.mcp.finder import BridgeFinder
+from bridge.cli.mcp.proxy import Json, Proxy
+from bridge.cli.mcp.stdio import StandardStreams
+from bridge.client import config
+from bridge.client.failure import ClientError
+
+FLUSHES_WITHIN = 0.1  # seconds
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve the client on stdin and stdout until it leaves. Returns the exit status."""
+    asyncio.run(_serve(options.url or config.bridge_url(), starts=not options.no_start))
+    return 0
+
+
+async def _serve(url: str | None, *, starts: bool) -> None:
+    cwd = os.getcwd()
+    finder = BridgeFinder(cwd, url=url, starts=starts)
+    streams = StandardStreams()
+
+    def write(message: Json) -> None:
+        streams.write(orjson.dumps(message))
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        connector=connector, read_bufsize=2**18, cookie_jar=aiohttp.DummyCookieJar()
+    ) as http:
+        proxy = Proxy(finder, http, write, cwd)
+        starting = asyncio.create_task(_find(finder))  # before the first request
+        reading = asyncio.create_task(_read(streams, proxy))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, reading.cancel)
+        with suppress(asyncio.CancelledError):
+            await reading
+        await proxy.close()
+        starting.cancel()
+    streams.close(FLUSHES_WITHIN)
+
+
+async def _find(finder: BridgeFinder) -> None:
+    with suppress(ClientError):  # each request gets it
+        await finder.find()
+
+
+async def _read(streams: StandardStreams, proxy: Proxy) -> None:
+    async for line in streams.lines():
+        proxy.receive(line)
