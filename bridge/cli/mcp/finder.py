@@ -47,7 +47,7 @@ class BridgeFinder:
         self._failure: tuple[float, ClientError] | None = None
 
     async def find(self) -> Address:
-        """Raises ClientError if there is no bridge."""
+        """Raises ClientError if none is found and none can be started."""
         if self._url:
             return self._given(self._url)
         server = self._present()

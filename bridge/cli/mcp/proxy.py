@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import re
 import secrets
@@ -25,6 +26,7 @@ from bridge.client.failure import ClientError
 
 REPEATS_FOR = 60.0  # seconds after which an unreachable bridge is an error
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds between two attempts; the last one repeats
+MOST_LOSSES = 3  # of the connection of one request; a restart causes one
 ANSWERS_AT_END = 0.4  # seconds for answers that are on their way when the client leaves
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -133,7 +135,7 @@ class Proxy:
     ) -> None:
         if before:
             await asyncio.wait([before])
-        # A bridge that restarts meanwhile has lost what the message is about.
+        # A bridge that restarts meanwhile has lost the request that the message names.
         with suppress(ClientError, aiohttp.ClientError, OSError):
             address = await self._finder.find()
             headers = self._headers(address, message)
@@ -154,6 +156,9 @@ class Proxy:
             await self._until_answered(name, message)
         except ClientError as error:
             self._write(_error(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error}"))
+        except Exception as error:
+            self._write(_error(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error!r}"))
+            raise
         finally:
             self._forget_questions(name)
             self._calls.pop(name, None)
@@ -161,7 +166,7 @@ class Proxy:
     async def _until_answered(self, name: str, message: Json) -> None:
         """Raises ClientError if no bridge can be reached."""
         loop = asyncio.get_running_loop()
-        deadline, attempt = loop.time() + REPEATS_FOR, 0
+        deadline, attempt, losses = loop.time() + REPEATS_FOR, 0, 0
         while True:
             session = self._session
             try:
@@ -172,10 +177,13 @@ class Proxy:
                 problem = ClientError("", "the bridge ended the session")
             except ClientError as error:
                 problem = error
+            except aiohttp.ClientConnectorError as error:
+                problem = ClientError("", str(error))
             except (_Lost, aiohttp.ClientError, OSError) as error:
+                self._reached, losses = True, losses + 1
                 problem = ClientError("", f"no answer from the bridge: {error}")
             self._forget_questions(name)
-            if not self._reached or loop.time() > deadline:
+            if not self._reached or losses >= MOST_LOSSES or loop.time() > deadline:
                 raise problem
             await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
             attempt += 1
@@ -235,7 +243,7 @@ class Proxy:
                 )
 
     def _as_asked(self, name: str, message: Json) -> Json:
-        """A message of the bridge. The id of a request becomes unique: a bridge counts them anew
+        """A message of the bridge. The id of a request becomes unique: a bridge counts from 0
         in each session."""
         if "id" not in message:
             return message
@@ -256,7 +264,7 @@ class Proxy:
     def _open(self, address: Address, message: Json, headers: Mapping[str, str]) -> Any:
         return self._http.post(
             f"{address.url}/mcp",
-            data=orjson.dumps(message),
+            data=io.BytesIO(orjson.dumps(message)),
             headers=headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN),

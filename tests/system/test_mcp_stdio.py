@@ -1,0 +1,187 @@
+"""The proxy of MCP clients finds a bridge, starts one, and outlives its restart: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from bridge.process.procfs import MARKER
+from tests.support.bridge_process import bridge, scripted
+from tests.support.cab import Cab
+from tests.support.liveness import Liveness
+from tests.support.mcp import McpError, shown
+from tests.support.mcp_stdio import proxy, result
+from tests.support.restart import Place, kill
+
+
+class Home(Cab):
+    """A home with bridges that proxies have started."""
+
+    def descriptions(self) -> list[dict[str, Any]]:
+        files = (self.home / ".local/state/coding-agent-bridge").glob("*/server.json")
+        return [json.loads(path.read_text()) for path in files]
+
+    @property
+    def bridge(self) -> psutil.Process:
+        (found,) = self.descriptions()
+        return psutil.Process(found["pid"])
+
+
+@pytest.fixture
+async def home(workspace: Path) -> AsyncIterator[Home]:
+    path = workspace.parent / "own"
+    path.mkdir()
+    settings = scripted(workspace)
+    del settings["BRIDGE_STATE_DIR"]
+    home = Home(workspace, path, **settings, BRIDGE_SANDBOX="none")
+    yield home
+    for found in home.descriptions():
+        process = psutil.Process(found["pid"])
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
+
+
+async def test_windows_of_a_client_share_a_bridge_that_outlives_them(home: Home) -> None:
+    async def agents() -> list[str]:
+        async with proxy(home) as client:
+            found = shown(await client.tool("list_agents"))["agents"]
+            assert await client.leave() < 1.0
+            return [root for one in found for root in one["roots"]]
+
+    assert await asyncio.gather(*(agents() for _ in range(3))) == [[str(home.cwd)]] * 3
+    running = home.bridge
+    assert os.getsid(running.pid) == running.pid
+    assert await agents() == [str(home.cwd)]
+    assert home.bridge == running
+    (folder,) = (home.home / ".local/state/coding-agent-bridge").glob("ws-*/")
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_started_bridge_requires_the_token(home: Home, http: aiohttp.ClientSession) -> None:
+    async with proxy(home) as client:
+        await client.call("tools/list", {})
+        (found,) = home.descriptions()
+        async with http.post(f"{found['url']}/mcp", json={}) as response:
+            assert response.status == 401
+
+
+async def test_another_directory_has_a_bridge_of_its_own(home: Home, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    async with proxy(home) as client:
+        await client.call("tools/list", {})
+    home.cwd = other
+    async with proxy(home) as client:
+        (agent,) = shown(await client.tool("list_agents"))["agents"]
+        assert agent["roots"] == [str(other)]
+    assert len(home.descriptions()) == 2
+
+
+async def test_open_calls_continue_after_a_crash(home: Home, live: Liveness) -> None:
+    """The proxy starts the next bridge. The agent has survived, and its task is the same one."""
+    async with proxy(home) as client, proxy(home) as older:
+        await older.initialize()
+        waiting = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
+        calling = client.tool_call("delegate", waiting)
+        await live.pid("agent")
+        (task,) = await older.tasks(modern=False)
+        following = older.tool_call("wait", {"task_id": task["task_id"], "after": 5}, modern=False)
+        crashed = home.bridge
+        crashed.kill()
+        await live.release("agent")
+        assert shown(await result(calling))["text"] == "hello"
+        assert shown(await result(following))["state"] == "completed"
+        assert home.bridge != crashed
+        assert [one["task_id"] for one in await older.tasks(modern=False)] == [task["task_id"]]
+
+
+async def test_a_form_is_withdrawn_and_comes_again_after_a_restart(
+    place: Place, home: Home
+) -> None:
+    """The next bridge comes from its operator, on another port."""
+    home.env["BRIDGE_STATE_DIR"] = str(place.state)
+    async with place.server() as (server, _), proxy(home, "--no-start") as client:
+        await client.initialize(elicitation={})
+        arguments = {"prompt": "permit q May I?\ntext  ended"}
+        calling = client.tool_call("delegate", arguments, modern=False)
+        first = await client.message()
+        await kill(server)
+        withdrawn = await client.message()
+        assert withdrawn["method"] == "notifications/cancelled"
+        assert withdrawn["params"]["requestId"] == first["id"]
+        async with place.server():
+            second = await client.message()
+            assert second["id"] != first["id"]
+            answer = {"action": "accept", "content": {"decision": "Go on"}}
+            client.line({"jsonrpc": "2.0", "id": second["id"], "result": answer})
+            assert "ended" in shown(await result(calling))["text"]
+            assert len(await client.tasks(modern=False)) == 1
+
+
+async def test_an_orderly_restart_ends_a_call_with_the_handle(
+    place: Place, home: Home, live: Liveness
+) -> None:
+    home.env["BRIDGE_STATE_DIR"] = str(place.state)
+    async with (
+        place.server(BRIDGE_ON_STOP="keep") as (server, _),
+        proxy(home, "--no-start") as client,
+    ):
+        waiting = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
+        calling = client.tool_call("delegate", waiting)
+        await live.pid("agent")
+        stopping = asyncio.create_task(server.stop(signal.SIGTERM))
+        handle = shown(await result(calling))
+        assert handle["state"] == "working"
+        following = client.tool_call("wait", {"task_id": handle["task_id"], "after": 5})
+        await stopping
+        async with place.server():
+            await live.release("agent")
+            assert shown(await result(following))["state"] == "completed"
+
+
+async def test_a_bridge_that_cannot_start(home: Home) -> None:
+    home.env["AGENT_BINARY"] = "/nowhere"
+    async with proxy(home) as client:
+        for _ in range(2):
+            with pytest.raises(McpError, match=r"-32603.*did not start.*/nowhere was not found"):
+                await client.call("tools/list", {})
+
+
+async def test_no_bridge_is_started_where_that_is_not_wanted(home: Home) -> None:
+    async with proxy(home, "--no-start") as client:
+        with pytest.raises(McpError, match=r"-32603.*no bridge serves"):
+            await client.call("tools/list", {})
+    home.env[MARKER] = "an-agent"
+    async with proxy(home) as client:
+        with pytest.raises(McpError, match=r"-32603.*by an agent of a bridge"):
+            await client.call("tools/list", {})
+    assert home.descriptions() == []
+
+
+async def test_a_module_of_the_repository_is_not_imported(home: Home, workspace: Path) -> None:
+    (workspace / "bridge").mkdir()
+    (workspace / "bridge/__init__.py").write_text("raise SystemExit('of the repository')")
+    async with proxy(home) as client:
+        assert len((await client.call("tools/list", {}))["tools"]) == 7
+
+
+async def test_a_stored_token_goes_to_its_origin_only(workspace: Path, home: Home) -> None:
+    token = "a" * 43
+    async with bridge(workspace, **scripted(workspace), BRIDGE_TOKEN=token) as server:
+        home.env["BRIDGE_URL"] = server.url
+        async with proxy(home) as client:
+            with pytest.raises(McpError, match=r"-32603.*HTTP 401"):
+                await client.call("tools/list", {})
+        done = await home.run("auth", "login", server.url, "--token-stdin", stdin=token.encode())
+        assert done.status == 0
+        async with proxy(home) as client:
+            assert len((await client.call("tools/list", {}))["tools"]) == 7
