@@ -117,6 +117,16 @@ def _help(words: Sequence[str]) -> int:
 
 
 def _mcp(options: argparse.Namespace) -> int:
+    """Serve an MCP client, or print its configuration."""
+    if options.print_config:
+        from bridge.cli.mcp.configs import config_of
+
+        text, place = config_of(options.print_config, options.url, http=options.http)
+        print(f"{place}:", file=sys.stderr)
+        print(text)
+        return 0
+    if options.http:
+        raise usage("--http requires --print-config")
     from bridge.cli.mcp.command import run
 
     return run(options)

@@ -99,3 +99,6 @@ SETTINGS: Mapping[str, Setting] = {
     "debug": Setting(boolean, False),
 }
 """The settings that a flag, a variable A2ACLI_NAME or a file can set."""
+
+MCP_CLIENTS = ("claude-code", "cursor", "vscode", "zed", "gemini", "opencode", "copilot", "codex")
+"""The MCP clients whose configuration `mcp --print-config` prints."""

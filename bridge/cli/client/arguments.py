@@ -301,6 +301,13 @@ def _add_mcp(commands: Commands) -> None:
     mcp.set_defaults(command="mcp")
     mcp.add_argument("--url", help="address of the bridge [BRIDGE_URL, the local one]")
     mcp.add_argument("--no-start", action="store_true", help="do not start a bridge")
+    mcp.add_argument(
+        "--print-config",
+        metavar="CLIENT",
+        choices=values.MCP_CLIENTS,
+        help=f"print the configuration of a client: {', '.join(values.MCP_CLIENTS)}",
+    )
+    mcp.add_argument("--http", action="store_true", help="print the configuration for HTTP")
 
 
 # --- the parts of a parser ---------------------------------------------------------------------

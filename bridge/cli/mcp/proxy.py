@@ -41,10 +41,6 @@ class _Lost(Exception):
     """The connection ended before the answer."""
 
 
-class _SessionLost(Exception):
-    """The bridge does not know the session, which ended with an earlier process."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Session:
     """A session of a revision that begins with `initialize`."""
@@ -171,8 +167,8 @@ class Proxy:
             session = self._session
             try:
                 address = await self._finder.find()
-                return await self._post(name, address, message)
-            except _SessionLost:
+                if await self._post(name, address, message):
+                    return
                 await self._renew(session)
                 problem = ClientError("", "the bridge ended the session")
             except ClientError as error:
@@ -188,23 +184,26 @@ class Proxy:
             await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
             attempt += 1
 
-    async def _post(self, name: str, address: Address, message: Json) -> None:
-        """Forward a request and its response. Raises _Lost, _SessionLost and errors of aiohttp."""
+    async def _post(self, name: str, address: Address, message: Json) -> bool:
+        """Forward a request and its response. Returns False if the bridge does not know the
+        session, which ended with an earlier process. Raises _Lost and errors of aiohttp."""
         headers = self._headers(address, message)
         async with self._open(address, message, headers) as response:
             if response.status in _RETRY:
                 raise _Lost(f"HTTP {response.status}")
             if response.status == 404 and "Mcp-Session-Id" in headers:
-                raise _SessionLost
+                return False
             self._reached = True
             if response.content_type != "text/event-stream":
                 answer = _answer_in(await response.read(), response.status, message["id"])
-                return self._answered(message, answer, response)
+                self._answered(message, answer, response)
+                return True
             async for _, found in read_events(response.content.iter_any()):
                 if not isinstance(found, dict):
                     continue
                 if "method" not in found:
-                    return self._answered(message, found, response)
+                    self._answered(message, found, response)
+                    return True
                 self._write(self._as_asked(name, found))
         raise _Lost("the response ended early")
 
@@ -230,7 +229,6 @@ class Proxy:
         async with self._renewing:
             if self._session is not lost or self._initialize is None:
                 return
-            self._session = None
             address = await self._finder.find()
             headers = self._headers(address, self._initialize)
             async with self._open(address, self._initialize, headers) as response:
@@ -238,9 +236,8 @@ class Proxy:
                 session = response.headers.get("Mcp-Session-Id")
             if session and lost:
                 self._session = _Session(session, lost.revision)
-                await self._send(
-                    {"jsonrpc": "2.0", "method": "notifications/initialized"}, None, None
-                )
+                ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                await self._send(ready, None, None)
 
     def _as_asked(self, name: str, message: Json) -> Json:
         """A message of the bridge. The id of a request becomes unique: a bridge counts from 0
@@ -289,7 +286,7 @@ class Proxy:
             headers["Mcp-Method"] = str(method)
             if isinstance(name, str):
                 headers["Mcp-Name"] = _header_value(name)
-        elif self._session:
+        elif self._session and method != "initialize":
             headers["Mcp-Session-Id"] = self._session.id
             headers["MCP-Protocol-Version"] = self._session.revision
         return headers

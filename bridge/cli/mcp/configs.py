@@ -1,0 +1,147 @@
+"""The configuration of MCP clients: `coding-agent-bridge mcp --print-config CLIENT`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridge.client.failure import usage
+from bridge.client.values import MCP_CLIENTS
+
+NAME = "bridge"
+TOKEN = "BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
+DEFAULT_URL = "http://127.0.0.1:41242"
+START_SECONDS, CALL_SECONDS = 20, 120  # a call waits up to 50 s, and a person may answer meanwhile
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """`place`: where the configuration belongs. `stdio` makes it from a command line, and `http`
+    from an address; None if the client cannot refer to a token."""
+
+    place: str
+    stdio: Callable[[Sequence[str]], str]
+    http: Callable[[str], str] | None
+
+
+def config_of(client: str, url: str | None, *, http: bool) -> tuple[str, str]:
+    """The configuration of a client, and where it belongs. Raises ClientError."""
+    found = CLIENTS[client]
+    if not http:
+        line = [*program(), "mcp", *(("--url", url) if url else ())]
+        return found.stdio(line), found.place
+    if found.http is None:
+        text = f"{client} cannot refer to a token; use the configuration without --http"
+        raise usage(text, f"coding-agent-bridge mcp --print-config {client}")
+    address = f"{(url or DEFAULT_URL).rstrip('/')}/mcp"
+    return found.http(address), f"{found.place}. The variable {TOKEN} has the token"
+
+
+def program() -> list[str]:
+    """The absolute command line of this program."""
+    name = "coding-agent-bridge"
+    beside = Path(sys.executable).with_name(name)
+    if os.path.basename(sys.argv[0]) in (name, "cab"):
+        return [os.path.abspath(sys.argv[0])]
+    found = str(beside) if beside.exists() else shutil.which(name)
+    return [found] if found else [sys.executable, "-P", "-m", "bridge"]
+
+
+def _json(*path: str, **more: Any) -> Callable[[Json], str]:
+    """Encodes the configuration of a server below the keys `path`."""
+
+    def encode(server: Json) -> str:
+        found: Json = {NAME: server}
+        for key in reversed(path):
+            found = {key: found}
+        return json.dumps({**found, **more}, indent=2, ensure_ascii=False)
+
+    return encode
+
+
+def _command(line: Sequence[str]) -> Json:
+    return {"command": line[0], "args": list(line[1:])}
+
+
+def _bearer(reference: str) -> Mapping[str, str]:
+    return {"Authorization": f"Bearer {reference}"}
+
+
+def _claude_code(line: Sequence[str]) -> str:
+    return shlex.join(["claude", "mcp", "add", "--scope", "user", NAME, "--", *line])
+
+
+def _claude_code_http(url: str) -> str:
+    header = f"Authorization: Bearer ${{{TOKEN}}}"
+    words = ["claude", "mcp", "add", "--scope", "user", "--transport", "http", NAME, url]
+    return shlex.join([*words, "--header", header])
+
+
+def _codex(line: Sequence[str]) -> str:
+    return _toml({**_command(line), **_TIMEOUTS})
+
+
+def _codex_http(url: str) -> str:
+    return _toml({"url": url, "bearer_token_env_var": TOKEN, **_TIMEOUTS})
+
+
+_TIMEOUTS = {"startup_timeout_sec": START_SECONDS, "tool_timeout_sec": CALL_SECONDS}
+
+
+def _toml(server: Json) -> str:
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in server.items()]
+    return "\n".join([f"[mcp_servers.{NAME}]", *lines])
+
+
+_servers = _json("mcpServers")
+_TIMEOUT = {"timeout": CALL_SECONDS * 1000}
+_INPUT = {"type": "promptString", "id": "bridge-token", "description": TOKEN, "password": True}
+CLIENTS: Mapping[str, Client] = {
+    "claude-code": Client("Run it in a shell", _claude_code, _claude_code_http),
+    "cursor": Client(
+        "~/.cursor/mcp.json",
+        lambda line: _servers(_command(line)),
+        lambda url: _servers({"url": url, "headers": _bearer(f"${{env:{TOKEN}}}")}),
+    ),
+    "vscode": Client(
+        "mcp.json of the profile (MCP: Open User Configuration)",
+        lambda line: _json("servers")({"type": "stdio", **_command(line)}),
+        lambda url: _json("servers", inputs=[_INPUT])(
+            {"type": "http", "url": url, "headers": _bearer("${input:bridge-token}")}
+        ),
+    ),
+    "zed": Client(
+        "settings.json (zed: open settings)",
+        lambda line: _json("context_servers")({"source": "custom", **_command(line), "env": {}}),
+        None,
+    ),
+    "gemini": Client(
+        "~/.gemini/settings.json",
+        lambda line: _servers({**_command(line), **_TIMEOUT}),
+        lambda url: _servers({"httpUrl": url, "headers": _bearer(f"${{{TOKEN}}}"), **_TIMEOUT}),
+    ),
+    "opencode": Client(
+        "~/.config/opencode/opencode.json",
+        lambda line: _json("mcp")({"type": "local", "command": list(line), "enabled": True}),
+        lambda url: _json("mcp")(
+            {"type": "remote", "url": url, "headers": _bearer(f"{{env:{TOKEN}}}"), "enabled": True}
+        ),
+    ),
+    "copilot": Client(
+        "~/.copilot/mcp-config.json",
+        lambda line: _servers({"type": "local", **_command(line), "tools": ["*"]}),
+        lambda url: _servers(
+            {"type": "http", "url": url, "headers": _bearer(f"${{{TOKEN}}}"), "tools": ["*"]}
+        ),
+    ),
+    "codex": Client("~/.codex/config.toml", _codex, _codex_http),
+}
+assert tuple(CLIENTS) == MCP_CLIENTS
