@@ -43,6 +43,8 @@ class Origin(Protocol):
 
     async def is_outside(self, connection: asyncio.BaseTransport | None) -> bool: ...
 
+    async def session(self, connection: asyncio.BaseTransport | None) -> str | None: ...
+
 
 class TokenIssuer(Protocol):
     """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py."""
@@ -111,6 +113,11 @@ class Identity:
         token or without one."""
         self._tokens = tokens_of(self._config, operator)
         self._origin = origin
+
+    async def session(self, request: web.Request) -> str | None:
+        """The marker of the session whose process sends the request; empty for an unknown session,
+        None for a process that the server did not start. Raises Unavailable."""
+        return await self._origin.session(request.transport) if self._origin else None
 
     async def __call__(self, request: web.Request) -> Principal | None:
         """The principal of a request. A valid token is accepted after any number of wrong tokens

@@ -100,6 +100,11 @@ class Router:
         """The working directory of the task, if the server has its context."""
         return self._managers[handle.agent].directory(handle)
 
+    def working(self, marker: str) -> TaskHandle | None:
+        """The task of the session whose processes have this marker."""
+        found = (one.working(marker) for one in self._managers.values())
+        return next(filter(None, found), None)
+
     def begin(self, handle: TaskHandle, pause: float) -> AsyncIterator[None]:
         """Wait until the kind of the reply (Message or Task) is known; see TaskManager.begin()."""
         return self._managers[handle.agent].begin(handle, pause)

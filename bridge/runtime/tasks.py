@@ -178,6 +178,13 @@ class TaskManager:
         context = self.contexts.get(handle.context)
         return context.lease.start.cwd if context else None
 
+    def working(self, marker: str) -> TaskHandle | None:
+        """The task of the session whose processes have this marker."""
+        leases = ((context, context.lease.session) for context in self.contexts)
+        found = (context for context, one in leases if one and one.marker == marker)
+        context = next(found, None)
+        return context.current if context else None
+
     # --- for the server ------------------------------------------------------------------------
 
     async def close(self, drain: float, keep: bool = False) -> None:

@@ -139,7 +139,8 @@ async def _run(
         checks=(watchdog, parts.state.audit, parts.state.store),
         sessions=parts.pool.figures,
     )
-    make_endpoint(parts.agents, parts.served, parts.root, parts.state).attach(app)
+    mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
+    mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     unused = contextlib.ExitStack()
     try:

@@ -17,6 +17,7 @@ A connection from another machine is accepted without a search: a local process 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -75,6 +76,32 @@ class LocalOrigin:
             return await loop.run_in_executor(self._searcher, self._search, peer, ends)
         finally:
             self._waiting -= 1
+
+    async def session(self, connection: asyncio.BaseTransport | None) -> str | None:
+        """The marker of the session whose process has opened the connection; empty if the process
+        is one of this server's own, but its session is unknown. None: a process outside. Raises
+        Unavailable."""
+        if await self.is_outside(connection):
+            return None
+        assert connection is not None
+        ends = (connection.get_extra_info("sockname"), connection.get_extra_info("peername"))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._searcher, self._marker_of, ends)
+
+    def _marker_of(self, ends: _Ends) -> str:
+        name = f"{procfs.MARKER}=".encode()
+        with contextlib.suppress(OSError):
+            peer = peer_of(*ends)
+            pids = procfs.holders(peer.inode) if peer else ()
+            variables = (
+                line
+                for pid in pids
+                for one in procfs.lineage(pid)
+                for line in procfs.environment(one)
+            )
+            found = next((line for line in variables if line.startswith(self._marker)), name)
+            return found.removeprefix(name).decode("ascii", "replace")
+        return ""
 
     @property
     def _group_decides(self) -> bool:

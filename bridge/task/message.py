@@ -79,6 +79,11 @@ class Message:
         return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
+class AnswerWay(dict[str, str]):
+    """`via` and `client` of an answer, which a binding puts into the metadata of its message below
+    the key `mcp`. Metadata that a client sends is a plain dict, so that no client can forge it."""
+
+
 def media_type(part: Part) -> str:
     """The part's media type, or the one its kind implies (§4.1.6: text/plain, application/json)."""
     if part.media_type:

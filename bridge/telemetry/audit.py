@@ -20,7 +20,7 @@ import orjson
 
 from bridge.errors import ConfigurationError
 from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolCall
-from bridge.task.message import Message
+from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
 from bridge.task.text import capped
 
@@ -124,7 +124,7 @@ class Audit:
 def _way(answer: Answer) -> dict[str, Any]:
     """How an answer came that an MCP client sent: with a form, or from a model."""
     way = (answer.message.metadata or {}).get("mcp") if answer.message else None
-    return {name: str(way.get(name)) for name in ("via", "client")} if isinstance(way, dict) else {}
+    return dict(way) if isinstance(way, AnswerWay) else {}
 
 
 NO_AUDIT = Audit()

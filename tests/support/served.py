@@ -100,14 +100,15 @@ async def serving_loaded(
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
     root = make_root(agents, served, shared, version=cli_version)
+    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
     app = make_app(
         root,
         served,
         settings=chosen.server,
-        identify=Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen)),
+        identify=identity,
         sessions=pool.figures,
     )
-    make_endpoint(agents, served, root, state).attach(app)
+    make_endpoint(agents, served, root, state, identity.session).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

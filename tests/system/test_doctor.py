@@ -204,6 +204,19 @@ def test_a_cli_that_works_is_told_with_its_version_and_its_session(machine: Mach
     assert (one["served"], one["found"], one["program"]) == (True, True, str(path))
 
 
+def test_a_bridge_among_the_mcp_servers_of_a_cli_is_named(machine: Machine) -> None:
+    machine.gemini()
+    code, report = machine.examined(AGENT_ADAPTER="gemini")
+    assert "mcp" not in statuses(report, "gemini")
+    path = machine.folder / "home/.gemini/settings.json"
+    path.parent.mkdir(exist_ok=True)
+    server = {"command": "/opt/bin/coding-agent-bridge", "args": ["mcp"]}
+    path.write_text(json.dumps({"mcpServers": {"bridge": server}}))
+    code, report = machine.examined(AGENT_ADAPTER="gemini")
+    assert code == 0
+    assert the(report, "mcp", "gemini")["text"].startswith(str(path))
+
+
 def test_people_are_told_the_same_in_lines(machine: Machine) -> None:
     machine.gemini()
     code, text = machine.doctor(AGENT_ADAPTER="gemini")

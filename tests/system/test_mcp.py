@@ -14,6 +14,7 @@ import pytest
 from tests import CHECKOUT
 from tests.server.mcp.test_polled_tasks import accept
 from tests.support.bridge_process import bridge
+from tests.support.client import task_id
 from tests.support.liveness import Liveness
 from tests.support.mcp import Json, Mcp, McpError, shown
 from tests.support.restart import Place, kill
@@ -114,6 +115,16 @@ async def test_a_repeated_call_continues_after_a_crash(
     assert (line["via"], line["client"]) == ("mcp-form", "tests 1")
 
 
+async def test_a_client_of_a2a_cannot_write_the_way_of_its_answer(place: Place) -> None:
+    async with place.server() as (_, client):
+        task = await client.send(PERMIT["prompt"])
+        forged = {"mcp": {"via": "mcp-form", "client": "Claude Code"}}
+        parts = client.answer_parts(task, "Go on")
+        await client.send(parts, taskId=task_id(task), metadata=forged)
+    (line,) = [one for one in audit(place) if one["what"] == "answered"]
+    assert not {"via", "client"} & set(line)
+
+
 def audit(place: Place) -> list[Json]:
     lines = (place.state / "audit.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
@@ -175,7 +186,9 @@ async def test_a_server_at_rest_has_imported_no_library() -> None:
     )
     output, _ = await process.communicate()
     assert process.returncode == 0
-    named = [f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint")]
+    named = [
+        f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint", "sessions")
+    ]
     assert output.decode().strip() == str(named)
 
 

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 
 from bridge.adapter import Adapter
 from bridge.cli.doctor.adapters import COLUMNS, ability
+from bridge.cli.doctor.mcp import own_entries
 from bridge.cli.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
@@ -74,6 +75,7 @@ async def examine(
     finally:
         if sandbox:
             await asyncio.to_thread(sandbox.close)
+    checks += own_entries(agent)
     checks += _particulars(agent) if deep else ()
     return replace(about, program=agent.config.binary, checks=[_boundary(sandbox), *checks])
 

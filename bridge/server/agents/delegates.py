@@ -21,7 +21,7 @@ from bridge.server.state_dir import State
 from bridge.server.token_file import open_secret
 from bridge.store.handle import TaskHandle
 from bridge.transports.mcp.delegates import DelegateAgent
-from bridge.transports.mcp.endpoint import Endpoint, Missing
+from bridge.transports.mcp.endpoint import Caller, Endpoint, Missing
 
 if TYPE_CHECKING:
     from bridge.transports.mcp.server import McpServer
@@ -38,11 +38,13 @@ def make_endpoint(
     served: Sequence[ServedAgent],
     root: ServedAgent,
     state: State,
+    caller: Caller,
 ) -> Endpoint:
-    """The address of the MCP server. `agents` and `served` have the same order."""
+    """The address of the MCP server. `agents` and `served` have the same order. `caller`: see
+    Endpoint."""
     mode = agents[0].settings.mcp.mode
     load = _off if mode == "false" else partial(_load, agents, served, root, state)
-    return Endpoint(load, at_once=mode == "true")
+    return Endpoint(load, caller, at_once=mode == "true")
 
 
 async def _off() -> McpServer:

@@ -29,15 +29,23 @@ _HOP = frozenset({"connection", "transfer-encoding", "keep-alive"})
 
 
 class Exchange:
-    """One request and its response. `principal`: the sender. `on_end` is called once with True
+    """One request and its response. `principal`: the sender. `caller` finds the session of an agent
+    that sends it. `on_end` is called once with True
     after the whole response was written to the connection, otherwise with False."""
 
-    def __init__(self, request: web.Request, principal: Principal, body: bytes) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        principal: Principal,
+        body: bytes,
+        caller: Callable[[], Awaitable[str | None]],
+    ) -> None:
         self.principal = principal
+        self.caller = caller
+        self.request = request
         self.headers = request.headers
         self.on_end: Callable[[bool], None] | None = None
         self.response: web.StreamResponse | None = None
-        self._request = request
         self._body: bytes | None = body
 
     async def receive(self) -> Message:
@@ -51,14 +59,14 @@ class Exchange:
 
     @property
     def connected(self) -> bool:
-        transport = self._request.transport
+        transport = self.request.transport
         return transport is not None and not transport.is_closing()
 
     async def send(self, message: Message) -> None:
         try:
             if message["type"] == "http.response.start":
                 self.response = _response(message)
-                await self.response.prepare(self._request)
+                await self.response.prepare(self.request)
                 return
             assert self.response
             if body := message.get("body", b""):
@@ -88,12 +96,9 @@ def _response(begun: Message) -> web.StreamResponse:
     return response
 
 
-async def respond(
-    request: web.Request, app: App, principal: Principal, **scope: Any
-) -> web.StreamResponse:
-    """The response of `app` to `request`. `scope`: further members of the ASGI scope. Raises
-    HTTPRequestEntityTooLarge for a large body."""
-    exchange = Exchange(request, principal, await request.read())
+async def respond(exchange: Exchange, app: App, **scope: Any) -> web.StreamResponse:
+    """The response of `app`. `scope`: further members of the ASGI scope."""
+    request = exchange.request
     path = request.rel_url.raw_path
     members = {
         "type": "http",

@@ -27,9 +27,10 @@ class Call:
     """`client`: the name and version of the client. `revision`: of the protocol; `modern`: it has
     no sessions. `tasks`, `forms`: the client declares the extension, or elicitation in form mode.
     `key`: identifies the call if the client repeats it. `cwd`: the default directory.
-    `depth`: the number of agents that the call passed. `elicit` is None unless the server can ask
-    during the call. `state`: the requestState that the client repeats, opened; `answers`: the
-    responses to its forms."""
+    `depth`: the number of agents that the call passed, by its own words. `caller` finds the marker
+    of the session whose agent sends it: see Identity.session(). `elicit` is None unless the server
+    can ask during the call. `state`: the requestState that the client repeats, opened; `answers`:
+    the responses to its forms."""
 
     principal: Principal
     client: str
@@ -40,6 +41,7 @@ class Call:
     key: str | None = None
     cwd: str | None = None
     depth: int = 0
+    caller: Callable[[], Awaitable[str | None]]
     response: Response
     elicit: Elicit | None = None
     progress: Progress | None = None

@@ -79,6 +79,7 @@ class Delegation:
         """Begin a task, or continue the call that this one repeats. Raises RequestError."""
         authorize(call.principal, "run")
         self._router.quotas.check_stream(call.principal.id)
+        call = replace(call, depth=max(call.depth, await self._depth(call)))
         if call.depth >= self._most_depth:
             text = f"{call.depth} agents have delegated already (BRIDGE_MCP_DEPTH)."
             raise Forbidden(text)
@@ -94,6 +95,19 @@ class Delegation:
             raise
         call.response.on_end = lambda written: self._end(handle, call, written)
         return found
+
+    async def _depth(self, call: Call) -> int:
+        """The number of agents that delegated before, by the process that sends the call."""
+        marker = await call.caller()
+        if marker is None:
+            return 0
+        handle = self._router.working(marker) if marker else None
+        if handle is None:  # an agent that hides its parents, or whose session has ended
+            return self._most_depth
+        for depth in range(self._most_depth - 1, 0, -1):
+            if await self._marks.has(handle, _depth_mark(depth)):
+                return depth + 1
+        return 1
 
     async def _handle(self, call: Call, arguments: Mapping[str, Any]) -> TaskHandle:
         """The task of the call: the one of an earlier equal call, or a new one."""
@@ -134,7 +148,10 @@ class Delegation:
             metadata={"bridge": wishes} if wishes else None,
         )
         params = SendParams(message, blocking=False, retries=True, purpose="begin")
-        return (await self._router.send(params, call.principal)).handle
+        handle = (await self._router.send(params, call.principal)).handle
+        if call.depth:
+            self._marks.set(handle, _depth_mark(call.depth))
+        return handle
 
     async def _result(self, handle: TaskHandle, call: Call, arguments: Mapping[str, Any]) -> Json:
         if not call.tasks:
@@ -275,6 +292,11 @@ class Delegation:
     async def final(self, handle: TaskHandle, call: Call) -> Json:
         """The result of a call whose task has ended."""
         return await self.show(handle, call, None)
+
+
+def _depth_mark(depth: int) -> str:
+    """The mark of a task that an agent has delegated."""
+    return f"depth-{depth}"
 
 
 def task_in(state: str) -> str:

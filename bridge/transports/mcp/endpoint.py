@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -12,10 +13,13 @@ from aiohttp import web
 
 from bridge.auth.principal import Principal
 from bridge.transports.mcp import asgi
+from bridge.transports.mcp.sessions import SessionCount
 from bridge.transports.negotiation import JSON, declares_json
 from bridge.transports.operation import PRINCIPAL
 
 PATH = "/mcp"
+SESSION, REVISION = "Mcp-Session-Id", "MCP-Protocol-Version"
+MODERN = "2026-07-28"  # the first revision without sessions
 _INVALID_REQUEST = -32600
 
 
@@ -34,17 +38,24 @@ Load = Callable[[], Awaitable[Service]]
 """Makes and starts the service. Raises Missing."""
 
 
+Caller = Callable[[web.Request], Awaitable[str | None]]
+"""The marker of the session that sends a request: see Identity.session()."""
+
+
 class Missing(Exception):
     """The server has no MCP. `str(error)` is the reason."""
 
 
 class Endpoint:
-    """`load` is called at the first request, or with `at_once` when the server starts; then the
+    """`caller` finds the session of an agent that sends a request. `load` is called at the first
+    request, or with `at_once` when the server starts; then the
     server does not start without the service."""
 
-    def __init__(self, load: Load, *, at_once: bool = False) -> None:
+    def __init__(self, load: Load, caller: Caller, *, at_once: bool = False) -> None:
         self._load = load
+        self._caller = caller
         self._at_once = at_once
+        self._sessions = SessionCount()
         self._loading: asyncio.Task[Service] | None = None
 
     def attach(self, app: web.Application) -> None:
@@ -77,11 +88,31 @@ class Endpoint:
             service = await self._service()
             principal = request[PRINCIPAL]
             user = service.user(principal)
-            return await asgi.respond(request, service.app, principal, user=user)
+            session = request.headers.get(SESSION)
+            begins = session is None and request.headers.get(REVISION, "") < MODERN
+            if begins and self._sessions.is_full(principal.id):
+                return _error(503, "Too many open sessions; end one, or retry later.")
+            caller = partial(self._caller, request)
+            exchange = asgi.Exchange(request, principal, await request.read(), caller)
+            response = await asgi.respond(exchange, service.app, user=user)
+            self._count(request, principal, response)
+            return response
         except Missing as reason:
             return _error(404, str(reason))
         except web.HTTPRequestEntityTooLarge:
             return _error(413, "The body exceeds BRIDGE_MAX_BODY_BYTES.")
+
+    def _count(
+        self, request: web.Request, principal: Principal, response: web.StreamResponse
+    ) -> None:
+        """Count the session of a request, or the one that it has begun."""
+        session = request.headers.get(SESSION) or response.headers.get(SESSION)
+        if session is None:
+            return
+        if request.method == "DELETE" or response.status == 404:
+            self._sessions.end(principal.id, session)
+        elif response.status < 400:
+            self._sessions.use(principal.id, session)
 
 
 def _error(status: int, text: str) -> web.Response:

@@ -14,7 +14,7 @@ from bridge.errors import InvalidParams, UnsupportedOperation
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
 from bridge.task.events import Question
-from bridge.task.message import DataPart, Message, Part, Role, TextPart
+from bridge.task.message import AnswerWay, DataPart, Message, Part, Role, TextPart
 from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.forms import Decision, Form
 from bridge.transports.mcp.keys import Marks, message_id
@@ -151,7 +151,7 @@ class Questions:
             Role.USER,
             tuple(parts),
             task_id=task_id,
-            metadata={"mcp": {"via": via, "client": call.client}},
+            metadata={"mcp": AnswerWay(via=via, client=call.client)},
         )
         await self._router.send(
             SendParams(message, blocking=False, purpose="answer"), call.principal

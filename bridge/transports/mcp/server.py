@@ -46,6 +46,7 @@ from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.keys import Marks
 from bridge.transports.mcp.outcome import TEMPLATES, list_resources, read_resource
 from bridge.transports.mcp.questions import Approve, Questions
+from bridge.transports.mcp.sessions import IDLE
 from bridge.transports.mcp.tasks import EXTENSION, PolledTasks
 from bridge.transports.mcp.toolbox import Toolbox
 
@@ -57,7 +58,6 @@ NAME = "coding-agent-bridge"
 NO_RESOURCE = -32002  # of an unknown resource, in revisions with sessions
 MOST_STATE = 30 * 86_400.0  # seconds that a requestState is valid if questions have no limit
 MOST_SESSIONS = 1_000
-SESSION_IDLE = 1_800.0  # seconds
 MOST_NAME = 200  # characters of a client's name and version
 MOST_DEPTH_TEXT = 3  # digits of a depth in a header
 # Lists depend on the configuration and on the credentials.
@@ -105,7 +105,7 @@ class McpServer:
         self._tasks = PolledTasks(router, questions, self._delegation.final, config.keep)
         self._tools = Toolbox(router, agents, self._delegation, questions)
         self._manager = StreamableHTTPSessionManager(
-            self._server(config), session_idle_timeout=SESSION_IDLE, max_sessions=MOST_SESSIONS
+            self._server(config), session_idle_timeout=IDLE, max_sessions=MOST_SESSIONS
         )
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -276,6 +276,7 @@ def _call(ctx: Context, state: str | None, answers: Mapping[str, Mapping[str, An
         key=key if isinstance(key, str) else exchange.headers.get("Bridge-Call"),
         cwd=exchange.headers.get("Bridge-Cwd"),
         depth=_depth(exchange.headers.get("baggage", "")),
+        caller=exchange.caller,
         response=exchange,
         elicit=_elicit(ctx) if forms and not modern else None,
         progress=_progress(ctx) if meta.get("progress_token") is not None else None,

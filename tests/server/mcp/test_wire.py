@@ -13,6 +13,7 @@ import pytest
 
 from bridge.auth.principal import digest
 from bridge.server.agents import delegates
+from bridge.transports.mcp import sessions
 from tests.support.mcp import MODERN, TASKS, Json, Mcp, McpError, session, shown
 from tests.support.served import Server, serving
 
@@ -199,3 +200,18 @@ async def test_calls_at_once_load_the_library_once(server: Server) -> None:
     clients = [Mcp(server.http, server.url) for _ in range(8)]
     found = await asyncio.gather(*(one.call("tools/list", {}) for one in clients))
     assert {len(one["tools"]) for one in found} == {7}
+
+
+async def test_a_principal_has_a_limit_of_sessions(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_ONE", 2)
+    async with session(server.http, server.url), session(server.http, server.url) as second:
+        with pytest.raises(KeyError):
+            async with session(server.http, server.url):
+                pass
+        async with server.http.delete(second.url, headers=second.headers) as response:
+            assert response.status < 400
+        async with session(server.http, server.url) as third:
+            assert len((await third.call("tools/list", {}))["tools"]) == 7
+        await Mcp(server.http, server.url).call("tools/list", {})  # has no session

@@ -1,0 +1,23 @@
+"""The count of legacy sessions of one principal."""
+
+from __future__ import annotations
+
+from bridge.transports.mcp.sessions import IDLE, MOST_OF_ONE, SessionCount
+
+
+def test_each_principal_has_a_limit_of_its_own() -> None:
+    now = 0.0
+    count = SessionCount(lambda: now)
+    for number in range(MOST_OF_ONE):
+        assert not count.is_full("anna")
+        count.use("anna", str(number))
+        count.use("anna", str(number))
+    assert count.is_full("anna")
+    assert not count.is_full("ben")
+    count.end("anna", "0")
+    count.end("ben", "unknown")
+    assert not count.is_full("anna")
+    count.use("anna", "another")
+    now = IDLE
+    count.use("anna", "1")
+    assert not count.is_full("anna")  # the others have ended
