@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from bridge.server.settings import sections
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
-from tests.support import blast_radius, client_compliance, client_matrix, matrix
+from tests.support import blast_radius, client_compliance, client_matrix, matrix, mcp_clients
 
 README = CHECKOUT / "README.md"
 AGENTS = CHECKOUT / "docs/agents.md"
 SETTINGS = CHECKOUT / "docs/settings.md"
 CLIENTS = CHECKOUT / "docs/clients.md"
+MCP = CHECKOUT / "docs/mcp.md"
 SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 HEAD = """\
@@ -110,6 +111,11 @@ def with_compliance(page: str) -> str:
     return _with(page, {"compliance": client_compliance.table()})
 
 
+def with_mcp(mcp: str) -> str:
+    """`mcp` with today's matrix of MCP clients."""
+    return _with(mcp, {"matrix": mcp_clients.table()})
+
+
 def _with(page: str, tables: Mapping[str, str]) -> str:
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
@@ -123,6 +129,7 @@ if __name__ == "__main__":
     SETTINGS.write_text(with_settings(SETTINGS.read_text("utf-8")), "utf-8")
     AGENTS.write_text(with_matrix(AGENTS.read_text("utf-8")), "utf-8")
     ENV_EXAMPLE.write_text(env_example(), "utf-8")
+    MCP.write_text(with_mcp(MCP.read_text("utf-8")), "utf-8")
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")
     page = client_compliance.PAGE

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.support.model_server import find_script, pick_step
+from tests.support.model_server import filled, find_script, pick_step
 
 Json = dict[str, Any]
 USED = {"promptTokenCount": 100, "candidatesTokenCount": 20, "totalTokenCount": 120}
@@ -95,6 +95,7 @@ class GeminiServer:
         self.headers.append(dict(request.headers))
         self.requests.append({"messages": body["contents"]})
         step, asked = self._find_step(body["contents"])
+        step = filled(step, body["contents"])
         if "error" in step:
             error = {"code": step["error"], "message": "scripted", "status": "SCRIPTED"}
             return web.json_response({"error": error}, status=step["error"])

@@ -11,6 +11,7 @@ A step is a text, or an object. What the answer contains::
     {"thinking": "...", "text": "..."}
     {"tool": NAME, "input": {...}, "text": "..."}    a tool call, optionally after some text
     {"tools": [[NAME, INPUT], ...]}                  parallel tool calls
+                                                     ("$TASK" in an input: see filled)
     {"burst": N, "size": BYTES}                      N deltas as fast as possible
     {"echo": true}                                   a JSON list of what the user message contained
 
@@ -36,6 +37,7 @@ import argparse
 import asyncio
 import base64
 import json
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -127,6 +129,23 @@ def find_turn(messages: list[Json]) -> Turn:
 def pick_step(script: list[Any], index: int) -> Json:
     step = script[index] if index < len(script) else "(script is over)"
     return {"text": step} if isinstance(step, str) else step
+
+
+def filled(step: Json, conversation: Any) -> Json:
+    """The step with the id of the last task of a bridge in place of each ``$TASK``, and with the
+    one that Claude Code gives a task in the background in place of ``$BACKGROUND``."""
+    encoded = json.dumps(step)
+    if "$" not in encoded:
+        return step
+    text = json.dumps(conversation)
+    for name, pattern in (
+        ("$TASK", r"(?:Task |task_id\W+)([0-9a-f]{8}-[0-9a-f-]{27})"),
+        ("$BACKGROUND", r"background as task (\w+)"),
+    ):
+        if found := re.findall(pattern, text):
+            encoded = encoded.replace(name, found[-1])
+    known: Json = json.loads(encoded)
+    return known
 
 
 # --- Making the message -------------------------------------------------------------------------
@@ -338,6 +357,7 @@ class ModelServer:
         self.headers.append(dict(request.headers))
         self.requests.append(body)
         turn = find_turn(body["messages"])
+        turn = replace(turn, step=filled(turn.step, body["messages"]))
         if not self._fails_again(turn):
             turn = replace(turn, step=without_failures(turn.step))
         step = turn.step

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from tests.support.model_server import drop_connection, find_script, pick_step, split
+from tests.support.model_server import drop_connection, filled, find_script, pick_step, split
 
 Json = dict[str, Any]
 USED = {
@@ -125,6 +125,7 @@ class ResponsesServer:
         self.headers.append(dict(request.headers))
         self.requests.append({**body, "messages": body["input"]})
         step, key, asked = find_step(body["input"])
+        step = filled(step, body["input"])
         self._failures[key] += 1
         if "times" in step and self._failures[key] > step["times"]:
             step = {name: step[name] for name in step.keys() - {"error", "drop", "hang"}}

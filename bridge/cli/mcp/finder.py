@@ -20,6 +20,7 @@ from bridge.client.local_server import LocalServer, running
 from bridge.process import procfs
 
 READY_WITHIN = 10.0  # seconds that a start may take
+RETURNS_WITHIN = 60.0  # seconds that a bridge of its operator may be away; its tasks are there
 FAILED_FOR = 5.0  # seconds in which a failed start is not repeated
 _LOOK_EVERY = 0.05  # seconds; a started bridge announces itself by a file
 _MOST_REASON = 500  # characters
@@ -45,14 +46,18 @@ class BridgeFinder:
         self._starting: asyncio.Task[LocalServer] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._failure: tuple[float, ClientError] | None = None
+        self._folder = config.chosen_state_folder() or config.state_home() / _name(self._cwd)
+        self._expected_until = 0.0
 
     async def find(self) -> Address:
         """Raises ClientError if none is found and none can be started."""
         if self._url:
             return self._given(self._url)
-        server = self._present()
+        server, now = self._present(), asyncio.get_running_loop().time()
+        if server and server not in running([self._folder / "server.json"]):
+            self._expected_until = now + RETURNS_WITHIN  # its operator starts it
         if server is None:
-            if not self._starts:
+            if not self._starts or now < self._expected_until:
                 text = f"no bridge serves {self._cwd}; start one: coding-agent-bridge --root DIR"
                 raise ClientError(NO_SERVER, text)
             server = await self._started()
@@ -95,7 +100,7 @@ class BridgeFinder:
         if _is_below_a_bridge():
             text = "no bridge is started by an agent of a bridge; set BRIDGE_URL, and a token of it"
             raise ClientError(NO_SERVER, text)
-        folder = config.chosen_state_folder() or config.state_home() / _name(self._cwd)
+        folder = self._folder
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = folder.with_name(f"{folder.name}.log")
         try:

@@ -102,7 +102,7 @@ class Delegation:
         if marker is None:
             return 0
         handle = self._router.working(marker) if marker else None
-        if handle is None:  # an agent that hides its parents, or whose session has ended
+        if handle is None:  # an agent hides its parents, or its session has ended
             return self._most_depth
         for depth in range(self._most_depth - 1, 0, -1):
             if await self._marks.has(handle, _depth_mark(depth)):
