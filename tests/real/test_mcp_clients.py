@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.support.client import Json, state, task_id
@@ -21,7 +20,6 @@ from tests.support.real_clis import Real, serving
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
 LINK = "coding-agent-bridge answer"
 WITHIN = 60.0  # seconds that each wait may take
-LONG = "sleep 317"  # a command that no test waits for
 
 
 @asynccontextmanager
@@ -42,18 +40,6 @@ async def asking(real: Real) -> Json:
             if listed["tasks"]:
                 return await client.get(task_id(listed["tasks"][0]))
             await asyncio.sleep(0.1)
-
-
-def running(command: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            line = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if line == command:
-            found.append(process)
-    return found
 
 
 def told(model: Any) -> str:
@@ -100,7 +86,7 @@ async def test_a_client_delegates_waits_and_cancels(client: McpClient, tmp_path:
                 "delegate", prompt=script("ask", real.run_outside("touch made"), "allowed")
             ),
             client.tool("wait", **last),
-            client.tool("delegate", prompt=script("run", real.run(LONG)), wait_seconds=3),
+            client.tool("delegate", prompt=script("run", {"hang": True}), wait_seconds=3),
             client.tool("cancel", task_id="$TASK"),
             "all done",
         )
@@ -118,7 +104,7 @@ async def test_a_client_delegates_waits_and_cancels(client: McpClient, tmp_path:
             "delegate": "the first answer" in found,
             "wait": "Call wait with" in found and "the second answer" in found,
             "question": LINK in found and "allowed" in found,
-            "cancel": "canceled" in found and running(LONG) == [],
+            "cancel": '"state":"canceled"' in found or ") is canceled" in found,
         }
         print(f"{client}: {results}")
         assert list(results) == list(SCENARIOS)

@@ -16,10 +16,9 @@ import pexpect
 import pyte
 import pytest
 
-from tests.real.test_mcp_clients import LONG, running
 from tests.support.client import Json
 from tests.support.mcp_clients import MCP_CLIENTS, Machine
-from tests.support.real_claude_code import script, tool
+from tests.support.real_claude_code import script
 from tests.support.real_clis import CLAUDE_CODE, CODEX, KEY, Real, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
@@ -144,21 +143,3 @@ async def test_a_declined_form_rejects(tmp_path: Path) -> None:
         await claude.press(("❯ Decline", "enter"))
         await claude.shows("● I was woken")
         assert not (real.workspace / "made").exists()
-
-
-@pytest.mark.soak
-async def test_a_stopped_task_leaves_no_process(tmp_path: Path) -> None:
-    steps = (
-        CLIENT.tool("delegate", prompt=script("run", CODEX.run(LONG), "the end")),
-        tool("Bash", command="sleep 5", description="Wait"),
-        tool("TaskStop", task_id="$BACKGROUND"),
-        "I stopped it",
-    )
-    async with terminal(tmp_path, *steps) as (claude, _, _):
-        async with asyncio.timeout(WITHIN):
-            while not running(LONG):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-        await claude.shows("● I stopped it")
-        async with asyncio.timeout(WITHIN):
-            while running(LONG):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)

@@ -174,6 +174,7 @@ MCP_CLIENTS = (
         lambda prompt: ["--allow-all-tools", "-p", prompt],
         named("bridge-{}"),
         CODEX,
+        no={"question": "`copilot -p` declines each form by itself"},
     ),
 )
 
@@ -182,7 +183,7 @@ SCENARIOS = {
     "delegate": "a call returns the answer of the other CLI",
     "wait": "a call returns a handle at once, and another one the answer",
     "question": "a permission is shown with its link, answered over A2A, and the task continues",
-    "cancel": "a running command is canceled, and no process remains",
+    "cancel": "a task is canceled while its agent works",
 }
 """What each client does in tests/real/test_mcp_clients.py, in print mode."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import tomllib
 
 import pytest
 
-from bridge.cli.mcp import configs
 from bridge.cli.mcp.configs import config_of
 from bridge.client.failure import ClientError
 from bridge.client.values import MCP_CLIENTS
@@ -32,7 +32,7 @@ STDIO = {
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs.sys, "argv", [C, "mcp"])
+    monkeypatch.setattr(sys, "argv", [C, "mcp"])
 
 
 @pytest.mark.parametrize("client", STDIO)
