@@ -556,8 +556,24 @@ TESTED_ELSEWHERE = {
     "tests/unit/client/test_shapes.py": ("items have these shapes", "client: snapshot"),
     "tests/system/test_doctor.py": (
         "needs the program",
-        "cli/doctor: adapters agent command machine report talk",
+        "cli/doctor: adapters agent command machine mcp report talk",
     ),
+    "tests/server/mcp/test_same_call.py": (
+        "needs calls",
+        "transports/mcp: calls delegation keys waiting",
+    ),
+    "tests/server/mcp/test_asking.py": ("needs conversations", "transports/mcp: questions"),
+    "tests/server/mcp/test_polled_tasks.py": ("needs conversations", "transports/mcp: tasks"),
+    "tests/server/mcp/test_tools.py": (
+        "needs requests",
+        "server/agents: delegates; transports/mcp: delegates news outcome results toolbox tools",
+    ),
+    "tests/server/mcp/test_wire.py": (
+        "needs requests",
+        "transports/mcp: asgi endpoint server",
+    ),
+    "tests/server/mcp/test_stdio.py": ("needs the program", "cli/mcp: command proxy stdio"),
+    "tests/system/test_mcp_stdio.py": ("needs the program", "cli/mcp: finder"),
     "tests/system/test_state_folder.py": ("needs the program", "server: state_dir"),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
     "tests/unit/server/test_settings.py": (

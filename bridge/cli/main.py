@@ -119,9 +119,10 @@ def _help(words: Sequence[str]) -> int:
 def _mcp(options: argparse.Namespace) -> int:
     """Serve an MCP client, or print its configuration."""
     if options.print_config:
-        from bridge.cli.mcp.configs import config_of
+        from bridge.cli.mcp.configs import config_of, own_program
 
-        text, place = config_of(options.print_config, options.url, http=options.http)
+        line = own_program()
+        text, place = config_of(options.print_config, options.url, http=options.http, program=line)
         print(f"{place}:", file=sys.stderr)
         print(text)
         return 0

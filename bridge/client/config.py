@@ -121,11 +121,6 @@ def pager() -> list[str]:
     return shlex.split(os.environ.get("PAGER", "")) or ["less"]
 
 
-def pager_environment() -> Mapping[str, str]:
-    """The environment of the pager. `less` then starts no other program."""
-    return {**os.environ, "LESSSECURE": "1"}
-
-
 def is_dumb_terminal() -> bool:
     """Whether the terminal cannot move its cursor."""
     return os.environ.get("TERM", "dumb") in ("", "dumb")

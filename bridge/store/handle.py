@@ -6,14 +6,23 @@ the content of a finished task is evicted, and read back on demand.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from bridge.errors import Unavailable
 from bridge.store.event_log import EventLog
-from bridge.store.protocol import ContextKey, Fence, Store, TaskHead
+from bridge.store.protocol import (
+    CANNOT_WRITE,
+    WRITE_WITHIN,
+    ContextKey,
+    Fence,
+    Store,
+    TaskHead,
+)
 from bridge.store.replay import Recent, blank_task, replay, replay_updates
 from bridge.store.serialization import load, moment
 from bridge.task.message import Message, TextPart
@@ -77,6 +86,20 @@ class TaskHandle:
         if len(history) <= FEW and sum(map(_letters, history)) <= SHORT:
             self.outline = outline
         return outline
+
+
+async def durable(answer: T, *handles: TaskHandle) -> T:
+    """`answer`, after the commit of all updates of `handles`. Raises Unavailable."""
+    awaited = [(one.log, one.log.last) for one in handles if one.log.visible < one.log.last]
+    if not awaited:
+        return answer
+    try:
+        async with asyncio.timeout(WRITE_WITHIN):
+            for log, number in awaited:
+                await log.reached(number)
+    except TimeoutError:
+        raise Unavailable(CANNOT_WRITE) from None
+    return answer
 
 
 def _letters(said: Message | StatusUpdate) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -15,17 +15,12 @@ from bridge.a2a.card import Card
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
-from bridge.errors import (
-    DataLoss,
-    TaskNotFound,
-    Unavailable,
-)
+from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
 from bridge.runtime.send import Sent
 from bridge.store.event_log import Entry
-from bridge.store.handle import TaskHandle
-from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN
+from bridge.store.handle import TaskHandle, durable
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
@@ -36,8 +31,6 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
 Json = Mapping[str, Any]
 Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +158,7 @@ class Operations:
             settled = partial(self._settled, codec, asked, sent=sent, task=task)
             return Pending(settled, self._keep_alive)
         handle.shown = True
-        return await _durable(codec.encode_sent(task, asked.history_length), handle)
+        return await durable(codec.encode_sent(task, asked.history_length), handle)
 
     async def _settled(self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
@@ -178,7 +171,7 @@ class Operations:
         answer = quick_answer(task, self._fast_path)
         if answer:
             return codec.encode_reply(answer)
-        return await _durable(codec.encode_sent(task, asked.history_length), sent.handle)
+        return await durable(codec.encode_sent(task, asked.history_length), sent.handle)
 
     async def _checked_push(
         self, codec: Codec, asked: SendParams, caller: Caller
@@ -196,7 +189,7 @@ class Operations:
         asked = codec.decode_task(params)
         handle = await self._tasks.get(asked.task_id, caller.principal)
         task = await handle.whole()
-        return await _durable(codec.encode_task(task, asked.history_length), handle)
+        return await durable(codec.encode_task(task, asked.history_length), handle)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
@@ -212,13 +205,13 @@ class Operations:
             handles, page = await self._tasks.list(asked, caller.principal)  # the current page
         tasks = [whole.get(handle.task.id, handle.task) for handle in handles]
         tasks = [task for task in tasks if asked.state in (None, task.state)]  # by now
-        return await _durable(codec.encode_page(tasks, asked, page), *handles)
+        return await durable(codec.encode_page(tasks, asked, page), *handles)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         handle = await self._tasks.cancel(asked.task_id, caller.principal)
         task = await handle.whole()
-        return await _durable(codec.encode_task(task, asked.history_length), handle)
+        return await durable(codec.encode_task(task, asked.history_length), handle)
 
     async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_CREATE, params)
@@ -274,22 +267,8 @@ class Operations:
         if seen is not None:  # a number of an earlier server: the client's copy is not valid
             _mark_reset(encoded.get("task", encoded))
         over = stream.ends(handle.task.state)
-        first = await _durable(dump_copy(encoded), handle)
+        first = await durable(dump_copy(encoded), handle)
         return replace(stream, first=first, over=over)
-
-
-async def _durable(answer: T, *handles: TaskHandle) -> T:
-    """`answer`, after the commit of all updates of `handles`. Raises Unavailable."""
-    awaited = [(one.log, one.log.last) for one in handles if one.log.visible < one.log.last]
-    if not awaited:
-        return answer
-    try:
-        async with asyncio.timeout(WRITE_WITHIN):
-            for log, number in awaited:
-                await log.reached(number)
-    except TimeoutError:
-        raise Unavailable(CANNOT_WRITE) from None
-    return answer
 
 
 def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:

@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession
 
+from tests.support.client import Client
+
 Json = dict[str, Any]
 MODERN = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"
@@ -178,6 +180,20 @@ async def events(response: ClientResponse) -> AsyncIterator[Json]:
     async for line in response.content:
         if line.startswith(b"data:") and (data := line[5:].strip()):
             yield json.loads(data)
+
+
+def accept(decision: str) -> Json:
+    """The response to a form with the option `decision`."""
+    return {"action": "accept", "content": {"decision": decision}}
+
+
+async def answer_over_a2a(client: Client, task_id: str, text: str) -> None:
+    """Answer the open question of a task as an A2A client does."""
+    task = await client.get(task_id)
+    parts = client.answer_parts(task, text)
+    message = client.message(parts, taskId=task_id, messageId="answer-over-a2a-1")
+    configuration = {"returnImmediately": True}
+    await client.call("SendMessage", {"message": message, "configuration": configuration})
 
 
 def text_of(result: Json) -> str:

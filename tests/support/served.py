@@ -29,6 +29,7 @@ from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.transports.connection_limits import LimitedRunner
+from bridge.transports.mcp.endpoint import McpLimits
 from bridge.transports.operation import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from tests.support.agent import PROGRAM
@@ -55,10 +56,11 @@ async def serving(
     prewarm: PrewarmPlan | None = None,
     issuer: OidcConfig | None = None,
     keep_alive: KeepAlive = KEEP_ALIVE,
+    mcp: McpLimits | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server with these settings. Afterwards no process of its agents is left. `prewarm`,
-    `issuer`: instead of those of the settings."""
+    `issuer`: instead of those of the settings. `mcp`: the limits of MCP."""
     reap_orphans()  # of servers that other tests ended by force
     defaults = {
         "agent_adapter": "jsonl",
@@ -72,7 +74,7 @@ async def serving(
     chosen = Settings().updated({**defaults, **settings})
     loaded = Loaded(chosen, {}, [])
     async with serving_loaded(
-        loaded, prewarm=prewarm, issuer=issuer, keep_alive=keep_alive
+        loaded, prewarm=prewarm, issuer=issuer, keep_alive=keep_alive, mcp=mcp
     ) as server:
         yield server
 
@@ -84,6 +86,7 @@ async def serving_loaded(
     prewarm: PrewarmPlan | None = None,
     issuer: OidcConfig | None = None,
     keep_alive: KeepAlive = KEEP_ALIVE,
+    mcp: McpLimits | None = None,
 ) -> AsyncIterator[Server]:
     """A server with loaded settings. `cli_version`: the version of the CLIs."""
     before = children()  # of a server that other tests share
@@ -108,7 +111,8 @@ async def serving_loaded(
         identify=identity,
         sessions=pool.figures,
     )
-    make_endpoint(agents, served, root, state, identity.session).attach(app)
+    mcp = mcp or McpLimits()
+    make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

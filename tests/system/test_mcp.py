@@ -12,11 +12,10 @@ import aiohttp
 import pytest
 
 from tests import CHECKOUT
-from tests.server.mcp.test_polled_tasks import accept
 from tests.support.bridge_process import bridge
 from tests.support.client import task_id
 from tests.support.liveness import Liveness
-from tests.support.mcp import Json, Mcp, McpError, shown
+from tests.support.mcp import Json, Mcp, McpError, accept, shown
 from tests.support.restart import Place, kill
 
 PERMIT = {"prompt": "permit q May I?\ntext  ended"}
@@ -192,13 +191,29 @@ async def test_a_server_at_rest_has_imported_no_library() -> None:
     assert output.decode().strip() == str(named)
 
 
-async def test_a_server_that_needs_the_missing_library_does_not_start(workspace: Path) -> None:
+@pytest.fixture
+def without_library(workspace: Path) -> str:
+    """The path of modules of a program that does not find the library."""
     hidden = workspace.parent / "hidden"
     hidden.mkdir()
     (hidden / "mcp.py").write_text("raise ModuleNotFoundError(name='mcp')")
-    paths = f"{hidden}{os.pathsep}{CHECKOUT}"
+    return f"{hidden}{os.pathsep}{CHECKOUT}"
+
+
+async def test_a_server_without_the_library_says_so(
+    workspace: Path, http: aiohttp.ClientSession, without_library: str
+) -> None:
+    async with bridge(workspace, "--adapter", "replay", PYTHONPATH=without_library) as server:
+        with pytest.raises(McpError, match=r"coding-agent-bridge\[mcp\]") as caught:
+            await Mcp(http, server.url).call("tools/list", {})
+    assert caught.value.status == 404
+
+
+async def test_a_server_that_needs_the_missing_library_does_not_start(
+    workspace: Path, without_library: str
+) -> None:
     async with bridge(
-        workspace, "--adapter", "replay", ready=False, PYTHONPATH=paths, BRIDGE_MCP="true"
+        workspace, "--adapter", "replay", ready=False, PYTHONPATH=without_library, BRIDGE_MCP="true"
     ) as server:
         assert await server.ended() == 2
     assert "coding-agent-bridge[mcp]" in server.log

@@ -89,10 +89,12 @@ class Screen:
         return [one.plain for one in lines.wrap(self._console, width, overflow="fold")]
 
     async def page(self, text: str) -> None:
-        """Show a text in the pager of the person, with a mark for each control character."""
+        """Show a text in the pager of the person, with a mark for each control character. `less`
+        then starts no other program."""
         with self._given_back():
+            env = config.environment(LESSSECURE="1")
             process = await asyncio.create_subprocess_exec(
-                *config.pager(), stdin=asyncio.subprocess.PIPE, env=config.pager_environment()
+                *config.pager(), stdin=asyncio.subprocess.PIPE, env=env
             )
             await process.communicate(exact(text, _WHOLE).encode())
 

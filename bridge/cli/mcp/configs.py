@@ -32,11 +32,14 @@ class Client:
     http: Callable[[str], str] | None
 
 
-def config_of(client: str, url: str | None, *, http: bool) -> tuple[str, str]:
-    """The configuration of a client, and where it belongs. Raises ClientError."""
+def config_of(
+    client: str, url: str | None, *, http: bool, program: Sequence[str]
+) -> tuple[str, str]:
+    """The configuration of a client, and where it belongs. `program`: see own_program(). Raises
+    ClientError."""
     found = CLIENTS[client]
     if not http:
-        line = [*program(), "mcp", *(("--url", url) if url else ())]
+        line = [*program, "mcp", *(("--url", url) if url else ())]
         return found.stdio(line), found.place
     if found.http is None:
         text = f"{client} cannot refer to a token; use the configuration without --http"
@@ -45,7 +48,7 @@ def config_of(client: str, url: str | None, *, http: bool) -> tuple[str, str]:
     return found.http(address), f"{found.place}. The variable {TOKEN} has the token"
 
 
-def program() -> list[str]:
+def own_program() -> list[str]:
     """The absolute command line of this program."""
     name = "coding-agent-bridge"
     beside = Path(sys.executable).with_name(name)

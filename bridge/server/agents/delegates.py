@@ -21,7 +21,7 @@ from bridge.server.state_dir import State
 from bridge.server.token_file import open_secret
 from bridge.store.handle import TaskHandle
 from bridge.transports.mcp.delegates import DelegateAgent
-from bridge.transports.mcp.endpoint import Caller, Endpoint, Missing
+from bridge.transports.mcp.endpoint import Caller, Endpoint, McpLimits, Missing
 
 if TYPE_CHECKING:
     from bridge.transports.mcp.server import McpServer
@@ -39,12 +39,13 @@ def make_endpoint(
     root: ServedAgent,
     state: State,
     caller: Caller,
+    limits: McpLimits = McpLimits(),  # noqa: B008 - it is immutable
 ) -> Endpoint:
     """The address of the MCP server. `agents` and `served` have the same order. `caller`: see
     Endpoint."""
     mode = agents[0].settings.mcp.mode
-    load = _off if mode == "false" else partial(_load, agents, served, root, state)
-    return Endpoint(load, caller, at_once=mode == "true")
+    load = _off if mode == "false" else partial(_load, agents, served, root, state, limits)
+    return Endpoint(load, caller, sessions=limits.sessions, at_once=mode == "true")
 
 
 async def _off() -> McpServer:
@@ -56,6 +57,7 @@ async def _load(
     served: Sequence[ServedAgent],
     root: ServedAgent,
     state: State,
+    limits: McpLimits,
 ) -> McpServer:
     found = await asyncio.to_thread(mcp_library)
     if found is None and agents[0].settings.mcp.mode == "true":
@@ -72,6 +74,7 @@ async def _load(
         keep=timedelta(days=days) if days else None,
         patience=settings.limits.question_timeout_ms / 1000,
         secret=await asyncio.to_thread(_secret, state.folder),
+        cancel_after=limits.cancel_after,
     )
     delegates = [_delegate(*one) for one in zip(agents, served, strict=True)]
     asker = partial(_asker, root, {one.id: one.title for one in delegates})

@@ -15,7 +15,7 @@ Returns the ElicitResult."""
 Progress = Callable[[float, str], Awaitable[None]]
 
 
-class Response(Protocol):
+class CallResponse(Protocol):
     """The response to the request of a call. `on_end` is called once with True after the response
     was written to the connection, otherwise with False."""
 
@@ -42,7 +42,7 @@ class Call:
     cwd: str | None = None
     depth: int = 0
     caller: Callable[[], Awaitable[str | None]]
-    response: Response
+    response: CallResponse
     elicit: Elicit | None = None
     progress: Progress | None = None
     state: str | None = None

@@ -18,23 +18,22 @@ from bridge.a2a.requests import SendParams
 from bridge.auth.principal import Principal, authorize
 from bridge.errors import Forbidden, InvalidParams, RequestError, TaskNotFound
 from bridge.runtime.router import Router
-from bridge.store.handle import TaskHandle
+from bridge.store.handle import TaskHandle, durable
 from bridge.task.events import Question
 from bridge.task.message import Message, Part, Role, TextPart, UrlPart
 from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.forms import Form
 from bridge.transports.mcp.keys import Marks, message_id
 from bridge.transports.mcp.news import read_news
-from bridge.transports.mcp.questions import Questions
+from bridge.transports.mcp.questions import OpenQuestions
 from bridge.transports.mcp.results import Json, View, task_result
-from bridge.transports.mcp.waiting import committed, reporting, wait_until
+from bridge.transports.mcp.waiting import reporting, wait_until
 
 log = logging.getLogger(__name__)
 
 WAIT = 45  # seconds; the shortest known limit of a call is 60 s
 PERSON = 600.0  # seconds that a person has to fill in a form
 GATHER = 1.0  # seconds of further news that a waiting call collects after the first
-CANCEL_AFTER = 10.0  # seconds in which a canceled call may be repeated
 MOST_LOCKS = 1000
 WRITTEN = "written"
 """The mark of a task whose handle was written to a connection."""
@@ -44,22 +43,25 @@ Created = Callable[[TaskHandle, Call], Awaitable[Json]]
 
 class Delegation:
     """`created` encodes a new task for clients that declare the extension. `most_depth`: how many
-    agents may delegate to each other."""
+    agents may delegate to each other. `cancel_after`: seconds in which a canceled call may
+    return."""
 
     def __init__(
         self,
         router: Router,
         marks: Marks,
-        questions: Questions,
+        questions: OpenQuestions,
         *,
         created: Created,
         most_depth: int,
+        cancel_after: float,
     ) -> None:
         self._router = router
         self._marks = marks
         self._questions = questions
         self._created = created
         self._most_depth = most_depth
+        self._cancel_after = cancel_after
         self._calls: Counter[str] = Counter()  # that wait for a task
         self._locks: dict[str, asyncio.Lock] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}
@@ -88,7 +90,7 @@ class Delegation:
             with self._attending(handle.task.id):
                 # The client knows the task from now on.
                 await self._router.get(handle.task.id, call.principal)
-                await committed(handle)
+                await durable(None, handle)
                 found = await self._result(handle, call, arguments)
         except asyncio.CancelledError:
             self._leave(handle, call.principal)
@@ -190,7 +192,9 @@ class Delegation:
             return
         loop = asyncio.get_running_loop()
         self._stay(task.id)
-        self._leaving[task.id] = loop.call_later(CANCEL_AFTER, self._abandon, handle, principal)
+        self._leaving[task.id] = loop.call_later(
+            self._cancel_after, self._abandon, handle, principal
+        )
 
     def _stay(self, task_id: str) -> None:
         timer = self._leaving.pop(task_id, None)
@@ -236,7 +240,7 @@ class Delegation:
 
         async with reporting(self._router, handle, call):
             while not handle.log.closed:
-                await committed(handle)
+                await durable(None, handle)
                 found = await self._questions.form(handle, call)
                 if found and call.elicit:
                     began = loop.time()
@@ -272,7 +276,7 @@ class Delegation:
 
     async def show(self, handle: TaskHandle, call: Call, after: int | None) -> Json:
         """The task with its updates after number `after`; None: those of an unfinished task."""
-        await committed(handle)
+        await durable(None, handle)
         newest = handle.log.visible
         ended = handle.task.state.terminal
         old = handle.back is not None and not after  # the end of it is enough, and quick to read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -42,20 +43,29 @@ Caller = Callable[[web.Request], Awaitable[str | None]]
 """The marker of the session that sends a request: see Identity.session()."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpLimits:
+    """`cancel_after`: seconds in which a canceled call may return. `sessions`: open sessions of one
+    principal, in revisions that have sessions."""
+
+    cancel_after: float = 10.0
+    sessions: int = 100
+
+
 class Missing(Exception):
     """The server has no MCP. `str(error)` is the reason."""
 
 
 class Endpoint:
     """`caller` finds the session of an agent that sends a request. `load` is called at the first
-    request, or with `at_once` when the server starts; then the
-    server does not start without the service."""
+    request, or with `at_once` when the server starts; then the server does not start without the
+    service. `sessions`: open sessions of one principal."""
 
-    def __init__(self, load: Load, caller: Caller, *, at_once: bool = False) -> None:
+    def __init__(self, load: Load, caller: Caller, *, sessions: int, at_once: bool = False) -> None:
         self._load = load
         self._caller = caller
         self._at_once = at_once
-        self._sessions = SessionCount()
+        self._sessions = SessionCount(sessions)
         self._loading: asyncio.Task[Service] | None = None
 
     def attach(self, app: web.Application) -> None:

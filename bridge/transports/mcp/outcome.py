@@ -11,6 +11,7 @@ from bridge.a2a.requests import ListParams
 from bridge.auth.principal import Principal
 from bridge.errors import InvalidParams, TaskNotFound
 from bridge.runtime.router import Router
+from bridge.store.handle import durable
 from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import one_line
@@ -25,7 +26,6 @@ from bridge.transports.mcp.results import (
     result,
     state_name,
 )
-from bridge.transports.mcp.waiting import committed
 
 MOST = 256 * 1024  # bytes of a resource
 NEWEST = 20  # tasks in the list of resources
@@ -43,7 +43,7 @@ def uri_of(task_id: str, part: str) -> str:
 async def read_part(router: Router, task_id: str, part: str, principal: Principal) -> str:
     """A part of the outcome. Raises RequestError."""
     handle = await router.get(task_id, principal)
-    await committed(handle)
+    await durable(None, handle)
     task = await handle.whole()
     match part:
         case "text":

@@ -34,7 +34,7 @@ class _Shown:
     until: float = 0.0
 
 
-class Questions:
+class OpenQuestions:
     """`approve`: the party that answers permissions. `quick`: forms for permissions have no fields.
     `asker`: the agent and the project of a task, for people."""
 

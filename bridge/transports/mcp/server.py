@@ -45,7 +45,7 @@ from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.keys import Marks
 from bridge.transports.mcp.outcome import TEMPLATES, list_resources, read_resource
-from bridge.transports.mcp.questions import Approve, Questions
+from bridge.transports.mcp.questions import Approve, OpenQuestions
 from bridge.transports.mcp.sessions import IDLE
 from bridge.transports.mcp.tasks import EXTENSION, PolledTasks
 from bridge.transports.mcp.toolbox import Toolbox
@@ -73,9 +73,9 @@ Context = ServerRequestContext[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpConfig:
-    """`approve`, `quick`: see Questions. `most_depth`: how many agents may delegate to each other.
-    `keep`: how long finished tasks are kept; None: without a limit. `patience`: seconds that a
-    question waits; 0: without a limit. `secret`: at least 32 bytes that seal requestState."""
+    """`approve`, `quick`: see OpenQuestions. `most_depth`, `cancel_after`: see Delegation. `keep`:
+    how long finished tasks are kept; None: without a limit. `patience`: seconds that a question
+    waits; 0: without a limit. `secret`: at least 32 bytes that seal requestState."""
 
     approve: Approve
     quick: bool
@@ -83,6 +83,7 @@ class McpConfig:
     keep: timedelta | None
     patience: float
     secret: bytes
+    cancel_after: float
 
 
 class McpServer:
@@ -97,10 +98,15 @@ class McpServer:
         config: McpConfig,
     ) -> None:
         marks = Marks(store)
-        questions = Questions(router, marks, asker, approve=config.approve, quick=config.quick)
+        questions = OpenQuestions(router, marks, asker, approve=config.approve, quick=config.quick)
         self._router = router
         self._delegation = Delegation(
-            router, marks, questions, created=self._created, most_depth=config.most_depth
+            router,
+            marks,
+            questions,
+            created=self._created,
+            most_depth=config.most_depth,
+            cancel_after=config.cancel_after,
         )
         self._tasks = PolledTasks(router, questions, self._delegation.final, config.keep)
         self._tools = Toolbox(router, agents, self._delegation, questions)

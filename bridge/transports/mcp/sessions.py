@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-MOST_OF_ONE = 100  # sessions of a principal
 IDLE = 1_800.0  # seconds without a request after which a session has ended
 
 
 class SessionCount:
-    """The sessions of each principal, as far as the server has seen requests of them."""
+    """The sessions of each principal, as far as the server has seen requests of them. `most`: the
+    limit of each."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
         self._clock = clock
         self._used: dict[str, dict[str, float]] = {}  # principal: session: time of the last use
 
@@ -24,7 +25,7 @@ class SessionCount:
         self._used[principal] = left
         if not left:
             del self._used[principal]
-        return len(left) >= MOST_OF_ONE
+        return len(left) >= self._most
 
     def use(self, principal: str, session: str) -> None:
         self._used.setdefault(principal, {})[session] = self._clock()

@@ -10,12 +10,11 @@ from typing import Any
 from bridge.a2a.codec import timestamp
 from bridge.errors import DataLoss, TaskNotCancelable, Unavailable
 from bridge.runtime.router import Router
-from bridge.store.handle import TaskHandle
+from bridge.store.handle import TaskHandle, durable
 from bridge.task.state import Task, TaskState
 from bridge.transports.mcp.calls import Call
-from bridge.transports.mcp.questions import Questions
+from bridge.transports.mcp.questions import OpenQuestions
 from bridge.transports.mcp.results import Json, status_line
-from bridge.transports.mcp.waiting import committed
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 STREAMING, ASKING, OTHERWISE = 1_000, 2_000, 5_000  # milliseconds between two polls
@@ -34,7 +33,7 @@ class PolledTasks:
     """`keep`: how long the server keeps a finished task; None: without a limit."""
 
     def __init__(
-        self, router: Router, questions: Questions, final: Final, keep: timedelta | None
+        self, router: Router, questions: OpenQuestions, final: Final, keep: timedelta | None
     ) -> None:
         self._router = router
         self._questions = questions
@@ -43,13 +42,13 @@ class PolledTasks:
 
     async def created(self, handle: TaskHandle, call: Call) -> Json:
         """The result that makes a call a task."""
-        await committed(handle)
+        await durable(None, handle)
         return {"resultType": "task", **self._members(handle.task, _STATUS.get(handle.task.state))}
 
     async def get(self, task_id: str, call: Call) -> Json:
         """The task, with its forms or its result. Raises RequestError."""
         handle = await self._router.get(task_id, call.principal)
-        await committed(handle)
+        await durable(None, handle)
         found = await self._questions.form(handle, call)
         if found:
             key, form = found

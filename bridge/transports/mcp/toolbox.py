@@ -22,7 +22,7 @@ from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.outcome import read_piece, title_of
-from bridge.transports.mcp.questions import Questions
+from bridge.transports.mcp.questions import OpenQuestions
 from bridge.transports.mcp.results import (
     ENVELOPE,
     MOST,
@@ -47,7 +47,7 @@ class Toolbox:
         router: Router,
         agents: Sequence[DelegateAgent],
         delegation: Delegation,
-        questions: Questions,
+        questions: OpenQuestions,
     ) -> None:
         self.list = ToolList()
         self._router = router

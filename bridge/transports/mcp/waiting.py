@@ -1,4 +1,4 @@
-"""Waiting for a task: for a change, or for the commit of its updates, with reports of progress."""
+"""Waiting for a change of a task, with reports of progress."""
 
 from __future__ import annotations
 
@@ -6,24 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from bridge.errors import Unavailable
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
 from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.results import status_line
 
-WRITE_WITHIN = 10.0  # seconds: limit for the commit of an update
 REPORT_EVERY = 2.0  # seconds between two reports of progress, at least
 REPORT_AT_LEAST = 10.0  # seconds between two reports of progress, at most
-
-
-async def committed(handle: TaskHandle) -> None:
-    """Wait for the commit of all updates of the task. Raises Unavailable."""
-    try:
-        async with asyncio.timeout(WRITE_WITHIN):
-            await handle.log.reached(handle.log.last)
-    except TimeoutError:
-        raise Unavailable("The server cannot write to its store now; retry later.") from None
 
 
 async def wait_until(handle: TaskHandle, condition: Callable[[], bool], deadline: float) -> bool:

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from bridge.transports.mcp.endpoint import McpLimits
 from tests.support.mcp import Mcp
 from tests.support.served import Server, serving
 
 
 @pytest.fixture
-async def server(workspace: Path) -> AsyncIterator[Server]:
-    async with serving(workspace) as server:
+def limits() -> McpLimits:
+    """The limits of the server; a test replaces them by a parameter."""
+    return McpLimits()
+
+
+@pytest.fixture
+async def server(workspace: Path, limits: McpLimits) -> AsyncIterator[Server]:
+    async with serving(workspace, mcp=limits) as server:
         yield server
 
 

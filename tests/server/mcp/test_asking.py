@@ -12,8 +12,18 @@ from pathlib import Path
 import pytest
 
 from bridge.auth.principal import digest
-from tests.server.mcp.test_polled_tasks import accept, answer_over_a2a
-from tests.support.mcp import Json, Legacy, Mcp, McpError, events, session, shown, text_of
+from tests.support.mcp import (
+    Json,
+    Legacy,
+    Mcp,
+    McpError,
+    accept,
+    answer_over_a2a,
+    events,
+    session,
+    shown,
+    text_of,
+)
 from tests.support.served import Server, serving
 
 PERMIT = {"prompt": "permit q May I?\ntext  ended"}

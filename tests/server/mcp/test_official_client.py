@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import pytest
 from mcp import types
-from mcp.client import session as client_session
+from mcp.client._transport import Transport, TransportStreams
 from mcp.client.client import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.message import SessionMessage
+from mcp.types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import Field
 
 from tests.support.mcp import MODERN, TASKS
@@ -21,13 +25,40 @@ PERMIT = "permit q May I?\ntext  ended"
 Elicited = list[types.ElicitRequestFormParams]
 
 
+class _Asking:
+    """The messages of a client, which asks for another revision than its newest one."""
+
+    def __init__(self, stream: WriteStream[SessionMessage], revision: str) -> None:
+        self._stream = stream
+        self._revision = revision
+        self.aclose = stream.aclose
+
+    async def send(self, item: SessionMessage) -> None:
+        if isinstance(item.message, types.JSONRPCRequest) and item.message.method == "initialize":
+            assert item.message.params
+            item.message.params["protocolVersion"] = self._revision
+        await self._stream.send(item)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stream.aclose()
+
+
 @asynccontextmanager
-async def connected(
-    server: Server, revision: str, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> AsyncIterator[Client]:
+async def asking_for(revision: str, transport: Transport) -> AsyncIterator[TransportStreams]:
+    async with transport as (received, sent):
+        yield received, _Asking(sent, revision)
+
+
+@asynccontextmanager
+async def connected(server: Server, revision: str, **options: Any) -> AsyncIterator[Client]:
     mode = MODERN if revision == MODERN else "legacy"
-    monkeypatch.setattr(client_session, "LATEST_HANDSHAKE_VERSION", revision)
-    async with Client(f"{server.url}/mcp", mode=mode, **options) as client:
+    transport = streamable_http_client(f"{server.url}/mcp")
+    if revision != LATEST_HANDSHAKE_VERSION:
+        transport = asking_for(revision, transport)
+    async with Client(transport, mode=mode, **options) as client:
         assert client.protocol_version == revision
         yield client
 
@@ -38,8 +69,8 @@ def task_of(result: types.CallToolResult) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_all_tools(server: Server, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(server, revision, monkeypatch) as client:
+async def test_all_tools(server: Server, revision: str) -> None:
+    async with connected(server, revision) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names[:2] == ["list_agents", "delegate"]
         agents = task_of(await client.call_tool("list_agents"))["agents"]
@@ -59,9 +90,7 @@ async def test_all_tools(server: Server, revision: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_person_answers_a_form(
-    server: Server, revision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_person_answers_a_form(server: Server, revision: str) -> None:
     forms: Elicited = []
 
     async def fill_in(ctx: Any, params: types.ElicitRequestFormParams) -> types.ElicitResult:
@@ -69,7 +98,7 @@ async def test_a_person_answers_a_form(
         return types.ElicitResult(action="accept", content={"decision": "Go on"})
 
     options = {"elicitation_callback": fill_in}
-    async with connected(server, revision, monkeypatch, **options) as client:
+    async with connected(server, revision, **options) as client:
         ended = task_of(await client.call_tool("delegate", {"prompt": PERMIT}))
     assert ended["state"] == "completed"
     assert '"yes"' in ended["text"]
@@ -79,9 +108,7 @@ async def test_a_person_answers_a_form(
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_reports_of_progress(
-    server: Server, revision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reports_of_progress(server: Server, revision: str) -> None:
     counts: list[float] = []
     words: list[str | None] = []
 
@@ -89,7 +116,7 @@ async def test_reports_of_progress(
         counts.append(progress)
         words.append(message)
 
-    async with connected(server, revision, monkeypatch) as client:
+    async with connected(server, revision) as client:
         script = {"prompt": "status Reading the files\nask q Which?", "wait_seconds": 5}
         await client.call_tool("delegate", script, progress_callback=report)
     assert counts
@@ -98,8 +125,8 @@ async def test_reports_of_progress(
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_resources(server: Server, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(server, revision, monkeypatch) as client:
+async def test_resources(server: Server, revision: str) -> None:
+    async with connected(server, revision) as client:
         done = task_of(await client.call_tool("delegate", {"prompt": "text hello\ndone"}))
         (listed,) = (await client.list_resources()).resources
         assert done["task_id"] in str(listed.uri)
@@ -151,7 +178,7 @@ class Tasks(ClientExtension):
                 return types.CallToolResult.model_validate(polled.result)
 
 
-async def test_tasks_are_polled(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(server, MODERN, monkeypatch, extensions=[Tasks()]) as client:
+async def test_tasks_are_polled(server: Server) -> None:
+    async with connected(server, MODERN, extensions=[Tasks()]) as client:
         ended = await client.call_tool("delegate", {"prompt": "text hello\ndone"})
     assert task_of(ended)["text"] == "hello"

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from bridge.auth.principal import digest
-from tests.support.client import Client
 from tests.support.liveness import Liveness, listening
-from tests.support.mcp import Json, Mcp, McpError, shown
+from tests.support.mcp import Json, Mcp, McpError, accept, answer_over_a2a, shown
 from tests.support.served import Server, serving
 
 MEMBERS = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs"}
@@ -180,10 +179,6 @@ async def test_without_forms_a_question_is_a_link(tasks: Mcp) -> None:
     assert polled["pollIntervalMs"] == 2000
 
 
-def accept(decision: str) -> Json:
-    return {"action": "accept", "content": {"decision": decision}}
-
-
 async def test_a_question_is_a_form_and_its_answer_continues_the_task(both: Mcp) -> None:
     created = await both.tool("delegate", {"prompt": "permit q May I?\ntext  ended"})
     polled = await both.polled(created["taskId"], "input_required")
@@ -287,14 +282,6 @@ async def test_responses_that_are_none_are_refused(both: Mcp) -> None:
     unknown = {"q.9": accept("Go on"), "r.1": accept("Go on")}
     await both.task("update", created["taskId"], inputResponses=unknown)
     assert (await both.task("get", created["taskId"]))["status"] == "input_required"
-
-
-async def answer_over_a2a(client: Client, task_id: str, text: str) -> None:
-    task = await client.get(task_id)
-    parts = client.answer_parts(task, text)
-    message = client.message(parts, taskId=task_id, messageId="answer-over-a2a-1")
-    configuration = {"returnImmediately": True}
-    await client.call("SendMessage", {"message": message, "configuration": configuration})
 
 
 async def test_a_login_is_never_a_form(both: Mcp) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientResponse, ClientSession, TCPConnector
 
-from bridge.transports.mcp import delegation
+from bridge.transports.mcp.endpoint import McpLimits
 from tests.support.liveness import Liveness, listening
 from tests.support.mcp import Json, Mcp, session, shown
 from tests.support.served import Server
@@ -90,10 +90,10 @@ async def test_an_equal_call_joins_a_task_whose_handle_was_never_written(
     again.cancel()
 
 
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=0.1)])
 async def test_a_canceled_call_cancels_its_task(
-    server: Server, client: Mcp, live: Liveness, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Mcp, live: Liveness
 ) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 0.1)
     async with broken(server, client, {"prompt": f"wait {live.path} agent\ndone"}):
         await live.pid("agent")
     await live.gone("agent")
@@ -102,10 +102,10 @@ async def test_a_canceled_call_cancels_its_task(
     assert shown(ended)["state"] == "canceled"
 
 
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=1.0)])
 async def test_a_call_that_returns_keeps_its_task(
-    server: Server, client: Mcp, live: Liveness, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Mcp, live: Liveness
 ) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 1.0)
     waiting = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
     async with broken(server, client, waiting):
         await live.pid("agent")
@@ -116,10 +116,8 @@ async def test_a_call_that_returns_keeps_its_task(
     assert shown(await joined)["state"] == "completed"
 
 
-async def test_a_canceled_call_that_has_asked_keeps_its_task(
-    server: Server, client: Mcp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 0.0)
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=0.0)])
+async def test_a_canceled_call_that_has_asked_keeps_its_task(server: Server, client: Mcp) -> None:
     forms = Mcp(server.http, server.url, forms=True)
     await forms.tool("delegate", {"prompt": "permit q May I?\ndone"})
     (task_id,) = await ids(client)
@@ -127,10 +125,10 @@ async def test_a_canceled_call_that_has_asked_keeps_its_task(
     assert shown(found)["state"] == "input_required"
 
 
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=0.0)])
 async def test_a_closed_stream_of_an_older_client_cancels_nothing(
-    server: Server, client: Mcp, live: Liveness, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Mcp, live: Liveness
 ) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 0.0)
     async with ClientSession(connector=TCPConnector(force_close=True)) as http:
         async with session(http, server.url) as older:
             arguments = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
@@ -144,10 +142,10 @@ async def test_a_closed_stream_of_an_older_client_cancels_nothing(
     assert shown(ended)["state"] == "completed"
 
 
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=0.0)])
 async def test_the_notification_of_an_older_client_cancels(
-    server: Server, client: Mcp, live: Liveness, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Mcp, live: Liveness
 ) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 0.0)
     async with session(server.http, server.url) as older:
         arguments = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
         params = {"name": "delegate", "arguments": arguments}

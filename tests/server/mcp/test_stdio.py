@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.transports.mcp import delegation
+from bridge.transports.mcp.endpoint import McpLimits
 from tests.support.cab import Cab
 from tests.support.liveness import Liveness, listening
 from tests.support.mcp import Mcp, McpError, shown
@@ -80,10 +80,8 @@ async def test_calls_run_at_the_same_time(cab: Cab, live: Liveness) -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_canceled_call_is_closed(
-    cab: Cab, live: Liveness, modern: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 0.1)
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=0.1)])
+async def test_a_canceled_call_is_closed(cab: Cab, live: Liveness, modern: bool) -> None:
     async with proxy(cab) as client:
         if not modern:
             await client.initialize()
@@ -99,10 +97,10 @@ async def test_a_canceled_call_is_closed(
 
 
 @pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("limits", [McpLimits(cancel_after=0.0)])
 async def test_tasks_continue_when_the_client_leaves(
-    cab: Cab, server: Server, live: Liveness, modern: bool, monkeypatch: pytest.MonkeyPatch
+    cab: Cab, server: Server, live: Liveness, modern: bool
 ) -> None:
-    monkeypatch.setattr(delegation, "CANCEL_AFTER", 0.0)
     async with proxy(cab) as client:
         if not modern:
             await client.initialize()

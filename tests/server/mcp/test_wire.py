@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge.auth.principal import digest
-from bridge.server.agents import delegates
-from bridge.transports.mcp import sessions
+from bridge.transports.mcp.endpoint import McpLimits
 from tests.support.mcp import MODERN, TASKS, Json, Mcp, McpError, session, shown
 from tests.support.served import Server, serving
 
@@ -181,31 +179,14 @@ async def test_mcp_can_be_switched_off(workspace: Path) -> None:
     assert caught.value.status == 404
 
 
-async def test_a_server_without_the_extra_says_so(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [*sys.modules]:
-        if name.startswith("bridge.transports.mcp.server"):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    async with serving(workspace) as server:
-        client = Mcp(server.http, server.url)
-        with pytest.raises(McpError, match=r"coding-agent-bridge\[mcp\]") as caught:
-            await client.call("tools/list", {})
-    assert caught.value.status == 404
-    assert delegates.NOT_INSTALLED in str(caught.value)
-
-
 async def test_calls_at_once_load_the_library_once(server: Server) -> None:
     clients = [Mcp(server.http, server.url) for _ in range(8)]
     found = await asyncio.gather(*(one.call("tools/list", {}) for one in clients))
     assert {len(one["tools"]) for one in found} == {7}
 
 
-async def test_a_principal_has_a_limit_of_sessions(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "MOST_OF_ONE", 2)
+@pytest.mark.parametrize("limits", [McpLimits(sessions=2)])
+async def test_a_principal_has_a_limit_of_sessions(server: Server) -> None:
     async with session(server.http, server.url), session(server.http, server.url) as second:
         with pytest.raises(KeyError):
             async with session(server.http, server.url):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bridge.transports.mcp.sessions import IDLE, MOST_OF_ONE, SessionCount
+from bridge.transports.mcp.sessions import IDLE, SessionCount
 
 
 def test_each_principal_has_a_limit_of_its_own() -> None:
     now = 0.0
-    count = SessionCount(lambda: now)
-    for number in range(MOST_OF_ONE):
+    count = SessionCount(3, lambda: now)
+    for number in range(3):
         assert not count.is_full("anna")
         count.use("anna", str(number))
         count.use("anna", str(number))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import tomllib
 
 import pytest
@@ -30,20 +29,15 @@ STDIO = {
 }
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [C, "mcp"])
-
-
 @pytest.mark.parametrize("client", STDIO)
 def test_configurations_in_json(client: str) -> None:
-    assert json.loads(config_of(client, None, http=False)[0]) == STDIO[client]
+    assert json.loads(config_of(client, None, http=False, program=[C])[0]) == STDIO[client]
 
 
 def test_the_other_configurations() -> None:
-    text, _ = config_of("claude-code", None, http=False)
+    text, _ = config_of("claude-code", None, http=False, program=[C])
     assert text == f"claude mcp add --scope user bridge -- {C} mcp"
-    text, _ = config_of("codex", None, http=False)
+    text, _ = config_of("codex", None, http=False, program=[C])
     timeouts = {"startup_timeout_sec": 20, "tool_timeout_sec": 120}
     assert tomllib.loads(text) == {
         "mcp_servers": {"bridge": {"command": C, "args": ["mcp"], **timeouts}}
@@ -52,7 +46,7 @@ def test_the_other_configurations() -> None:
 
 @pytest.mark.parametrize("client", sorted(set(MCP_CLIENTS) - {"zed"}))
 def test_http_refers_to_the_token(client: str) -> None:
-    text, place = config_of(client, "https://bridge.example/", http=True)
+    text, place = config_of(client, "https://bridge.example/", http=True, program=[C])
     assert "https://bridge.example/mcp" in text
     assert "BRIDGE_TOKEN" in text
     assert "BRIDGE_TOKEN" in place
@@ -62,4 +56,4 @@ def test_http_refers_to_the_token(client: str) -> None:
 
 def test_zed_cannot_refer_to_a_token() -> None:
     with pytest.raises(ClientError, match="cannot refer to a token"):
-        config_of("zed", None, http=True)
+        config_of("zed", None, http=True, program=[C])
