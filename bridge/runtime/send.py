@@ -138,9 +138,8 @@ class SendOperation:
                 f"The task is {task.state.value}; to continue, send a message with its contextId."
             )
             raise UnsupportedOperation(text)
-        if task.question is None and _names_question(message):
-            raise UnsupportedOperation("The question is closed, so the answer had no effect.")
-        if request.params.purpose == "answer" and not _answers(message, task):
+        only_answers = request.params.purpose == "answer"
+        if not _answers(message, task) if only_answers else _is_late(message, task):
             raise UnsupportedOperation("The question is closed, so the answer had no effect.")
         context = self._contexts.get(handle.context)
         if context:
@@ -259,6 +258,11 @@ def _answers(message: Message, task: Task) -> bool:
     found = [part.data for part in message.parts if isinstance(part, DataPart)]
     question = task.question
     return question is not None and any(data.get("questionId") == question.id for data in found)
+
+
+def _is_late(message: Message, task: Task) -> bool:
+    """Whether the message is an answer, but no question is open."""
+    return task.question is None and _names_question(message)
 
 
 def _names_question(message: Message) -> bool:

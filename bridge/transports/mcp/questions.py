@@ -18,7 +18,7 @@ from bridge.task.message import AnswerWay, DataPart, Message, Part, Role, TextPa
 from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.forms import Decision, Form
 from bridge.transports.mcp.keys import Marks, message_id
-from bridge.transports.mcp.results import link, takes_text
+from bridge.transports.mcp.results import OPTIONS, link, takes_text
 
 Approve = Literal["person", "model"]
 AGAIN_AFTER = 300.0  # seconds after a canceled form
@@ -68,6 +68,8 @@ class OpenQuestions:
         All clients get the same key; each form has a new one."""
         question = handle.task.question
         if question is None or not call.forms or question.kind == "auth":
+            return None
+        if len(question.options) > OPTIONS:
             return None
         shown = await self._of(handle, question)
         if handle.task.question is not question:

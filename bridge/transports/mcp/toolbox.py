@@ -36,6 +36,7 @@ from bridge.transports.mcp.tools import ToolList
 
 LISTED = 20  # tasks of a list without a limit
 TITLES = (120, 60, 30, 10)  # characters of a title, from the longest that fits
+VALUES = (100, 20, 5, 1)  # values of each list of an agent, from the most that fit
 NOT_ERRORS_OF_A_TOOL = (Unavailable, DataLoss)
 """They are errors of the request: the model cannot correct them."""
 Tool = Callable[[Call, Mapping[str, Any]], Awaitable[Json]]
@@ -90,25 +91,17 @@ class Toolbox:
 
     async def _list_agents(self, call: Call, arguments: Mapping[str, Any]) -> Json:
         authorize(call.principal, "read")
-        shown: list[Json] = [
-            {
-                "id": one.id,
-                "title": one.title,
-                "skills": list(one.skills),
-                "models": list(one.models),
-                "modes": list(one.modes),
-                "roots": _roots(one, call),
-                "busy": one.is_busy(),
-                "asks": one.asks,
-            }
-            for one in self._agents
-        ]
-        lines = [
-            f"{one['id']}: {one['title']}; roots {', '.join(one['roots'])}"
-            f"{'; busy' if one['busy'] else ''}{'; asks before it acts' if one['asks'] else ''}"
-            for one in shown
-        ]
-        return result({"agents": shown}, "\n".join([*lines, "Call delegate with an agent's id."]))
+        for most in VALUES:
+            shown: Json = {"agents": [_agent(one, call, most) for one in self._agents]}
+            lines = [
+                f"{one['id']}: {one['title']}; roots {', '.join(one['roots'])}"
+                f"{'; busy' if one['busy'] else ''}{'; asks before it acts' if one['asks'] else ''}"
+                for one in shown["agents"]
+            ]
+            text = "\n".join([*lines, "Call delegate with an agent's id."])
+            if _fits(shown, text):
+                break
+        return result(shown, text)
 
     async def _answer(self, call: Call, arguments: Mapping[str, Any]) -> Json:
         handle = await self._router.get(arguments["task_id"], call.principal)
@@ -127,11 +120,11 @@ class Toolbox:
         return await self._delegation.show(handle, call, None)
 
     async def _list_tasks(self, call: Call, arguments: Mapping[str, Any]) -> Json:
-        state = arguments.get("state")
+        state, limit = arguments.get("state"), arguments.get("limit", LISTED)
         asked = ListParams(
             context_id=arguments.get("context_id"),
             state=TaskState(state.replace("_", "-")) if state else None,
-            page_size=arguments.get("limit", LISTED),
+            page_size=limit,
             page_token=arguments.get("page_token", ""),
         )
         handles, page = await self._router.list(asked, call.principal)
@@ -148,9 +141,27 @@ class Toolbox:
                 for one in shown["tasks"]
             ]
             text = "\n".join(lines) or "No tasks were found."
-            if size_of(shown) + size_of(text) <= MOST - ENVELOPE:
-                break
-        return result(shown, text)
+            if _fits(shown, text):
+                return result(shown, text)
+        return await self._list_tasks(call, {**arguments, "limit": max(limit // 2, 1)})
+
+
+def _fits(shown: Json, text: str) -> bool:
+    return size_of(shown) + size_of(text) <= MOST - ENVELOPE
+
+
+def _agent(agent: DelegateAgent, call: Call, most: int) -> Json:
+    """`most`: values of each of its lists."""
+    return {
+        "id": agent.id,
+        "title": agent.title,
+        "skills": list(agent.skills)[:most],
+        "models": list(agent.models)[:most],
+        "modes": list(agent.modes)[:most],
+        "roots": _roots(agent, call)[:most],
+        "busy": agent.is_busy(),
+        "asks": agent.asks,
+    }
 
 
 def _listed(task: Task, agent: str, chars: int) -> Json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from tests.server.mcp import SPECIFIED
 from tests.support.mcp import Json, Mcp, McpError, shown, text_of
+from tests.support.served import Server, serving
 
 NOT_YET = {"change", "verify", "budget", "workspace"}
 MOST = 20 * 1024
@@ -64,6 +67,14 @@ async def test_the_list_is_short(client: Mcp) -> None:
     sent = [{k: t[k] for k in ("name", "description", "inputSchema")} for t in served]
     assert len(json.dumps(sent)) <= 8 * 1024
     assert max(len(tool["description"]) for tool in served) <= 350
+    assert most_tokens(json.dumps(sent)) <= 2_500
+
+
+def most_tokens(text: str) -> int:
+    """More tokens than the tokenizers of today's models make of it: they keep an English word of
+    six letters whole, and most groups of punctuation marks."""
+    pieces = re.findall(r" ?[A-Za-z]+|[0-9]{1,3}|[^A-Za-z0-9]{1,2}", text)
+    return sum(math.ceil(len(one) / 6) for one in pieces)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +186,47 @@ async def test_many_tasks_fit_into_a_result(client: Mcp) -> None:
     second = shown(await client.tool("list_tasks", more))
     ids = [one["task_id"] for one in first["tasks"] + second["tasks"]]
     assert len(set(ids)) == 30
+
+
+async def test_long_names_of_tasks_make_shorter_pages(client: Mcp) -> None:
+    """The ids of contexts and the titles are words of the client. A page that does not fit is
+    halved."""
+    for number in range(50):
+        context = f"{number:03}{'-' * 125}"
+        words = "\N{GRINNING FACE}" * 20
+        prompt = {"prompt": words, "context_id": context, "wait_seconds": 0}
+        await client.tool("delegate", prompt)
+    token, ids = "", []
+    while True:
+        asked = {"limit": 50, "page_token": token} if token else {"limit": 50}
+        result = await client.tool("list_tasks", asked)
+        assert len(json.dumps(result)) <= MOST
+        ids += [one["context_id"] for one in shown(result)["tasks"]]
+        token = shown(result).get("next_page_token", "")
+        if not token:
+            break
+    assert len(set(ids)) == len(ids) == 50
+
+
+async def test_an_agent_with_long_lists_fits_into_a_result(workspace: Path) -> None:
+    models = tuple(f"a-model-with-a-long-name-{number}" for number in range(1_000))
+    async with serving(workspace, agent_models=models) as server:
+        client = Mcp(server.http, server.url)
+        result = await client.tool("list_agents")
+    assert len(json.dumps(result)) <= MOST
+    (agent,) = shown(result)["agents"]
+    assert agent["models"] == list(models[: len(agent["models"])]) != []
+
+
+async def test_a_question_with_many_options_is_no_form(server: Server) -> None:
+    """The option that a person needs could be one that a form does not show."""
+    client = Mcp(server.http, server.url, forms=True)
+    options = [{"id": str(number), "name": f"Choice {number}"} for number in range(17)]
+    asked = {"type": "question", "id": "q", "text": "Which?", "options": options}
+    script = {"prompt": f"line {json.dumps(asked)}\nanswers 1"}
+    question = shown(await client.tool("delegate", script))["question"]
+    assert len(question["options"]) == 16
+    assert question["answered_by"] == "model"
 
 
 async def test_a_long_answer_is_read_in_pieces(client: Mcp) -> None:
