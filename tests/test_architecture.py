@@ -568,10 +568,8 @@ TESTED_ELSEWHERE = {
         "needs requests",
         "server/agents: delegates; transports/mcp: delegates news outcome results toolbox tools",
     ),
-    "tests/server/mcp/test_wire.py": (
-        "needs requests",
-        "transports/mcp: asgi endpoint server",
-    ),
+    "tests/server/mcp/test_wire.py": ("needs requests", "transports/mcp: endpoint server"),
+    "tests/server/mcp/test_asgi.py": ("needs connections", "transports/mcp: asgi"),
     "tests/server/mcp/test_stdio.py": ("needs the program", "cli/mcp: command proxy stdio"),
     "tests/system/test_mcp_stdio.py": ("needs the program", "cli/mcp: finder"),
     "tests/system/test_state_folder.py": ("needs the program", "server: state_dir"),

@@ -26,12 +26,13 @@ EXCHANGE = "bridge.exchange"
 LOOK_EVERY = 0.25  # seconds between two looks at a connection; aiohttp reports no disconnection
 _HOP = frozenset({"connection", "transfer-encoding", "keep-alive"})
 """Headers that aiohttp writes itself."""
+_COMMENT = b":"  # the first byte of a comment in an event stream
 
 
 class Exchange:
     """One request and its response. `principal`: the sender. `caller` finds the session of an agent
-    that sends it. `on_end` is called once with True
-    after the whole response was written to the connection, otherwise with False."""
+    that sends it. `on_end` is set when the result is known. It is called once: with True after the
+    result was written to the connection, otherwise with False."""
 
     def __init__(
         self,
@@ -69,15 +70,16 @@ class Exchange:
                 await self.response.prepare(self.request)
                 return
             assert self.response
-            if body := message.get("body", b""):
+            body = message.get("body", b"")
+            if body:
                 await self.response.write(body)
-            if message.get("more_body", False):
-                return
-            await self.response.write_eof()
+            # A client may close an event stream as soon as it has the result.
+            if body and not body.startswith(_COMMENT) and self.connected:
+                self.end(True)
+            if not message.get("more_body", False):
+                await self.response.write_eof()
         except ConnectionError:
             return
-        if self.connected:
-            self.end(True)
 
     def end(self, written: bool) -> None:
         callback, self.on_end = self.on_end, None

@@ -16,8 +16,8 @@ Progress = Callable[[float, str], Awaitable[None]]
 
 
 class CallResponse(Protocol):
-    """The response to the request of a call. `on_end` is called once with True after the response
-    was written to the connection, otherwise with False."""
+    """The response to the request of a call. `on_end` is called once: with True after the
+    result was written to the connection, otherwise with False."""
 
     on_end: Callable[[bool], None] | None
 
