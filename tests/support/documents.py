@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from bridge.server.settings import sections
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
-from tests.support import blast_radius, client_compliance, client_matrix, matrix, mcp_clients
+from tests.support import (
+    blast_radius,
+    client_compliance,
+    client_matrix,
+    matrix,
+    mcp_clients,
+    mcp_conformance,
+)
 
 README = CHECKOUT / "README.md"
 AGENTS = CHECKOUT / "docs/agents.md"
@@ -112,8 +119,9 @@ def with_compliance(page: str) -> str:
 
 
 def with_mcp(mcp: str) -> str:
-    """`mcp` with today's matrix of MCP clients."""
-    return _with(mcp, {"matrix": mcp_clients.table()})
+    """`mcp` with today's matrix of MCP clients, and the scenarios of the conformance suite."""
+    tables = {"matrix": mcp_clients.table(), "conformance": mcp_conformance.table()}
+    return _with(mcp, tables)
 
 
 def _with(page: str, tables: Mapping[str, str]) -> str:

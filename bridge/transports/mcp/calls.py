@@ -46,4 +46,4 @@ class Call:
     elicit: Elicit | None = None
     progress: Progress | None = None
     state: str | None = None
-    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: Mapping[str, Any] = field(default_factory=dict)

@@ -16,6 +16,7 @@ FORM_CHARS = 500  # characters of the question in a form
 REASON_CHARS = 500
 TEXT_CHARS = 16_384
 FIRST_WITH_LISTS = "2025-11-25"  # the first revision in which a form can have a list
+ACTIONS = ("accept", "decline", "cancel")
 _ALLOWS_ONCE = "allow_once"
 
 

@@ -16,7 +16,7 @@ from bridge.store.handle import TaskHandle
 from bridge.task.events import Question
 from bridge.task.message import AnswerWay, DataPart, Message, Part, Role, TextPart
 from bridge.transports.mcp.calls import Call
-from bridge.transports.mcp.forms import Decision, Form
+from bridge.transports.mcp.forms import ACTIONS, Decision, Form
 from bridge.transports.mcp.keys import Marks, message_id
 from bridge.transports.mcp.results import OPTIONS, link, takes_text
 
@@ -92,7 +92,10 @@ class OpenQuestions:
         if found is None or found[0] not in call.answers:
             return
         key, form = found
-        outcome = form.read(call.answers[key])
+        response = call.answers[key]
+        if not isinstance(response, Mapping) or response.get("action") not in ACTIONS:
+            raise InvalidParams(f"The response to {key} needs an action: {', '.join(ACTIONS)}.")
+        outcome = form.read(response)
         if isinstance(outcome, Decision):
             with suppress(UnsupportedOperation):  # another answer was first
                 await self._send(handle, call, form.question, outcome, via="mcp-form")

@@ -191,7 +191,7 @@ class McpServer:
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Json:
         unknown = INVALID_PARAMS if _is_modern(ctx) else NO_RESOURCE
-        with _Errors(unknown):
+        with _Errors(unknown, {"uri": params.uri}):
             return await read_resource(self._router, params.uri, _exchange(ctx).principal)
 
     def _task(
@@ -203,7 +203,7 @@ class McpServer:
         async def handle(ctx: Context, params: _TaskParams) -> Json:
             if not _is_modern(ctx):
                 raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-            call = _call(ctx, None, _plain(getattr(params, "input_responses", None)))
+            call = _call(ctx, None, getattr(params, "input_responses", {}))
             if not call.tasks:
                 needed: Json = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
                 text = f"The client must declare the extension {EXTENSION}."
@@ -228,15 +228,16 @@ class _TaskParams(types.RequestParams):
 
 
 class _UpdateParams(_TaskParams):
-    input_responses: types.InputResponses
+    input_responses: dict[str, Any]  # responses to unknown keys have any shape
 
 
 class _Errors:
-    """A context that raises errors of the runtime as errors of MCP. `unknown`: the code for an
-    unknown task or resource."""
+    """A context that raises errors of the runtime as errors of MCP. `unknown`, `data`: the code and
+    the data of the error for an unknown task or resource."""
 
-    def __init__(self, unknown: int = INVALID_PARAMS) -> None:
+    def __init__(self, unknown: int = INVALID_PARAMS, data: Json | None = None) -> None:
         self._unknown = unknown
+        self._data = data
 
     def __enter__(self) -> None:
         pass
@@ -249,7 +250,7 @@ class _Errors:
             case DataLoss():
                 raise MCPError(INTERNAL_ERROR, str(error))
             case TaskNotFound():
-                raise MCPError(self._unknown, str(error))
+                raise MCPError(self._unknown, str(error), self._data)
             case RequestError():
                 raise MCPError(INVALID_PARAMS, str(error))
 
@@ -264,7 +265,7 @@ def _is_modern(ctx: Context) -> bool:
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def _call(ctx: Context, state: str | None, answers: Mapping[str, Mapping[str, Any]]) -> Call:
+def _call(ctx: Context, state: str | None, answers: Mapping[str, Any]) -> Call:
     exchange, declared = _exchange(ctx), ctx.session.client_capabilities
     elicitation = declared.elicitation if declared else None
     forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)

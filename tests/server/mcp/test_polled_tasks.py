@@ -279,7 +279,7 @@ async def test_responses_that_are_none_are_refused(both: Mcp) -> None:
         with pytest.raises(McpError) as caught:
             await both.task("update", created["taskId"], inputResponses=responses)
         assert (caught.value.status, caught.value.code) == (400, -32602)
-    unknown = {"q.9": accept("Go on"), "r.1": accept("Go on")}
+    unknown = {"q.9": accept("Go on"), "r.1": accept("Go on"), "s.1": {"any": "shape"}}
     await both.task("update", created["taskId"], inputResponses=unknown)
     assert (await both.task("get", created["taskId"]))["status"] == "input_required"
 

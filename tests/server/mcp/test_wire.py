@@ -96,7 +96,7 @@ async def test_an_unknown_resource_has_the_code_of_its_revision(server: Server) 
     async with session(server.http, server.url) as client:
         with pytest.raises(McpError) as caught:
             await client.call("resources/read", params)
-    assert caught.value.code == -32002
+    assert (caught.value.code, caught.value.error["data"]) == (-32002, params)
 
 
 async def test_a_lost_session_is_404(server: Server) -> None:
