@@ -1,5 +1,5 @@
-"""The conformance suite and the inspector of MCP. Their installation takes 10 s, and the suite runs
-for 15 s."""
+"""The conformance suite of MCP, the inspector, and the client of FastMCP. Their installation takes
+20 s, and the suite runs for 15 s."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
+from tests.support.mcp import MODERN
 from tests.support.mcp_clients import Machine
-from tests.support.mcp_conformance import NOT_PASSED, PASSED, failed_checks, run
+from tests.support.mcp_conformance import NOT_PASSED, PASSED, failed_checks, run, run_program
 from tests.support.mcp_fixtures import fixtures_before
 from tests.support.served import Server, serving
 
@@ -47,3 +49,15 @@ async def test_the_inspector(server: Server, workspace: Path, tmp_path: Path) ->
     status, output, problems = await run("mcp-inspector", "--cli", *called)
     assert status == 0, problems
     assert json.loads(output)["result"]["structuredContent"]["text"] == "hello"
+
+
+@pytest.mark.parametrize("mode", [MODERN, "legacy"])
+async def test_the_client_of_fastmcp(server: Server, mode: str) -> None:
+    python, program = CHECKOUT / ".venvs/fastmcp/bin/python", "tests/clients/fastmcp_client.py"
+    assert python.exists(), "the client is missing: run scripts/install --soak"
+    line = (str(python), str(CHECKOUT / program), f"{server.url}/mcp", mode)
+    status, output, problems = await run_program(*line)
+    assert status == 0, problems
+    seen = json.loads(output)
+    assert (len(seen["listed"]), seen["agents"], seen["forms"]) == (7, ["jsonl"], 1)
+    assert seen["text"] == seen["resource"] == 'answered ["q", "", "yes"] ended'

@@ -97,10 +97,13 @@ async def run(program: str, *words: str) -> tuple[int, str, str]:
     """The exit status and the output of a program of the packages."""
     path = FOLDER / "node_modules/.bin" / program
     assert path.exists(), f"{path} is missing: run scripts/install --soak"
+    return await run_program("node", str(path), *words)
+
+
+async def run_program(*line: str) -> tuple[int, str, str]:
+    """The exit status and the output of a program, without the proxies of this environment."""
     process = await asyncio.create_subprocess_exec(
-        "node",
-        path,
-        *words,
+        *line,
         env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

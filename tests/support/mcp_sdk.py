@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 
 from tests import CHECKOUT
 from tests.support.mcp import MODERN, Json
+from tests.support.mcp_conformance import run_program
 
 DRIVER = CHECKOUT / "tests/clients/js-mcp/driver.mjs"
-RUNS_WITHIN = 45.0  # seconds; the program gives up after 30
 
 
 async def play(url: str, scenario: str, word: str = "", revision: str = MODERN) -> Json:
-    """The JSON that the program printed. Its environment has no proxies."""
+    """The JSON that the program printed; it gives up after 30 s."""
     assert (DRIVER.parent / "node_modules").exists(), "the client is missing: run scripts/install"
-    process = await asyncio.create_subprocess_exec(
-        "node",
-        DRIVER,
-        f"{url}/mcp",
-        revision,
-        scenario,
-        word,
-        env={"PATH": os.environ["PATH"]},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(RUNS_WITHIN):
-            output, problems = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, problems.decode()
+    line = ("node", str(DRIVER), f"{url}/mcp", revision, scenario, word)
+    status, output, problems = await run_program(*line)
+    assert status == 0, problems
     found: Json = json.loads(output)
     return found

@@ -160,8 +160,11 @@ class Delegation:
             return await self._follow(handle, call, arguments.get("wait_seconds", WAIT), None)
         deadline = asyncio.get_running_loop().time() + arguments.get("wait_seconds", 0)
         async with reporting(self._router, handle, call):
-            ended = await wait_until(handle, lambda: handle.log.closed, deadline)
-        return await self.final(handle, call) if ended else await self._created(handle, call)
+            # The client gets the form of a question only when it polls the task.
+            await wait_until(handle, lambda: handle.task.question is not None, deadline)
+        if handle.log.closed:
+            return await self.final(handle, call)
+        return await self._created(handle, call)
 
     # --- calls that were canceled ----------------------------------------------------------------
 

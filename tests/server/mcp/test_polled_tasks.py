@@ -87,8 +87,18 @@ def normal(result: Json) -> str:
 async def test_with_wait_seconds_a_short_task_has_its_result_at_once(tasks: Mcp) -> None:
     found = await tasks.tool("delegate", {"prompt": "text hello\ndone", "wait_seconds": 20})
     assert shown(found)["text"] == "hello"
-    found = await tasks.tool("delegate", {"prompt": "ask q Which?", "wait_seconds": 1})
+    found = await tasks.tool("delegate", {"prompt": "sleep 30", "wait_seconds": 1})
     assert found["resultType"] == "task"
+
+
+async def test_a_call_that_waits_returns_at_a_question(both: Mcp) -> None:
+    """The client gets the form when it polls."""
+    asking = {"prompt": "permit q May I?", "wait_seconds": 50}
+    async with asyncio.timeout(10):
+        created = await both.tool("delegate", asking)
+    assert created["resultType"] == "task"
+    polled = await both.task("get", created["taskId"])
+    assert list(polled["inputRequests"]) == ["q.1"]
 
 
 @pytest.mark.parametrize(
