@@ -109,3 +109,32 @@ async def test_a_client_delegates_waits_and_cancels(client: McpClient, tmp_path:
         print(f"{client}: {results}")
         assert list(results) == list(SCENARIOS)
         assert {name for name, ok in results.items() if not ok} == set(client.no), found
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("client", MCP_CLIENTS, ids=str)
+async def test_the_printed_configuration_for_http(client: McpClient, tmp_path: Path) -> None:
+    """The client takes the token from a variable, to which the configuration refers."""
+    async with (
+        bridge_for(client, tmp_path, BRIDGE_AUTH="auto") as (real, machine),
+        client.cli.model() as model,
+    ):
+        client.cli.configure(model.url, real.home)
+        real.http.headers.update(real.server.credentials)
+        token = real.server.credentials["Authorization"].removeprefix("Bearer ")
+        env = {**client.cli.environment(model.url), "BRIDGE_TOKEN": token}
+        text = await machine.printed(client.name, "--http", "--url", real.server.url)
+        assert token not in text
+        added = client.add(machine, text)
+        if added:
+            assert (await machine.run(added, env))[0] == 0
+        delegated = client.tool("delegate", prompt=script("one", "the first answer"))
+        prompt = script("please", client.tool("list_agents"), delegated, "all done")
+        stdin = prompt if client.on_stdin else ""
+        line = [client.cli.path(), *client.run(prompt)]
+        status, output = await machine.run(line, env, stdin)
+        assert status == 0
+        assert "all done" in output
+        found = told(model)
+        assert client.agent.name in found
+        assert "the first answer" in found
