@@ -119,8 +119,13 @@ def with_compliance(page: str) -> str:
 
 
 def with_mcp(mcp: str) -> str:
-    """`mcp` with today's matrix of MCP clients, and the scenarios of the conformance suite."""
-    tables = {"matrix": mcp_clients.table(), "conformance": mcp_conformance.table()}
+    """`mcp` with today's configurations and matrix of MCP clients, and the scenarios of the
+    conformance suite."""
+    tables = {
+        "configurations": mcp_clients.configurations(),
+        "matrix": mcp_clients.table(),
+        "conformance": mcp_conformance.table(),
+    }
     return _with(mcp, tables)
 
 

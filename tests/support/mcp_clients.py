@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bridge.cli.mcp.configs import config_of
 from tests import CHECKOUT
 from tests.support.client import Json
 from tests.support.real_claude_code import tool
@@ -186,6 +187,31 @@ SCENARIOS = {
     "cancel": "a task is canceled while its agent works",
 }
 """What each client does in tests/real/test_mcp_clients.py, in print mode."""
+
+
+TITLES = {
+    "claude-code": "Claude Code",
+    "cursor": "Cursor",
+    "vscode": "VS Code",
+    "zed": "Zed",
+    "gemini": "Gemini CLI",
+    "opencode": "opencode",
+    "copilot": "GitHub Copilot CLI",
+    "codex": "Codex",
+}
+PROGRAM = "/opt/bridge/bin/coding-agent-bridge"
+
+
+def configurations() -> str:
+    """The sections of docs/mcp.md with the output of `mcp --print-config`."""
+    lines: list[str] = []
+    for name, title in TITLES.items():
+        text, place = config_of(name, None, http=False, program=[PROGRAM])
+        kind = "console" if text.startswith("claude") else "toml" if text[0] == "[" else "json"
+        prompt = "$ " if kind == "console" else ""
+        lines += [f"{title} (`{name}`), {place[0].lower()}{place[1:]}:", ""]
+        lines += [f"```{kind}", f"{prompt}{text}", "```", ""]
+    return "\n".join(lines)
 
 
 def table() -> str:

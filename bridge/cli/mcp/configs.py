@@ -25,11 +25,12 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Client:
     """`place`: where the configuration belongs. `stdio` makes it from a command line, and `http`
-    from an address; None if the client cannot refer to a token."""
+    from an address; None if the client cannot refer to a token. `note`: how it gets the token."""
 
     place: str
     stdio: Callable[[Sequence[str]], str]
     http: Callable[[str], str] | None
+    note: str = f"The variable {TOKEN} has the token"
 
 
 def config_of(
@@ -45,7 +46,7 @@ def config_of(
         text = f"{client} cannot refer to a token; use the configuration without --http"
         raise usage(text, f"coding-agent-bridge mcp --print-config {client}")
     address = f"{(url or DEFAULT_URL).rstrip('/')}/mcp"
-    return found.http(address), f"{found.place}. The variable {TOKEN} has the token"
+    return found.http(address), f"{found.place}. {found.note}"
 
 
 def own_program() -> list[str]:
@@ -120,6 +121,7 @@ CLIENTS: Mapping[str, Client] = {
         lambda url: _json("servers", inputs=[_INPUT])(
             {"type": "http", "url": url, "headers": _bearer("${input:bridge-token}")}
         ),
+        note="The client asks for the token",
     ),
     "zed": Client(
         "settings.json (zed: open settings)",
