@@ -87,7 +87,7 @@ def normal(result: Json) -> str:
 async def test_with_wait_seconds_a_short_task_has_its_result_at_once(tasks: Mcp) -> None:
     found = await tasks.tool("delegate", {"prompt": "text hello\ndone", "wait_seconds": 20})
     assert shown(found)["text"] == "hello"
-    found = await tasks.tool("delegate", {"prompt": "sleep 30", "wait_seconds": 1})
+    found = await tasks.tool("delegate", {"prompt": "pause 30", "wait_seconds": 1})
     assert found["resultType"] == "task"
 
 
