@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -191,11 +192,10 @@ async def test_many_tasks_fit_into_a_result(client: Mcp) -> None:
 async def test_long_names_of_tasks_make_shorter_pages(client: Mcp) -> None:
     """The ids of contexts and the titles are words of the client. A page that does not fit is
     halved."""
-    for number in range(50):
-        context = f"{number:03}{'-' * 125}"
-        words = "\N{GRINNING FACE}" * 20
-        prompt = {"prompt": words, "context_id": context, "wait_seconds": 0}
-        await client.tool("delegate", prompt)
+    words = "\N{GRINNING FACE}" * 20
+    contexts = [f"{number:03}{'-' * 125}" for number in range(50)]
+    calls = [{"prompt": words, "context_id": one} for one in contexts]
+    await asyncio.gather(*(client.tool("delegate", one) for one in calls))  # until all have ended
     token, ids = "", []
     while True:
         asked = {"limit": 50, "page_token": token} if token else {"limit": 50}
