@@ -594,7 +594,7 @@ TESTED_ELSEWHERE = {
     "tests/unit/store/test_serialization.py": ("it is stored as JSON", "adapter: input"),
     "tests/unit/task/test_state.py": (
         "the state machine is made of it",
-        "task: artifact events message render",
+        "task: artifact events message render transitions",
     ),
     "tests/unit/task/test_approval_policy.py": (
         "rules read commands with it",

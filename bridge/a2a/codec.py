@@ -26,7 +26,8 @@ from bridge.a2a.requests import (
 from bridge.task.artifact import Artifact, ArtifactUpdate
 from bridge.task.message import DataPart, Message, Part, Role, TextPart
 from bridge.task.render import history, status_message, status_metadata, task_metadata
-from bridge.task.state import StatusUpdate, Task, TaskState, Update
+from bridge.task.state import StatusUpdate, Task, Update
+from bridge.task.transitions import TaskState
 
 ERROR_DOMAIN = "a2a-protocol.org"
 

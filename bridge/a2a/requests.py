@@ -27,8 +27,8 @@ from pydantic.alias_generators import to_camel
 
 from bridge.errors import InvalidParams
 from bridge.task.message import Message, Role
-from bridge.task.state import TaskState
 from bridge.task.text import is_deep
+from bridge.task.transitions import TaskState
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 # ProtoJSON accepts an enum's number as well as its name.

@@ -24,7 +24,8 @@ from bridge.a2a.requests import (
 )
 from bridge.errors import InvalidParams
 from bridge.task.message import DataPart, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import StatusUpdate, Task, TaskState, Update
+from bridge.task.state import StatusUpdate, Task, Update
+from bridge.task.transitions import TaskState
 
 _KINDS = {"text": "text", "content": "text", "file": "file", "data": "data"}
 

@@ -23,7 +23,8 @@ from bridge.a2a.requests import (
     parse,
 )
 from bridge.task.message import DataPart, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import Task, TaskState, Update
+from bridge.task.state import Task, Update
+from bridge.task.transitions import TaskState
 
 _IN_ORDER = (
     "submitted working completed failed canceled input-required rejected auth-required".split()

@@ -14,7 +14,7 @@ from bridge.runtime.turn import Turn
 from bridge.store.handle import TaskHandle
 from bridge.task.events import Canceled, Interrupted
 from bridge.task.message import Message
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 
 
 class Context:

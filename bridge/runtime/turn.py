@@ -42,7 +42,7 @@ from bridge.task.events import (
     TimedOut,
 )
 from bridge.task.message import Message
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 
 log = logging.getLogger(__name__)
 

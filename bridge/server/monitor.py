@@ -17,7 +17,8 @@ from bridge.runtime.tasks import TaskManager
 from bridge.store.event_log import EventLog
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store, TaskQuery
-from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task
+from bridge.task.transitions import TaskState
 from bridge.transports import sse
 from bridge.transports.operation import PRINCIPAL
 

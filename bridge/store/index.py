@@ -43,7 +43,7 @@ from bridge.store.push import (
     PushSaved,
 )
 from bridge.store.retention import expired
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 
 _AT_ONCE = {MessageAccepted, ContextRemoved, TaskRemoved}  # indexed before their commit
 Name = tuple[str, str, bytes]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from bridge.store.push import PushChange, PushConfig, PushFailed
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 
 LOCAL = "local"
 """The owner whose names have no prefix: the only one until there were several principals."""

@@ -34,7 +34,7 @@ from bridge.store.protocol import (
 from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.replay import PIECE, blank_task, replay
 from bridge.store.serialization import EVENTS, micros
-from bridge.task.state import ENDINGS
+from bridge.task.transitions import ENDINGS
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,9 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import Message, Role, TextPart
-from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task
 from bridge.task.text import exact, one_line, readable
+from bridge.task.transitions import TaskState
 
 OPTION_CHARS = 400  # characters of the name of an option
 RESULT_CHARS = 80  # characters of the output of a tool that did not fail

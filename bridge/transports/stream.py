@@ -13,7 +13,8 @@ from bridge.a2a.codec import Codec
 from bridge.runtime.audience import Listener
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
-from bridge.task.state import StatusUpdate, TaskState, Update
+from bridge.task.state import StatusUpdate, Update
+from bridge.task.transitions import TaskState
 
 HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
 Batch = list[tuple[int, bytes]]

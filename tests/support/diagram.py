@@ -3,7 +3,7 @@ tests.support.diagram`."""
 
 from __future__ import annotations
 
-from bridge.task.state import TRANSITIONS, TaskState
+from bridge.task.transitions import TRANSITIONS, TaskState
 
 # The table has one state for each event. A question may be of the kind `auth`, and when one is
 # settled, the next that waits may be of the other kind.

@@ -37,10 +37,8 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import Message, Role, TextPart
-from bridge.task.state import (
-    TRANSITIONS,
-    Task,
-)
+from bridge.task.state import Task
+from bridge.task.transitions import TRANSITIONS
 
 YES = Option("yes", "Yes", "allow_once")
 

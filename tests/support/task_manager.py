@@ -26,7 +26,7 @@ from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Retention
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.render import status_message
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 from tests.support.agent import PROGRAM

@@ -29,7 +29,8 @@ from bridge.a2a.v1_0 import V1_0
 from bridge.task.artifact import ArtifactUpdate
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.render import history, status_message, status_metadata, task_metadata
-from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task
+from bridge.task.transitions import TaskState
 
 T = TypeVar("T")
 Json = dict[str, Any]

@@ -11,7 +11,8 @@ from bridge.a2a.codec import timestamp
 from bridge.errors import DataLoss, TaskNotCancelable, Unavailable
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle, durable
-from bridge.task.state import Task, TaskState
+from bridge.task.state import Task
+from bridge.task.transitions import TaskState
 from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.questions import OpenQuestions
 from bridge.transports.mcp.results import Json, status_line

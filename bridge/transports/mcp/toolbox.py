@@ -17,7 +17,8 @@ from bridge.errors import (
     Unavailable,
 )
 from bridge.runtime.router import Router
-from bridge.task.state import Task, TaskState
+from bridge.task.state import Task
+from bridge.task.transitions import TaskState
 from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation

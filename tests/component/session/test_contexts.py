@@ -27,7 +27,8 @@ from bridge.store.protocol import ContextKey
 from bridge.task.events import AgentEvent, Status, Text
 from bridge.task.message import TextPart
 from bridge.task.render import task_metadata
-from bridge.task.state import StatusUpdate, TaskState
+from bridge.task.state import StatusUpdate
+from bridge.task.transitions import TaskState
 from tests.support.children import children
 from tests.support.liveness import Liveness, listening
 from tests.support.task_manager import WITHIN, Bridge, Make, ended, in_state, making, message

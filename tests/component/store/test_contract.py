@@ -51,7 +51,7 @@ from bridge.store.serialization import dump, dump_events
 from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Canceled, Done, Event, Failed, Question, Status, Text
 from bridge.task.message import Message, Role, TextPart
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 
 WITHIN = 15.0
 NOW = 1_767_225_600_000_000  # microseconds since 1970

@@ -20,7 +20,7 @@ from bridge.store.serialization import load, micros, moment
 from bridge.store.sqlite import MIGRATIONS, SqliteStore
 from bridge.task.events import Done, Question
 from bridge.task.message import Message, TextPart
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 from tests import CHECKOUT
 from tests.support.stored_tasks import begin, happen, sqlite
 

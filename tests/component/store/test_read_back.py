@@ -27,7 +27,8 @@ from bridge.store.replay import PIECE, RECENT, Recent
 from bridge.task.artifact import Artifact
 from bridge.task.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.task.message import TextPart
-from bridge.task.state import ENDINGS, StatusUpdate, Task, Update
+from bridge.task.state import StatusUpdate, Task, Update
+from bridge.task.transitions import ENDINGS
 from tests.support.client import RpcError, artifact_text, streamed_text, task_id
 from tests.support.samples import some_event
 from tests.support.served import serving

@@ -14,7 +14,8 @@ import pytest
 
 from bridge.session.slot_queue import Waiter
 from bridge.task.events import Queued
-from bridge.task.state import StatusUpdate, TaskState
+from bridge.task.state import StatusUpdate
+from bridge.task.transitions import TaskState
 from tests.support.client import Client, Json, RpcError, artifact_text, facts, said, state, task_id
 from tests.support.liveness import Liveness
 from tests.support.monitored import changes

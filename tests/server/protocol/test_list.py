@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bridge.a2a.codecs import CODECS
 from bridge.a2a.pagination import decode_position, encode_position
 from bridge.errors import InvalidParams
-from bridge.task.state import TaskState
+from bridge.task.transitions import TaskState
 from tests.support.cases import each
 from tests.support.client import Client, Json, RpcError, artifact_text, state
 from tests.support.served import Server, serving

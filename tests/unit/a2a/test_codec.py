@@ -42,7 +42,8 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
-from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task
+from bridge.task.transitions import TaskState
 from tests import CHECKOUT
 from tests.support.cases import each
 

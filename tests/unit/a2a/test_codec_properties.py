@@ -40,7 +40,8 @@ from bridge.task.events import (
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
 from bridge.task.render import status_message
-from bridge.task.state import StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task
+from bridge.task.transitions import TaskState
 from tests.support import wire as shapes
 from tests.support.cases import each
 from tests.support.strategies import JSON, MAYBE_TEXT, METADATA, TEXT

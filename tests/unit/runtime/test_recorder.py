@@ -34,7 +34,8 @@ from bridge.task.events import (
     ToolCall,
     bounded,
 )
-from bridge.task.state import IllegalTransition, StatusUpdate, Task, TaskState
+from bridge.task.state import StatusUpdate, Task
+from bridge.task.transitions import IllegalTransition, TaskState
 from bridge.telemetry.audit import NO_AUDIT
 
 LARGE = {"content": "x" * 100_000}

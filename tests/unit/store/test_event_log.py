@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from bridge.store.event_log import BATCH, Entry, EventLog
-from bridge.task.state import StatusUpdate, TaskState, Update
+from bridge.task.state import StatusUpdate, Update
+from bridge.task.transitions import TaskState
 from tests.support.cases import each
 
 NEVER = 3600.0  # seconds of a pause that no test waits for

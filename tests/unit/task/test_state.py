@@ -52,14 +52,8 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.render import history, status_message, status_metadata, task_metadata
-from bridge.task.state import (
-    TRANSITIONS,
-    IllegalTransition,
-    StatusUpdate,
-    Task,
-    TaskState,
-    Update,
-)
+from bridge.task.state import StatusUpdate, Task, Update
+from bridge.task.transitions import TRANSITIONS, IllegalTransition, TaskState
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.diagram import edges, mermaid
