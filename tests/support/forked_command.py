@@ -1,6 +1,7 @@
 """`python -m bridge COMMAND` without the start of an interpreter, which takes most of the time of a
 short command: a process that has imported the commands forks for each one. Each worker of the
-tests has one such process, from the first command until the worker ends."""
+tests has one such process, from the first command until the worker ends. A test that kills all
+processes below its own ends it, and the next command starts another one."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,8 @@ for line in sys.stdin:
 
 
 @cache
-def _process() -> subprocess.Popen[str]:
+def _started(number: int) -> subprocess.Popen[str]:
+    """The process with this number; the earlier ones have ended."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT)}
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM],
@@ -70,6 +73,10 @@ def _process() -> subprocess.Popen[str]:
     )
     atexit.register(process.communicate)  # which ends its input
     return process
+
+
+def _process() -> subprocess.Popen[str]:
+    return next(one for one in map(_started, count()) if one.poll() is None)
 
 
 def run_forked(

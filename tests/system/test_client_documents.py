@@ -19,7 +19,8 @@ async def test_each_transcript_is_what_its_command_prints(tmp_path: Path) -> Non
 
 def test_each_command_has_a_transcript() -> None:
     page = DOCUMENT.read_text("utf-8")
-    assert [word for word in BUILDERS if f"\n$ cab {word}" not in page] == []
+    own = set(BUILDERS) - {"mcp"}  # docs/mcp.md has it
+    assert [word for word in sorted(own) if f"\n$ cab {word}" not in page] == []
 
 
 def test_the_compliance_of_the_client_is_the_one_of_its_tests() -> None:

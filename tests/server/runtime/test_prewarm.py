@@ -242,6 +242,7 @@ async def test_one_that_does_not_stay_is_tried_again_less_and_less(
     (workspace / "hasty").touch()
     async with serving(workspace, program=hasty, prewarm=plan) as server:
         await until(lambda: starts(workspace) == 3 and not clis(hasty))
+        await kept(server, 0)
         (workspace / "hasty").unlink()
         assert starts(workspace) == 3
         assert state(await server.client().send("text fine")) == "completed"
