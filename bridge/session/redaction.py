@@ -12,7 +12,15 @@ from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from bridge.task.events import ENDINGS, AgentEvent, ArtifactChunk, Retracted, Text, Thought
+from bridge.task.events import (
+    ENDINGS,
+    AgentEvent,
+    ArtifactChunk,
+    Question,
+    Retracted,
+    Text,
+    Thought,
+)
 from bridge.task.message import TextPart
 
 MARK = "[redacted]"
@@ -122,7 +130,7 @@ NO_SECRETS = Secrets()
 
 class Redactor:
     """Redacts secrets from the events of one CLI. Text that may be the beginning of a secret waits
-    for the following text, at the latest for the end of the turn."""
+    for the following text, at the latest for a question or the end of the turn."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
@@ -159,6 +167,8 @@ class Redactor:
                 return self._more(("artifact", event.id), event, not event.append)
             case Retracted(length):
                 return self._retracted(length)
+            case Question():  # a person decides by the whole text; the next one is a new block
+                return [*self._rest(_ANSWER), self._secrets.clean_all(event)]
             case _ if isinstance(event, ENDINGS):
                 return [*self.flush(), self._secrets.clean_all(event)]
             case _:

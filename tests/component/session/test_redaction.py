@@ -100,6 +100,11 @@ def test_the_beginning_of_a_secret_is_released_at_the_end() -> None:
     assert (first, second) == (Text("sesame"), Text("B", new_block=True))
 
 
+def test_the_beginning_of_a_secret_is_released_before_a_question() -> None:
+    question = Question("q", "permission", "Open?")
+    assert told(Text("open sesame"), question) == [Text("open "), Text("sesame"), question]
+
+
 def test_a_redacted_artifact_keeps_its_other_members() -> None:
     part = TextPart("sesame", "text/x-diff", filename="a.diff", metadata={"a": 1})
     whole = ArtifactChunk("a", (part,), "Name", "What it is")
