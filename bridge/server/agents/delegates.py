@@ -44,7 +44,8 @@ def make_endpoint(
     """The address of the MCP server. `agents` and `served` have the same order. `caller`: see
     Endpoint."""
     mode = agents[0].settings.mcp.mode
-    load = _off if mode == "false" else partial(_load, agents, served, root, state, limits)
+    make = partial(_load, agents=agents, served=served, root=root, state=state, limits=limits)
+    load = _off if mode == "false" else make
     return Endpoint(load, caller, sessions=limits.sessions, at_once=mode == "true")
 
 
@@ -53,6 +54,7 @@ async def _off() -> McpServer:
 
 
 async def _load(
+    *,
     agents: Sequence[ConfiguredAgent],
     served: Sequence[ServedAgent],
     root: ServedAgent,
