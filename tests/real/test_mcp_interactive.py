@@ -114,6 +114,7 @@ def asks(answer: str) -> Json:
     return CLIENT.tool("delegate", prompt=prompt)
 
 
+@pytest.mark.soak  # on a busy machine the notification sometimes comes too late for the screen
 async def test_a_form_survives_a_crash_and_the_result_wakes_the_model(tmp_path: Path) -> None:
     steps = (CLIENT.tool("list_agents"), asks("the inner answer"), "I wait now", "I was woken")
     async with terminal(tmp_path, *steps) as (claude, real, requests):
