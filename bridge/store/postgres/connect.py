@@ -1,0 +1,141 @@
+"""The address of a PostgreSQL database, its connections, and the errors of connections."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from bridge.errors import ConfigurationError
+
+Connection = AsyncConnection[TupleRow]
+
+# A server that is gone must show within seconds, also if it sends no FIN.
+DEFAULTS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15000,
+    "target_session_attrs": "read-write",  # with several hosts: the primary
+    "application_name": "coding-agent-bridge",
+    "client_encoding": "utf8",
+}
+# A stopped server must not hold its locks for ever; an acknowledged commit must be on the disk.
+PREPARE = (
+    "SET idle_in_transaction_session_timeout = '60s'",
+    "SELECT set_config('synchronous_commit', 'on', false) "
+    "WHERE current_setting('synchronous_commit') = 'off'",
+)
+_BROKEN = ("08", "57", "58", "53")  # classes of SQLSTATE: the connection, or the server itself
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`conninfo` has the password, if there is one; `shown` does not."""
+
+    conninfo: str
+    shown: str
+    exposed: bool
+
+    async def connect(self) -> Connection:
+        """A connection in autocommit mode. Raises psycopg.Error."""
+        connection = await AsyncConnection.connect(self.conninfo, autocommit=True)
+        try:
+            await prepare(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+
+async def prepare(connection: Connection) -> None:
+    """Set the session up, also behind a pooler that ignores such parameters at the start."""
+    for statement in PREPARE:
+        await connection.execute(statement.encode())
+
+
+def parse(url: str) -> Address:
+    """The address in a URL of libpq. Raises ConfigurationError, without the password."""
+    try:
+        given = conninfo_to_dict(url)
+        conninfo = make_conninfo("", **{**DEFAULTS, **given})
+    except psycopg.Error as error:
+        cause = str(error).strip()
+        if "://" in cause or "@" in cause:  # libpq quotes a part of the URL
+            cause = "it cannot be read"
+        raise ConfigurationError(
+            f"BRIDGE_STORE: {cause}. A URL such as postgresql://user@host:5432/database is "
+            "expected; write reserved characters of a password as %XX, or use PGPASSFILE."
+        ) from None
+    return Address(conninfo, _shown(given), _exposed(given))
+
+
+def _shown(given: dict[str, Any]) -> str:
+    hosts = str(given.get("host") or given.get("hostaddr") or "the local socket").split(",")
+    ports = str(given.get("port") or "5432").split(",")
+    ports += ports[-1:] * (len(hosts) - len(ports))
+    places = ", ".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
+    name = given.get("dbname") or given.get("user")
+    return f"the database {name} at {places}" if name else f"the database at {places}"
+
+
+def _exposed(given: dict[str, Any]) -> bool:
+    """Whether the content crosses a network without a verified server."""
+    if given.get("sslmode") == "verify-full":
+        return False
+    hosts = str(given.get("hostaddr") or given.get("host") or "").split(",")
+    return not all(map(_local, hosts))
+
+
+def _local(host: str) -> bool:
+    if host in ("", "localhost") or host.startswith(("/", "@")):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def explain(address: Address, error: Exception) -> ConfigurationError:
+    """The error of a server that cannot open its store: what, where, and the next step."""
+    state = getattr(error, "sqlstate", None) or ""
+    cause = _cause(error)
+    if state.startswith("28") or "password" in cause:
+        step = "Check the user and the password (BRIDGE_STORE, BRIDGE_STORE_FILE or PGPASSFILE)."
+    elif state == "3D000":
+        step = "Create it with createdb, or correct BRIDGE_STORE."
+    elif state == "42501":
+        step = "The role needs CREATE and USAGE on its schema (GRANT ALL ON SCHEMA …)."
+    else:
+        step = "Start PostgreSQL, or correct BRIDGE_STORE."
+    return ConfigurationError(f"cannot use {address.shown}: {cause}. {step}")
+
+
+def _cause(error: Exception) -> str:
+    lines = [line.strip(" \t-") for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the connection or its server has failed, so that a new connection may work."""
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
+    return str(state).startswith(_BROKEN)
+
+
+def is_defect(error: Exception) -> bool:
+    """Whether a statement or its values are wrong, so that a retry cannot succeed. A missing table
+    or right is no defect: the operator can restore it."""
+    if not isinstance(error, psycopg.Error):
+        return not isinstance(error, OSError | TimeoutError)
+    state = error.sqlstate
+    if state is None:  # found by the driver
+        return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)
+    return state[:2] in ("22", "23", "42") and state not in ("42P01", "42501")

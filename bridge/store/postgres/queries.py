@@ -1,0 +1,118 @@
+"""The queries of the PostgreSQL store, and the values that their rows mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.statements import decode_id, encode_id
+from bridge.store.protocol import ContextKey, TaskHead, TaskQuery
+from bridge.store.push import PushConfig
+from bridge.task.transitions import TaskState
+
+Row = Sequence[Any]
+
+HEAD = """task.id, task.agent, task.owner, task.context, created, thoughts, attended, changed, state,
+    batch, last, size, begun"""
+HEAD_WIDTH = 13
+OPEN = "state NOT IN ('completed', 'canceled', 'failed', 'rejected')"  # as in an index
+PIECE_ROWS = 512  # most batches of one read
+
+
+def key_of(agent: str, owner: bytes, name: bytes) -> ContextKey:
+    return ContextKey(agent, decode_id(owner), decode_id(name))
+
+
+def head_of(row: Row) -> TaskHead:
+    """The head in the first columns of the row (HEAD)."""
+    task_id, agent, owner, context, *facts = row[:HEAD_WIDTH]
+    created, thoughts, attended, changed, state, batch, last, size, begun = facts
+    return TaskHead(
+        decode_id(task_id),
+        key_of(agent, owner, context),
+        created,
+        thoughts,
+        attended,
+        changed=changed,
+        state=TaskState(state),
+        batches=batch,
+        last=last,
+        size=size,
+        begun=begun,
+    )
+
+
+def config_of(row: Row, seal: Seal) -> PushConfig:
+    """Raises ValueError if no key opens it."""
+    task_id, config_id, version, extended, sealed, cursor, attempts, due = row
+    url, token, scheme, credentials = seal.open(sealed)
+    names = (decode_id(task_id), decode_id(config_id), url, version)
+    position = (cursor, attempts, due)
+    return PushConfig(*names, token, scheme, credentials, extended, *position)
+
+
+def listed(query: TaskQuery, removed: Sequence[str]) -> tuple[str, list[Any]]:
+    """The condition on the tasks of all pages, with its values. `removed`: ids to leave out."""
+    terms, values = ["task.agent = ANY(%s)"], [list[Any](query.agents)]
+    given: list[tuple[str, Any]] = [
+        ("task.owner = %b", encode_id(query.owner) if query.owner is not None else None),
+        (
+            "task.context = %b",
+            encode_id(query.context_id) if query.context_id is not None else None,
+        ),
+        ("state = %s", query.state.value if query.state else None),
+        ("changed >= %s::bigint", query.changed_since),
+        ("task.id <> ALL(%s::bytea[])", list(map(encode_id, removed)) or None),
+    ]
+    for term, value in given:
+        if value is not None:
+            terms.append(term)
+            values.append(value)
+    return " AND ".join(terms), values
+
+
+READ = f"""
+    SELECT piece.batch, piece.time, piece.events, piece.last
+    FROM task LEFT JOIN LATERAL (
+        SELECT batch, time, events, last, coalesce(sum(length(events)) OVER (
+            ORDER BY batch ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+        FROM (
+            SELECT * FROM event WHERE event.task = place AND event.batch > %s::int
+            ORDER BY event.batch LIMIT {PIECE_ROWS}
+        ) AS next
+    ) AS piece ON piece.before < %s::bigint
+    WHERE task.id = %b ORDER BY piece.batch"""  # noqa: S608
+PROMPT = "SELECT prompt FROM task WHERE id = %b"
+ONE_HEAD = f"SELECT {HEAD} FROM task WHERE id = %b"  # noqa: S608
+MESSAGE = """
+    SELECT task.id FROM taken JOIN task ON place = taken.task
+    WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b"""
+# The open tasks of this node, and of contexts that no node has claimed.
+UNFINISHED = f"""
+    SELECT {HEAD}, prompt FROM task LEFT JOIN context ON context.agent = task.agent
+        AND context.owner = task.owner AND context.id = task.context
+    WHERE task.agent = %s AND {OPEN} AND (node IS NULL OR node = %s) ORDER BY place"""  # noqa: S608
+CONTEXTS = """
+    SELECT agent, owner, id, start FROM context
+    WHERE agent = %s AND start IS NOT NULL AND (node IS NULL OR node = %s)"""
+SESSIONS = """
+    SELECT id, agent, owner, context, start, position,
+        ARRAY(SELECT told FROM told WHERE told.session = session.id ORDER BY number)
+    FROM session WHERE agent = %s AND node = %s ORDER BY id"""
+CONFIGS = """
+    SELECT task.id, push.id, push.version, extended, sealed, cursor, attempts, due
+    FROM push JOIN task ON task.place = push.task"""
+CONFIGS_OF_TASK = f"{CONFIGS} WHERE task.id = %b ORDER BY push.place"
+ALL_CONFIGS = f"{CONFIGS} ORDER BY push.place"
+FAILURES = """
+    SELECT config, number, attempts, error, time FROM dead
+    WHERE task = (SELECT place FROM task WHERE id = %b) ORDER BY config, number"""
+# The figures that the limits of retention compare, before all tasks are read.
+KEPT = f"""
+    SELECT owner, count(*), sum(size)::bigint, min(changed) FROM task
+    WHERE agent = %s AND NOT {OPEN} GROUP BY owner"""  # noqa: S608
+STORED = "SELECT coalesce(sum(size), 0)::bigint FROM task"
+FINISHED = f"""
+    SELECT {HEAD}, EXISTS (SELECT 1 FROM push WHERE push.task = place AND cursor < last)
+    FROM task WHERE task.agent = %s AND NOT {OPEN} ORDER BY changed, place"""  # noqa: S608

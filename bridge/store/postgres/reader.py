@@ -1,0 +1,74 @@
+"""Reads of the PostgreSQL store, on a small pool of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from bridge.errors import Unavailable
+from bridge.store.postgres.connect import Address, Connection, is_lost, prepare
+
+log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 4
+CONNECT_WITHIN = 2.0  # seconds that a read waits for a connection
+READ_WITHIN = 10.0  # seconds
+CANNOT_READ = "The server cannot read its store now; try again in a moment."
+
+
+class Reader:
+    """Reads raise Unavailable while the database does not answer."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._pool: AsyncConnectionPool[Connection] | None = None
+
+    async def open(self) -> None:
+        self._pool = AsyncConnectionPool(
+            self._address.conninfo,
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=MOST_CONNECTIONS,
+            configure=prepare,
+            open=False,
+            timeout=CONNECT_WITHIN,
+            reconnect_timeout=5.0,
+            name="reader",
+        )
+        await self._pool.open()
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool:
+            await pool.close()
+
+    async def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of the statement, which has one effect however often it is made."""
+        try:
+            return await self._attempt(query, values)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            if not is_lost(error) or isinstance(error, PoolTimeout):
+                raise self._unavailable(error) from error
+        # The server may have restarted: all open connections are dead then.
+        try:
+            assert self._pool
+            await self._pool.check()
+            return await self._attempt(query, values)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
+    async def _attempt(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._pool is None:
+            raise psycopg.OperationalError("the store is closed")
+        async with asyncio.timeout(READ_WITHIN), self._pool.connection() as connection:
+            cursor = await connection.execute(query.encode(), values, binary=True)
+            return await cursor.fetchall() if cursor.description else []
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        log.error("the database cannot be read", extra={"error": str(error).strip()})
+        return Unavailable(CANNOT_READ)

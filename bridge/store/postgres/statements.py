@@ -1,0 +1,205 @@
+"""The changes of a group of appends as SQL statements.
+
+All event batches of a group become one statement, as the output of agents comes in many small
+batches. It runs after the other statements: they have the same effect before and after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.store.postgres.sealing import Seal
+from bridge.store.protocol import (
+    Change,
+    ContextRemoved,
+    ContextSaved,
+    EventBatch,
+    InputRecorded,
+    MessageAccepted,
+    OutputRead,
+    OwnedKey,
+    SessionClosed,
+    SessionOpened,
+    TaskBegun,
+    TaskCreated,
+    TaskRemoved,
+)
+from bridge.store.push import PushAdvanced, PushFailed, PushRemoved, PushSaved
+
+Statement = tuple[str, Sequence[Any]]
+
+
+def encode_id(name: str) -> bytes:
+    """The stored form of an id: each string has one, also with U+0000 or a lone surrogate."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def decode_id(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+def columns_of(key: OwnedKey) -> tuple[str, bytes, bytes]:
+    """Agent, owner and id."""
+    return key.agent, encode_id(key.owner), encode_id(key.id)
+
+
+def numbers(values: Iterable[int | None]) -> str:
+    """An array of numbers as a literal of PostgreSQL. The driver would choose a type by the largest
+    value, and each type would be another prepared statement."""
+    return f"{{{','.join('NULL' if one is None else str(one) for one in values)}}}"
+
+
+@dataclass(slots=True)
+class Group:
+    """The statements of the changes that were added. `node`, `epoch`: of the writer. `seal` is None
+    for a server without push notifications, which writes no configs."""
+
+    node: str
+    epoch: int
+    seal: Seal | None
+    _others: list[Statement] = field(default_factory=list)
+    _batches: dict[tuple[str, int], EventBatch] = field(default_factory=dict)
+    _positions: dict[str, int] = field(default_factory=dict)
+
+    def add(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if isinstance(change, EventBatch):
+                self._batches.setdefault((change.task_id, change.number), change)
+            elif isinstance(change, OutputRead):
+                self._positions[change.session_id] = change.position
+            else:
+                self._others.append(
+                    self._of_task(change) or self._of_context(change) or self._of_push(change)
+                )
+
+    @property
+    def statements(self) -> Sequence[Statement]:
+        found = [one for one in self._others if one[0]]
+        if self._batches:
+            found.append(_events(self.epoch, list(self._batches.values())))
+        found += [(_POSITION, (at, encode_id(name))) for name, at in self._positions.items()]
+        return found
+
+    def _of_task(self, change: Change) -> Statement | None:
+        match change:
+            case TaskCreated(task_id, context):
+                facts = (change.created, change.thoughts, change.attended, change.prompt)
+                values = (encode_id(task_id), *columns_of(context), *facts)
+                return _TASK, (*values, change.created, len(change.prompt))
+            case TaskBegun(task_id):
+                return "UPDATE task SET begun = true WHERE id = %b", (encode_id(task_id),)
+            case TaskRemoved(task_id):
+                return "DELETE FROM task WHERE id = %b", (encode_id(task_id),)
+            case MessageAccepted(key, task_id, replaces):
+                of = replaces if replaces is None else encode_id(replaces)
+                return _MESSAGE, (*columns_of(key), key.digest, encode_id(task_id), of)
+        return None
+
+    def _of_context(self, change: Change) -> Statement | None:
+        match change:
+            case ContextSaved(key, start):
+                return _CONTEXT, (*columns_of(key), start)
+            case ContextRemoved(key):
+                return _CONTEXT_REMOVED, columns_of(key)
+            case SessionOpened(session_id, key, start):
+                return _SESSION, (encode_id(session_id), self.node, *columns_of(key), start)
+            case SessionClosed(session_id):
+                return "DELETE FROM session WHERE id = %b", (encode_id(session_id),)
+            case InputRecorded(session_id, given):
+                return _INPUT, (given, encode_id(session_id))
+        return None
+
+    def _of_push(self, change: Change) -> Statement:
+        match change:
+            case PushSaved(config) if self.seal:
+                names = (encode_id(config.id), config.version, config.extended)
+                position = (config.cursor, config.attempts, config.due)
+                sealed = self.seal.close(config)
+                return _PUSH, (*names, sealed, *position, encode_id(config.task_id))
+            case PushAdvanced(task_id, config_id, cursor, attempts, due):
+                of = (encode_id(task_id), encode_id(config_id), cursor)
+                return _ADVANCED, (cursor, attempts, due, *of)
+            case PushFailed(task_id, config_id, number):
+                facts = (number, change.attempts, change.error.replace("\0", "?"), change.time)
+                return _FAILED, (*facts, encode_id(task_id), encode_id(config_id))
+            case PushRemoved(task_id, config_id):
+                return _PUSH_REMOVED, (encode_id(task_id), encode_id(config_id))
+        return "", ()
+
+
+def _events(epoch: int, batches: Sequence[EventBatch]) -> Statement:
+    lengths = [len(one.events) for one in batches]
+    starts, start = [], 1
+    for length in lengths:
+        starts.append(start)
+        start += length
+    return _EVENTS, (
+        b"".join([one.events for one in batches]),
+        [encode_id(one.task_id) for one in batches],
+        numbers(one.number for one in batches),
+        numbers(one.time for one in batches),
+        numbers(one.last for one in batches),
+        numbers(starts),
+        numbers(lengths),
+        [one.state.value if one.state else None for one in batches],
+        numbers(one.changed for one in batches),
+        epoch,
+    )
+
+
+# A batch that is not newer than the projection of its task is not written again. The projection
+# counts only the rows that this statement has inserted.
+_EVENTS = """
+    WITH rows AS MATERIALIZED (
+        SELECT place, u.batch, time, u.last, substring(%b::bytea FROM start FOR length) AS events,
+            u.state, u.changed
+        FROM unnest(%s::bytea[], %s::int[], %s::bigint[], %s::int[], %s::int[], %s::int[],
+            %s::text[], %s::bigint[])
+            AS u(id, batch, time, last, start, length, state, changed)
+        JOIN task ON task.id = u.id AND u.batch > task.batch
+    ), written AS (
+        INSERT INTO event (task, batch, epoch, time, last, events)
+        SELECT place, batch, %s::bigint, time, last, events FROM rows
+        ON CONFLICT DO NOTHING RETURNING task, batch
+    ), newest AS (
+        SELECT place, max(rows.batch) AS batch, max(last) AS last, sum(length(events)) AS size,
+            (array_agg(state ORDER BY rows.batch DESC) FILTER (WHERE state IS NOT NULL))[1] AS state,
+            (array_agg(changed ORDER BY rows.batch DESC)
+                FILTER (WHERE changed IS NOT NULL))[1] AS changed
+        FROM rows JOIN written ON task = place AND written.batch = rows.batch GROUP BY place
+    )
+    UPDATE task SET batch = newest.batch, last = newest.last, size = task.size + newest.size,
+        state = coalesce(newest.state, task.state), changed = coalesce(newest.changed, task.changed)
+    FROM newest WHERE task.place = newest.place"""
+_TASK = """
+    INSERT INTO task
+        (id, agent, owner, context, created, thoughts, attended, prompt, state, changed, size)
+    VALUES (%b, %s, %b, %b, %s::bigint, %s, %s, %b, 'submitted', %s::bigint, %s::bigint)
+    ON CONFLICT (id) DO NOTHING"""
+_MESSAGE = "SELECT accept(%s, %b, %b, %b, %b, %b)"
+_CONTEXT = """
+    INSERT INTO context (agent, owner, id, start) VALUES (%s, %b, %b, %b)
+    ON CONFLICT (agent, owner, id) DO UPDATE SET start = excluded.start"""
+_CONTEXT_REMOVED = "DELETE FROM context WHERE agent = %s AND owner = %b AND id = %b"
+_SESSION = """
+    INSERT INTO session (id, node, agent, owner, context, start) VALUES (%b, %s, %s, %b, %b, %b)
+    ON CONFLICT (id) DO NOTHING"""
+_POSITION = "UPDATE session SET position = %s::bigint WHERE id = %b"
+_INPUT = "INSERT INTO told (session, told) SELECT id, %b FROM session WHERE id = %b"
+_PUSH = """
+    INSERT INTO push (task, id, version, extended, sealed, cursor, attempts, due)
+    SELECT place, %b, %s, %s, %b, %s::int, %s::int, %s::bigint FROM task WHERE task.id = %b
+    ON CONFLICT (task, id) DO UPDATE SET version = excluded.version, extended = excluded.extended,
+        sealed = excluded.sealed, due = excluded.due"""
+_ADVANCED = """
+    UPDATE push SET cursor = %s::int, attempts = %s::int, due = %s::bigint
+    WHERE task = (SELECT place FROM task WHERE id = %b) AND id = %b AND cursor <= %s::int"""
+_FAILED = """
+    INSERT INTO dead (task, config, number, attempts, error, time)
+    SELECT push.task, push.id, %s::int, %s::int, %s, %s::bigint
+    FROM push JOIN task ON place = push.task WHERE task.id = %b AND push.id = %b
+    ON CONFLICT DO NOTHING"""
+_PUSH_REMOVED = """
+    DELETE FROM push WHERE task = (SELECT place FROM task WHERE id = %b) AND id = %b"""

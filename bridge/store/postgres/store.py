@@ -1,0 +1,385 @@
+"""The durable store on PostgreSQL.
+
+The database is the truth: heads, lists, messages and push configs are read from it, because other
+servers may write them, too. Only the work that is under way is in memory: appends before their
+commit, claims, and waiting readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+import psycopg
+
+from bridge.errors import ConfigurationError
+from bridge.store.postgres import queries
+from bridge.store.postgres.claims import Claims
+from bridge.store.postgres.connect import Address, Connection, explain
+from bridge.store.postgres.queries import config_of, head_of, key_of
+from bridge.store.postgres.reader import Reader
+from bridge.store.postgres.schema import LOCK_CLASS, migrate
+from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.statements import columns_of, decode_id, encode_id
+from bridge.store.postgres.writer import Writer, show_presence
+from bridge.store.protocol import (
+    Change,
+    Conflict,
+    ContextKey,
+    ContextRemoved,
+    ContextSaved,
+    EventBatch,
+    Fence,
+    FenceLost,
+    KnownMessage,
+    MessageAccepted,
+    MessageKey,
+    OnCommit,
+    OpenSession,
+    Retention,
+    StoreError,
+    TaskHead,
+    TaskPage,
+    TaskQuery,
+    TaskRemoved,
+    UnfinishedTask,
+)
+from bridge.store.push import PushConfig, PushFailed
+from bridge.store.replay import PIECE
+from bridge.store.retention import DAY, expired
+
+log = logging.getLogger(__name__)
+
+CLOSE_WITHIN = 5.0  # seconds
+POLL = 1.0  # seconds after which a follower looks for batches that another server has written
+_MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their commit
+
+
+class PostgresStore:
+    """`node`: the id of this server, which survives its restarts. `version`: of the bridge. A later
+    store with the same id is its next incarnation: the appends of this one are rejected then, and
+    `on_fenced` is called. `seal` is None for a server without push notifications."""
+
+    durable = True
+
+    def __init__(
+        self,
+        address: Address,
+        node: str,
+        *,
+        seal: Seal | None = None,
+        version: str = "",
+        on_fenced: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.node = node
+        self._address = address
+        self._version = version
+        self._seal = seal
+        self._on_fenced = on_fenced
+        self._reader = Reader(address)
+        self._writer = Writer(address, node, seal, self._fenced)
+        self._claims = Claims(self._reader, self._writer, node)
+        self._accepted: dict[MessageKey, str] = {}  # before their commit
+        self._removed: Counter[str] = Counter()  # tasks, before the commit
+        self._followers: dict[str, asyncio.Event] = {}
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Fences the earlier incarnation of this node."""
+        try:
+            connection = await self._address.connect()
+        except (psycopg.Error, OSError) as error:
+            raise explain(self._address, error) from error
+        try:
+            await migrate(connection)
+            epoch = await self._enter(connection)
+            await self._reader.open()
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, psycopg.Error | OSError):
+                raise explain(self._address, error) from error
+            if isinstance(error, ConfigurationError):
+                text = f"cannot use {self._address.shown}: {error}"
+                raise ConfigurationError(text) from error
+            raise
+        self._writer.start(connection, epoch)
+
+    async def _enter(self, connection: Connection) -> int:
+        """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
+        epoch."""
+        await show_presence(connection, self.node)
+        found = await connection.execute(_OTHERS, (LOCK_CLASS + 1, self.node))
+        for other, is_free in await found.fetchall():
+            if not is_free:
+                raise ConfigurationError(
+                    f"another server (node {other}) uses it, and several servers cannot share a "
+                    "database yet: stop that server, or choose another database or schema"
+                )
+            await connection.execute(_UNLOCK, (LOCK_CLASS + 1, other))
+            log.warning(
+                "the database has work of a server that does not run: only that server can "
+                "continue it, with its state folder",
+                extra={"node": other},
+            )
+        async with connection.transaction():
+            entered = await connection.execute(_ENTER, (self.node, self._version))
+            ((epoch,),) = await entered.fetchall()
+            await connection.execute(_PROGRESS, (self.node,))
+            await connection.execute(_NOT_BEGUN, (self.node,))
+        return int(epoch)
+
+    async def flush(self) -> None:
+        await self._writer.flushed()
+
+    async def close(self) -> None:
+        await self._writer.close(CLOSE_WITHIN)
+        await self._reader.close()
+
+    async def abandon(self) -> None:
+        """Close without another commit."""
+        await self._writer.abandon()
+        await self._reader.close()
+
+    @property
+    def congested(self) -> bool:
+        return self._writer.congested
+
+    @property
+    def problem(self) -> str | None:
+        return self._writer.problem
+
+    def on_relief(self, call: Callable[[], None]) -> None:
+        self._writer.relief.append(call)
+
+    def _fenced(self) -> None:
+        self._claims.lose_all()
+        self._on_fenced()
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def append(
+        self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
+    ) -> None:
+        error = self._check(changes, fence)
+        marked = () if error else [one for one in changes if type(one) in _MARKED]
+        for change in marked:
+            self._mark(change)
+        done = partial(self._done, () if error else changes, marked, then)
+        self._writer.write(() if error else changes, fence, error, done)
+
+    def _check(self, changes: Sequence[Change], fence: Fence | None) -> StoreError | None:
+        """The reason to reject the append that is known without the database."""
+        if fence and not self._claims.is_held(fence):
+            return FenceLost(f"another claim has taken the context {fence.context.id}")
+        for change in changes:
+            if isinstance(change, MessageAccepted):
+                known = self._accepted.get(change.key)
+                if known not in (None, change.replaces, change.task_id):
+                    return Conflict(f"the message belongs to the task {known}")
+        return None
+
+    def _mark(self, change: Change) -> None:
+        match change:
+            case MessageAccepted(key, task_id):
+                self._accepted[key] = task_id
+            case ContextRemoved(context):
+                self._claims.remove(context)
+            case TaskRemoved(task_id):
+                self._removed[task_id] += 1
+
+    def _done(
+        self,
+        changes: Sequence[Change],
+        marked: Sequence[Change],
+        then: OnCommit | None,
+        error: StoreError | None,
+    ) -> None:
+        """The append is committed, or rejected with `error`."""
+        for change in marked:
+            match change:
+                case MessageAccepted(key, task_id) if self._accepted.get(key) == task_id:
+                    del self._accepted[key]
+                case ContextRemoved(context):
+                    self._claims.removed(context)
+                case TaskRemoved(task_id):
+                    self._removed[task_id] -= 1
+                    self._removed += Counter()  # without zeros
+        if self._followers:
+            for change in changes:
+                if isinstance(change, EventBatch | TaskRemoved):
+                    self._wake(change.task_id)
+        if then:
+            then(error)
+
+    def _wake(self, task_id: str) -> None:
+        follower = self._followers.pop(task_id, None)
+        if follower:
+            follower.set()
+
+    # --- fences --------------------------------------------------------------------------------
+
+    async def claim(self, key: ContextKey, node: str, ttl: float) -> Fence | None:
+        """The end of the lease of another server is not known here: its context is not taken."""
+        return await self._claims.claim(key, node, ttl)
+
+    async def renew(self, node: str, ttl: float) -> Sequence[Fence]:
+        return await self._claims.renew(node, ttl)
+
+    async def release(self, fence: Fence) -> None:
+        await self._claims.release(fence)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def head(self, task_id: str) -> TaskHead | None:
+        found = await self._reader.rows(queries.ONE_HEAD, encode_id(task_id))
+        return head_of(found[0]) if found and task_id not in self._removed else None
+
+    async def prompt(self, task_id: str) -> bytes:
+        found = await self._reader.rows(queries.PROMPT, encode_id(task_id))
+        if not found or task_id in self._removed:
+            raise LookupError(task_id)
+        prompt: bytes = found[0][0]
+        return prompt
+
+    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
+        found = await self._reader.rows(queries.READ, after, PIECE, encode_id(task_id))
+        if not found or task_id in self._removed:
+            raise LookupError(task_id)
+        return [EventBatch(task_id, *values) for values in found if values[0] is not None]
+
+    async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
+        while True:
+            event = self._followers.setdefault(task_id, asyncio.Event())
+            head = await self.head(task_id)
+            if head and head.batches > after:
+                try:
+                    batches = await self.read(task_id, after)
+                except LookupError:  # removed meanwhile
+                    return
+                after = batches[-1].number
+                yield batches
+            elif head is None or head.state.terminal:
+                return
+            else:
+                try:
+                    async with asyncio.timeout(POLL):
+                        await event.wait()
+                except TimeoutError:
+                    continue
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        condition, values = queries.listed(query, list(self._removed))
+        ((total,),) = await self._reader.rows(f"SELECT count(*) FROM task WHERE {condition}", *values)
+        if query.after:
+            changed, task_id = query.after
+            condition += " AND (changed < %s::bigint OR changed = %s::bigint AND task.id > %b)"
+            values += [changed, changed, encode_id(task_id)]
+        statement = f"SELECT {queries.HEAD} FROM task WHERE {condition} ORDER BY changed DESC, task.id"
+        if query.limit:
+            statement += " LIMIT %s::bigint"
+            values.append(query.limit + 1)
+        heads = [head_of(row) for row in await self._reader.rows(statement, *values)]
+        shown = heads[: query.limit or None]
+        more = len(shown) < len(heads)
+        return TaskPage(shown, (shown[-1].changed, shown[-1].task_id) if more else None, total)
+
+    async def message(self, key: MessageKey) -> KnownMessage | None:
+        task_id = self._accepted.get(key)
+        if task_id is None:
+            found = await self._reader.rows(queries.MESSAGE, *columns_of(key), key.digest)
+            task_id = decode_id(found[0][0]) if found else None
+        return KnownMessage(task_id) if task_id and task_id not in self._removed else None
+
+    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+        found = await self._reader.rows(queries.UNFINISHED, agent, self.node)
+        return [UnfinishedTask(head_of(row), row[-1]) for row in found]
+
+    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
+        found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
+        return [ContextSaved(key_of(*key), start) for *key, start in found]
+
+    async def sessions(self, agent: str) -> Sequence[OpenSession]:
+        return [
+            OpenSession(decode_id(name), key_of(*key), start, position, given)
+            for name, *key, start, position, given in await self._reader.rows(
+                queries.SESSIONS, agent, self.node
+            )
+        ]
+
+    async def expired(self, retention: Retention, now: int) -> Sequence[str]:
+        stored = 0
+        if retention.bytes:
+            ((stored,),) = await self._reader.rows(queries.STORED)
+        kept = await self._reader.rows(queries.KEPT, retention.agent)
+        if not _is_above(retention, now, stored, kept):
+            return []
+        finished: dict[str, list[TaskHead]] = {}
+        undelivered = set[str]()
+        for row in await self._reader.rows(queries.FINISHED, retention.agent):
+            head = head_of(row)
+            if head.task_id not in self._removed:
+                finished.setdefault(head.context.owner, []).append(head)
+                undelivered |= {head.task_id} if row[-1] else set()
+        return expired(finished, retention, now=now, stored=stored, undelivered=undelivered)
+
+    async def push_configs(self, task_id: str | None = None) -> Sequence[PushConfig]:
+        if self._seal is None:
+            return []
+        if task_id is None:
+            rows = await self._reader.rows(queries.ALL_CONFIGS)
+        else:
+            rows = await self._reader.rows(queries.CONFIGS_OF_TASK, encode_id(task_id))
+        found = []
+        for row in rows:
+            try:
+                config = config_of(row, self._seal)
+            except ValueError as error:
+                log.error("a push config cannot be read", extra={"error": error})
+                continue
+            if config.task_id not in self._removed:
+                found.append(config)
+        return found
+
+    async def push_failures(self, task_id: str) -> Sequence[PushFailed]:
+        found = await self._reader.rows(queries.FAILURES, encode_id(task_id))
+        return [PushFailed(task_id, decode_id(config), *facts) for config, *facts in found]
+
+
+def _is_above(
+    retention: Retention, now: int, stored: int, kept: Sequence[tuple[object, ...]]
+) -> bool:
+    """Whether a limit may be exceeded. `kept`: owner, number, bytes and oldest time of the finished
+    tasks of each owner."""
+    if 0 < retention.bytes < stored or sum(int(str(one[1])) for one in kept) > retention.tasks:
+        return True
+    oldest = now - retention.days * DAY
+    for owner, _, size, changed in kept:
+        assert isinstance(owner, bytes) and isinstance(size, int) and isinstance(changed, int)
+        if 0 < retention.of_owner(decode_id(owner)) < size or (retention.days and changed < oldest):
+            return True
+    return False
+
+
+# Whether each of the other nodes runs: its connection has a lock in that case.
+_OTHERS = """
+    SELECT id, pg_try_advisory_lock(%s, hashtext(current_schema() || id)) FROM node
+    WHERE id <> %s AND state <> 'fenced'"""
+_UNLOCK = "SELECT pg_advisory_unlock(%s, hashtext(current_schema() || %s))"
+_ENTER = """
+    INSERT INTO node (id, epoch, version) VALUES (%s, nextval('epochs'), %s)
+    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, state = 'up', seen = now(),
+        version = excluded.version
+    RETURNING epoch"""
+_PROGRESS = """
+    INSERT INTO progress (node, written) VALUES (%s, 0)
+    ON CONFLICT (node) DO UPDATE SET written = 0"""
+# Claims of an earlier incarnation for messages that it has not accepted.
+_NOT_BEGUN = """
+    DELETE FROM context WHERE node = %s AND start IS NULL AND NOT EXISTS (
+        SELECT 1 FROM task WHERE task.agent = context.agent AND task.owner = context.owner
+            AND task.context = context.id
+            AND state NOT IN ('completed', 'canceled', 'failed', 'rejected'))"""

@@ -1,0 +1,313 @@
+"""The writer of the PostgreSQL store: all waiting appends are one transaction in one round trip.
+
+An append that cannot be committed (a lost fence, a conflict, a defect) makes its group fail. Then
+each append gets a transaction of its own, so that only this one is rejected. If the database does
+not answer, the group is kept and written again, without a limit of time. The transaction counts the
+groups of this incarnation (`progress`): a group whose commit was not acknowledged is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
+from bridge.store.postgres.connect import Address, Connection, is_defect
+from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
+from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.statements import Group, columns_of, numbers
+from bridge.store.protocol import (
+    Change,
+    Conflict,
+    EventBatch,
+    Fence,
+    FenceLost,
+    OnCommit,
+    OutputRead,
+    StoreError,
+)
+
+log = logging.getLogger(__name__)
+
+ANSWER_WITHIN = 30.0  # seconds for the answer to a group; then its connection is cut
+SLOW = 3.0  # seconds after which a missing answer is a problem
+ROW = 100  # least bytes of a change
+
+
+@dataclass(slots=True, eq=False)
+class _Append:
+    changes: Sequence[Change]
+    fence: Fence | None
+    then: Callable[[StoreError | None], None]
+    error: StoreError | None
+    size: int
+
+
+class _Rejected(Exception):
+    """A group that cannot be committed."""
+
+
+class Writer:
+    """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
+    are not committed. `on_fenced` is called once, when another incarnation has taken the node."""
+
+    def __init__(
+        self, address: Address, node: str, seal: Seal | None, on_fenced: Callable[[], None]
+    ) -> None:
+        self.epoch = 0
+        self.waiting = 0
+        self.relief: list[Callable[[], None]] = []
+        self.fenced = False
+        self._address = address
+        self._node = node
+        self._seal = seal
+        self._on_fenced = on_fenced
+        self._connection: Connection | None = None
+        self._queue: list[_Append] = []
+        self._written = 0  # groups of this incarnation that are committed
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._problem: str | None = None
+        self._since: float | None = None  # the time when the present group was sent
+
+    def start(self, connection: Connection, epoch: int) -> None:
+        """Write on `connection`, as the incarnation `epoch`."""
+        self._connection, self.epoch, self._written = connection, epoch, 0
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self, within: float) -> None:
+        """Commit the waiting appends, for `within` seconds."""
+        if self._task is None:
+            return
+        try:
+            async with asyncio.timeout(within):
+                await self.flushed()
+        except TimeoutError:
+            log.error("not all was written down", extra={"bytes": self.waiting})
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop without another commit."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        await self._drop()
+
+    @property
+    def problem(self) -> str | None:
+        if self.fenced:
+            return f"another server uses the identity of this one ({self._node}): stop one of them"
+        if self._problem is None and self._since is not None:
+            if asyncio.get_running_loop().time() - self._since > SLOW:
+                return f"{self._address.shown} does not answer"
+        return self._problem
+
+    @property
+    def congested(self) -> bool:
+        return self.waiting > MOST_WAITING
+
+    def write(
+        self,
+        changes: Sequence[Change],
+        fence: Fence | None,
+        error: StoreError | None,
+        then: OnCommit,
+    ) -> None:
+        """Commit the changes after all earlier ones; `then` gets the result. With `error`, they are
+        rejected already, and `then` keeps its place in the order."""
+        size = sum(map(_size, changes))
+        self.waiting += size
+        self._queue.append(_Append(changes, fence, then, error, size))
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Wait until all appends so far are committed or rejected."""
+        done = asyncio.Event()
+        self.write((), None, None, lambda error: done.set())
+        await done.wait()
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                appends, self._queue = self._queue, []
+                await self._commit([one for one in appends if not one.error])
+                self._answer(appends)
+
+    def _answer(self, appends: Sequence[_Append]) -> None:
+        self.waiting -= sum(one.size for one in appends)
+        for one in appends:
+            _call(lambda one=one: one.then(one.error))  # type: ignore[misc]
+        if not self.congested:
+            calls, self.relief = self.relief, []
+            for call in calls:
+                _call(call)
+
+    async def _commit(self, appends: Sequence[_Append]) -> None:
+        """Commit the appends together; if one of them is wrong, one by one."""
+        wrote = [one for one in appends if one.changes or one.fence]
+        if not wrote:
+            return
+        try:
+            await self._write(wrote)
+        except _Rejected as rejected:
+            if len(wrote) == 1 or self.fenced:
+                for one in wrote:
+                    one.error = self._reason(rejected.__cause__)
+                return
+            for one in wrote:
+                await self._commit([one])
+
+    def _reason(self, cause: BaseException | None) -> StoreError:
+        state = getattr(cause, "sqlstate", None)
+        if self.fenced:
+            return FenceLost("another server uses the identity of this one")
+        if state == FENCE_LOST:
+            return FenceLost("another claim has taken the context")
+        if state == CONFLICT:
+            return Conflict("the message belongs to another task")
+        log.error("an append cannot be written", exc_info=cause)
+        return StoreError("the store cannot write this")
+
+    async def _write(self, appends: Sequence[_Append]) -> None:
+        """Commit the appends in one transaction, with retries until the database answers. Raises
+        _Rejected."""
+        pause = RETRY_FIRST
+        while True:
+            if self.fenced:
+                raise _Rejected
+            try:
+                await self._attempt(appends)
+                break
+            except Exception as error:
+                if getattr(error, "sqlstate", None) == WRITTEN:
+                    await self._roll_back()  # an earlier attempt has committed it
+                    break
+                await self._failed(error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_LONGEST)
+        self._written += 1
+        if self._problem:
+            log.warning("writes to the database succeed again")
+            self._problem = None
+
+    async def _failed(self, error: Exception) -> None:
+        """Prepare another attempt. Raises _Rejected if it would have the same result."""
+        state = getattr(error, "sqlstate", None)
+        if state == FENCED:
+            self.fence()
+        if state in (FENCED, FENCE_LOST, CONFLICT) or is_defect(error):
+            await self._roll_back()
+            raise _Rejected from error
+        await self._drop()
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        if self._problem is None:
+            log.error("nothing new is taken on", extra={"error": cause})
+        self._problem = f"{self._address.shown} cannot be written: {cause}"
+
+    def fence(self) -> None:
+        """Another incarnation has taken the node: reject all appends from now on."""
+        if not self.fenced:
+            self.fenced = True
+            log.error("another server uses the identity of this one", extra={"node": self._node})
+            self._on_fenced()
+
+    async def _attempt(self, appends: Sequence[_Append]) -> None:
+        loop = asyncio.get_running_loop()
+        self._since = loop.time()
+        try:
+            connection = self._connection or await self._connect()
+            limit = loop.call_later(ANSWER_WITHIN, _cut, connection)
+            try:
+                await self._send(connection, appends)
+            finally:
+                limit.cancel()
+        finally:
+            self._since = None
+
+    async def _send(self, connection: Connection, appends: Sequence[_Append]) -> None:
+        group = Group(self._node, self.epoch, self._seal)
+        for one in appends:
+            group.add(one.changes)
+        fences = dict.fromkeys(one.fence for one in appends if one.fence)
+        keys = [columns_of(one.context) for one in fences]
+        columns = ([key[column] for key in keys] for column in range(3))
+        begin = (self._node, self.epoch, self._written + 1)
+        held = (*columns, numbers(one.token for one in fences))
+        async with connection.pipeline():
+            await connection.execute(b"BEGIN")
+            await connection.execute(_BEGIN, (*begin, *held), prepare=True)
+            for statement, values in group.statements:
+                await connection.execute(statement.encode(), values, prepare=True)
+            ended = await connection.execute(b"COMMIT")
+        if ended.statusmessage != "COMMIT":
+            raise psycopg.OperationalError(f"the answer to COMMIT is {ended.statusmessage}")
+
+    # --- the connection ------------------------------------------------------------------------
+
+    async def _connect(self) -> Connection:
+        connection = self._connection = await self._address.connect()
+        await show_presence(connection, self._node)
+        return connection
+
+    async def _roll_back(self) -> None:
+        try:
+            if self._connection:
+                await self._connection.rollback()
+        except (psycopg.Error, OSError):
+            await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection:
+            with contextlib.suppress(psycopg.Error, OSError):
+                await connection.close()
+
+
+async def show_presence(connection: Connection, node: str) -> None:
+    """Show other servers that this node runs, as long as the connection is open."""
+    await connection.execute(
+        "SELECT pg_try_advisory_lock_shared(%s, hashtext(current_schema() || %s))",
+        (LOCK_CLASS + 1, node),
+    )
+
+
+def _call(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception:
+        log.exception("a callback after a commit failed")
+
+
+def _cut(connection: Connection) -> None:
+    """End the wait for an answer: the driver reads the end of the connection. A canceled wait would
+    ask the server again, and could wait for ever."""
+    with contextlib.suppress(OSError, psycopg.Error):
+        with socket.socket(fileno=os.dup(connection.fileno())) as one:
+            one.shutdown(socket.SHUT_RDWR)
+
+
+def _size(change: Change) -> int:
+    match change:
+        case EventBatch():
+            return ROW + len(change.events)
+        case OutputRead():
+            return ROW
+    data = getattr(change, "prompt", None) or getattr(change, "start", None)
+    return ROW + len(data or getattr(change, "given", b""))
+
+
+_BEGIN = b"""
+    SELECT begin_group(%s, %s::bigint, %s::bigint, %s::text[], %s::bytea[], %s::bytea[],
+        %s::bigint[])"""

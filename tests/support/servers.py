@@ -1,0 +1,150 @@
+"""A PostgreSQL server for the tests: the one of BRIDGE_TEST_POSTGRES (a URL whose role may create
+schemas), or one that the first test of a process starts, with a folder and a port of its own. Root
+starts it as another user, because PostgreSQL refuses to run as root."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from tests.support import programs
+from tests.support.unprivileged import NOBODY
+
+WITHIN = 60.0  # seconds for each command
+# fsync stays on, so that a crash of the server is a fair test.
+OPTIONS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_permissions": "0777",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "autovacuum": "off",
+}
+
+
+class Postgres:
+    """`url`: of its database. `folder` is None for a server that was not started here."""
+
+    def __init__(self, url: str, folder: Path | None = None, tools: Path = Path()) -> None:
+        self.url = url
+        self._folder = folder
+        self._tools = tools
+
+    @property
+    def port(self) -> int:
+        return int(psycopg.conninfo.conninfo_to_dict(self.url).get("port") or 5432)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a test may restart it."""
+        return self._folder is not None
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        assert self._folder
+        options = {**OPTIONS, "port": self.port, "unix_socket_directories": self._folder}
+        given = " ".join(f"-c {name}={value}" for name, value in options.items())
+        self._control("start", "-w", "-l", str(self._folder / "log"), "-o", given)
+
+    def crash(self) -> None:
+        """Stop it without a checkpoint, as a crash would."""
+        self._control("stop", "-m", "immediate")
+
+    def _control(self, *arguments: str) -> None:
+        assert self._folder
+        command = [str(self._tools / "pg_ctl"), "-D", str(self._folder / "data"), "-s", *arguments]
+        _run(command)
+
+    @contextmanager
+    def schema(self) -> Iterator[str]:
+        """The URL of a new schema, which is removed at the end."""
+        name = f"test_{secrets.token_hex(8)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        try:
+            yield f"{self.url}&options={quote(f'-csearch_path={name}')}"
+        finally:
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                connection.execute(b"SET lock_timeout = '5s'; SET client_min_messages = warning")
+                connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
+
+
+def _run(command: list[str]) -> None:
+    if os.geteuid() == 0:
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        command = [*user, *command]
+    with tempfile.TemporaryFile() as output:  # a pipe would stay open in the server
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+            cwd="/",
+            timeout=WITHIN,
+        )
+        output.seek(0)
+        assert done.returncode == 0, output.read().decode()
+
+
+def _tools() -> Path:
+    """The folder of the programs of PostgreSQL; Debian does not put it into PATH. Skips the test
+    where they are missing."""
+    found = shutil.which("pg_ctl")
+    if found:
+        return Path(found).resolve().parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parts[-2])
+    if not folders:
+        pytest.skip(programs.missing("postgresql"))
+    return folders[-1]
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def _started() -> Iterator[Postgres]:
+    tools = _tools()
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:  # a short path of a socket
+        if os.geteuid() == 0:
+            os.chown(name, NOBODY, NOBODY)
+        command = [str(tools / "initdb"), "-D", f"{name}/data", "-U", "postgres", "-A", "trust"]
+        _run([*command, "-E", "UTF8", "--no-locale", "--no-sync"])
+        url = f"postgresql://postgres@/postgres?host={quote(name)}&port={_free_port()}"
+        server = Postgres(url, Path(name), tools)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.crash()
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Postgres]:
+    """The PostgreSQL server of this process."""
+    given = os.environ.get("BRIDGE_TEST_POSTGRES")
+    if given:
+        yield Postgres(given + ("" if "?" in given else "?"))
+        return
+    with _started() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(database: Postgres) -> Iterator[str]:
+    """The URL of a new schema."""
+    with database.schema() as url:
+        yield url
