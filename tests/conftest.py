@@ -22,6 +22,9 @@ from tests import CHECKOUT
 from tests.support import matrix, programs
 from tests.support.liveness import Liveness, listening
 from tests.support.restart import Place
+from tests.support.servers import database, postgres_url
+
+__all__ = ["database", "postgres_url"]  # fixtures
 
 CI = os.environ.get("CI") == "true"
 

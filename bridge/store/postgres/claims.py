@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -99,7 +100,7 @@ class Claims:
         except Unavailable:
             log.warning("a context is not released", extra={"context": fence.context.id})
 
-    async def _fenced(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+    async def _fenced(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Make the statement, unless the node is fenced. Raises Unavailable."""
         try:
             return await self._reader.rows(statement, *values)

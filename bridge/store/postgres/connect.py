@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from bridge.errors import ConfigurationError
 Connection = AsyncConnection[TupleRow]
 
 # A server that is gone must show within seconds, also if it sends no FIN.
-DEFAULTS = {
+DEFAULTS: dict[str, str | int | None] = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
@@ -76,7 +77,7 @@ def parse(url: str) -> Address:
     return Address(conninfo, _shown(given), _exposed(given))
 
 
-def _shown(given: dict[str, Any]) -> str:
+def _shown(given: Mapping[str, Any]) -> str:
     hosts = str(given.get("host") or given.get("hostaddr") or "the local socket").split(",")
     ports = str(given.get("port") or "5432").split(",")
     ports += ports[-1:] * (len(hosts) - len(ports))
@@ -85,7 +86,7 @@ def _shown(given: dict[str, Any]) -> str:
     return f"the database {name} at {places}" if name else f"the database at {places}"
 
 
-def _exposed(given: dict[str, Any]) -> bool:
+def _exposed(given: Mapping[str, Any]) -> bool:
     """Whether the content crosses a network without a verified server."""
     if given.get("sslmode") == "verify-full":
         return False

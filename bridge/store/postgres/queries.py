@@ -13,7 +13,8 @@ from bridge.task.transitions import TaskState
 
 Row = Sequence[Any]
 
-HEAD = """task.id, task.agent, task.owner, task.context, created, thoughts, attended, changed, state,
+HEAD = """
+    task.id, task.agent, task.owner, task.context, created, thoughts, attended, changed, state,
     batch, last, size, begun"""
 HEAD_WIDTH = 13
 OPEN = "state NOT IN ('completed', 'canceled', 'failed', 'rejected')"  # as in an index
@@ -52,24 +53,37 @@ def config_of(row: Row, seal: Seal) -> PushConfig:
     return PushConfig(*names, token, scheme, credentials, extended, *position)
 
 
-def listed(query: TaskQuery, removed: Sequence[str]) -> tuple[str, list[Any]]:
-    """The condition on the tasks of all pages, with its values. `removed`: ids to leave out."""
-    terms, values = ["task.agent = ANY(%s)"], [list[Any](query.agents)]
+Statement = tuple[str, Sequence[Any]]
+
+
+def listed(query: TaskQuery, removed: Sequence[str]) -> tuple[Statement, Statement]:
+    """The statements for the number of tasks of all pages, and for the heads of this page and of
+    one more task. `removed`: ids to leave out."""
     given: list[tuple[str, Any]] = [
-        ("task.owner = %b", encode_id(query.owner) if query.owner is not None else None),
-        (
-            "task.context = %b",
-            encode_id(query.context_id) if query.context_id is not None else None,
-        ),
+        ("task.agent = ANY(%s)", list(query.agents)),
+        ("task.owner = %b", _encoded(query.owner)),
+        ("task.context = %b", _encoded(query.context_id)),
         ("state = %s", query.state.value if query.state else None),
         ("changed >= %s::bigint", query.changed_since),
         ("task.id <> ALL(%s::bytea[])", list(map(encode_id, removed)) or None),
     ]
-    for term, value in given:
-        if value is not None:
-            terms.append(term)
-            values.append(value)
-    return " AND ".join(terms), values
+    used = [(term, value) for term, value in given if value is not None]
+    condition, values = " AND ".join(term for term, _ in used), [value for _, value in used]
+    count = f"SELECT count(*) FROM task WHERE {condition}"  # noqa: S608
+    page, more = f"SELECT {HEAD} FROM task WHERE {condition}", list[Any]()  # noqa: S608
+    if query.after:
+        changed, task_id = query.after
+        page += " AND (changed < %s::bigint OR changed = %s::bigint AND task.id > %b)"
+        more += [changed, changed, encode_id(task_id)]
+    page += " ORDER BY changed DESC, task.id"
+    if query.limit:
+        page += " LIMIT %s::bigint"
+        more.append(query.limit + 1)
+    return (count, values), (page, [*values, *more])
+
+
+def _encoded(name: str | None) -> bytes | None:
+    return None if name is None else encode_id(name)
 
 
 READ = f"""
@@ -103,8 +117,8 @@ SESSIONS = """
 CONFIGS = """
     SELECT task.id, push.id, push.version, extended, sealed, cursor, attempts, due
     FROM push JOIN task ON task.place = push.task"""
-CONFIGS_OF_TASK = f"{CONFIGS} WHERE task.id = %b ORDER BY push.place"
-ALL_CONFIGS = f"{CONFIGS} ORDER BY push.place"
+CONFIGS_OF_TASK = f"{CONFIGS} WHERE task.id = %b ORDER BY push.number"
+ALL_CONFIGS = f"{CONFIGS} ORDER BY push.number"
 FAILURES = """
     SELECT config, number, attempts, error, time FROM dead
     WHERE task = (SELECT place FROM task WHERE id = %b) ORDER BY config, number"""

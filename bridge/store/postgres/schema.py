@@ -99,7 +99,7 @@ MIGRATIONS = (
     CREATE TABLE push (
         task bigint NOT NULL REFERENCES task ON DELETE CASCADE,
         id bytea NOT NULL,
-        place bigint GENERATED ALWAYS AS IDENTITY, -- in the order of creation
+        number bigint GENERATED ALWAYS AS IDENTITY, -- in the order of creation
         version text NOT NULL,
         extended boolean NOT NULL,
         sealed bytea NOT NULL,               -- URL and secrets, encrypted with BRIDGE_PUSH_KEY

@@ -165,7 +165,8 @@ _EVENTS = """
         ON CONFLICT DO NOTHING RETURNING task, batch
     ), newest AS (
         SELECT place, max(rows.batch) AS batch, max(last) AS last, sum(length(events)) AS size,
-            (array_agg(state ORDER BY rows.batch DESC) FILTER (WHERE state IS NOT NULL))[1] AS state,
+            (array_agg(state ORDER BY rows.batch DESC)
+                FILTER (WHERE state IS NOT NULL))[1] AS state,
             (array_agg(changed ORDER BY rows.batch DESC)
                 FILTER (WHERE changed IS NOT NULL))[1] AS changed
         FROM rows JOIN written ON task = place AND written.batch = rows.batch GROUP BY place

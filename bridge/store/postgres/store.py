@@ -272,17 +272,9 @@ class PostgresStore:
                     continue
 
     async def list(self, query: TaskQuery) -> TaskPage:
-        condition, values = queries.listed(query, list(self._removed))
-        ((total,),) = await self._reader.rows(f"SELECT count(*) FROM task WHERE {condition}", *values)
-        if query.after:
-            changed, task_id = query.after
-            condition += " AND (changed < %s::bigint OR changed = %s::bigint AND task.id > %b)"
-            values += [changed, changed, encode_id(task_id)]
-        statement = f"SELECT {queries.HEAD} FROM task WHERE {condition} ORDER BY changed DESC, task.id"
-        if query.limit:
-            statement += " LIMIT %s::bigint"
-            values.append(query.limit + 1)
-        heads = [head_of(row) for row in await self._reader.rows(statement, *values)]
+        (count, counted), (page, values) = queries.listed(query, list(self._removed))
+        ((total,),) = await self._reader.rows(count, *counted)
+        heads = [head_of(row) for row in await self._reader.rows(page, *values)]
         shown = heads[: query.limit or None]
         more = len(shown) < len(heads)
         return TaskPage(shown, (shown[-1].changed, shown[-1].task_id) if more else None, total)

@@ -304,8 +304,8 @@ def _size(change: Change) -> int:
             return ROW + len(change.events)
         case OutputRead():
             return ROW
-    data = getattr(change, "prompt", None) or getattr(change, "start", None)
-    return ROW + len(data or getattr(change, "given", b""))
+    values = (getattr(change, name, b"") for name in ("prompt", "start", "given"))
+    return ROW + sum(map(len, values))
 
 
 _BEGIN = b"""

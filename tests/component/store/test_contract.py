@@ -1,7 +1,7 @@
 """The contract of a store: every row of its invariants, over every store. A new store joins STORES.
 
 `Medium` opens stores on one medium. Where a store is durable, the tests of restarts and of a lost
-medium run, too: a new medium needs `lose` for these.
+medium run, too: a new medium needs `lose` for these, and `hold` if it reads beside its writer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from cryptography.fernet import Fernet
 
 from bridge.store.memory import MOST_FAILURES, MOST_IN_MEMORY, PACKED, MemoryStore
+from bridge.store.postgres.connect import parse
+from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.store import PostgresStore
 from bridge.store.protocol import (
     Change,
     Conflict,
@@ -66,13 +71,10 @@ class Medium:
     """`path`: of the state folder."""
 
     path: Path
-    kind: type[Any]
     stores: list[Any] = field(default_factory=list)
 
     def make(self) -> Any:
-        if self.kind is MemoryStore:
-            return MemoryStore()
-        return SqliteStore(self.path / "state" / "tasks.db")
+        return MemoryStore()
 
     async def open(self) -> Any:
         store = self.make()
@@ -92,6 +94,23 @@ class Medium:
     @contextlib.contextmanager
     def lose(self) -> Iterator[None]:
         """The medium takes nothing more."""
+        raise NotImplementedError
+        yield
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """No commit is done before the end."""
+        yield
+
+
+class Sqlite(Medium):
+    """Its reads and commits share a thread, so that no commit comes before a read."""
+
+    def make(self) -> SqliteStore:
+        return SqliteStore(self.path / "state" / "tasks.db")
+
+    @contextlib.contextmanager
+    def lose(self) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
         try:
@@ -100,22 +119,65 @@ class Medium:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-STORES = [MemoryStore, SqliteStore]
-DURABLE = [SqliteStore]
+KEY = Fernet.generate_key().decode()
 
 
-@pytest.fixture
+@dataclass
+class Postgresql(Medium):
+    """One schema of a server."""
+
+    url: str = ""
+
+    def make(self) -> PostgresStore:
+        return PostgresStore(parse(self.url), "0123456789abcdef", seal=Seal(KEY))
+
+    @contextlib.contextmanager
+    def lose(self) -> Iterator[None]:
+        """A table is missing."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("ALTER TABLE event RENAME TO away")
+            try:
+                yield
+            finally:
+                connection.execute("ALTER TABLE away RENAME TO event")
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        with psycopg.connect(self.url) as connection:
+            connection.execute("SELECT * FROM progress FOR UPDATE")
+            yield
+
+
+STORES = [Medium, Sqlite, Postgresql]
+DURABLE = [Sqlite, Postgresql]
+
+
+def make_medium(request: pytest.FixtureRequest, path: Path) -> Medium:
+    if request.param is Postgresql:
+        return Postgresql(path, url=request.getfixturevalue("postgres_url"))
+    made: Medium = request.param(path)
+    return made
+
+
+@pytest.fixture(params=DURABLE)
 async def medium(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Medium]:
-    made = Medium(tmp_path, getattr(request, "param", SqliteStore))
+    """Of a durable store."""
+    made = make_medium(request, tmp_path)
     yield made
     await made.close()
 
 
 @pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made = Medium(tmp_path, request.param)
-    yield await made.open()
+async def each_medium(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Medium]:
+    made = make_medium(request, tmp_path)
+    yield made
     await made.close()
+
+
+@pytest.fixture
+async def store(each_medium: Medium) -> Store:
+    opened: Store = await each_medium.open()
+    return opened
 
 
 class Outcomes:
@@ -193,7 +255,9 @@ async def until(condition: Callable[[], object]) -> None:
 # --- commit before deliver -----------------------------------------------------------------------
 
 
-async def test_a_batch_is_read_after_its_commit_and_not_before(store: Store) -> None:
+async def test_a_batch_is_read_after_its_commit_and_not_before(
+    each_medium: Medium, store: Store
+) -> None:
     assert await commit(store, created("t")) is None
     seen: list[int] = []
     reader = asyncio.create_task(follow(store, "t"))
@@ -206,11 +270,12 @@ async def test_a_batch_is_read_after_its_commit_and_not_before(store: Store) -> 
         seen.append(head.last)
 
     committed = asyncio.Event()
-    store.append([batch("t", 1)], fence=None, then=lambda error: committed.set())
-    if store.durable:
-        await look()
-        assert (seen, states) == ([0], [TaskState.SUBMITTED])
-        assert not committed.is_set()
+    with each_medium.hold():
+        store.append([batch("t", 1)], fence=None, then=lambda error: committed.set())
+        if store.durable:
+            await look()
+            assert (seen, states) == ([0], [TaskState.SUBMITTED])
+            assert not committed.is_set()
     async with asyncio.timeout(WITHIN):
         await committed.wait()
     await look()
@@ -250,8 +315,9 @@ async def test_a_rejected_append_leaves_nothing(store: Store) -> None:
 
 
 async def test_an_append_is_atomic(tmp_path: Path) -> None:
-    """Copies of the files, as a crash would leave them, while appends are written."""
-    medium = Medium(tmp_path, SqliteStore)
+    """Copies of the files, as a crash would leave them, while appends are written. Those of
+    PostgreSQL cannot be copied: test_postgres.py looks at them while it is written."""
+    medium = Sqlite(tmp_path)
     store = await medium.open()
     opened = SessionOpened("s", A, dump({}))
     assert await commit(store, created("t"), opened) is None
@@ -350,9 +416,8 @@ async def test_every_append_has_one_effect_however_often_it_is_made(store: Store
         assert (await store.head("t"), await store.message(MESSAGE)) == (None, None)
 
 
-async def test_a_retry_after_an_unknown_outcome_has_one_effect(tmp_path: Path) -> None:
+async def test_a_retry_after_an_unknown_outcome_has_one_effect(medium: Medium) -> None:
     """The process has ended before it heard of the commit."""
-    medium = Medium(tmp_path, SqliteStore)
     store = await medium.open()
     changes = (created("t"), MessageAccepted(MESSAGE, "t"), batch("t", 1), batch("t", 2))
     store.append(changes, fence=None)
@@ -378,6 +443,12 @@ async def test_of_two_equal_messages_at_once_one_has_the_key(store: Store) -> No
     assert await ids(store) == ["t"]
 
 
+async def test_an_unknown_message_cannot_move(store: Store) -> None:
+    changes = (created("t"), MessageAccepted(MESSAGE, "t", replaces="u"))
+    assert isinstance(await commit(store, *changes), Conflict)
+    assert (await store.head("t"), await store.message(MESSAGE)) == (None, None)
+
+
 async def test_a_message_moves_only_from_its_present_task(
     store: Store,
 ) -> None:
@@ -389,6 +460,22 @@ async def test_a_message_moves_only_from_its_present_task(
     assert await store.message(MESSAGE) == KnownMessage("u")
     assert await commit(store, TaskRemoved("t")) is None
     assert await store.message(MESSAGE) == KnownMessage("u")
+
+
+async def test_ids_have_any_characters(store: Store) -> None:
+    """PostgreSQL has no U+0000 in texts."""
+    for name in ("\0", "a\0b", "\\x00", "ä", "'\"{},"):
+        key, of = ContextKey("agent", name, name), MessageKey("agent", name, name, b"\0")
+        saved, task_id = ContextSaved(key, b"{}"), f"t{name}"
+        fence = await store.claim(key, "n", 60.0)
+        assert fence
+        changes = (saved, created(task_id, key), MessageAccepted(of, task_id), batch(task_id, 1))
+        assert await commit(store, *changes, fence=fence) is None
+        assert await ids(store, owner=name, context_id=name) == [task_id]
+        assert await store.message(of) == KnownMessage(task_id)
+        assert len(await batches(store, task_id)) == 1
+    assert await store.head("\0") is None
+    assert await ids(store) == sorted(await ids(store))
 
 
 async def test_messages_differ_by_agent_owner_id_and_content(store: Store) -> None:
@@ -462,9 +549,9 @@ async def test_a_removed_context_has_no_holder(store: Store) -> None:
 
 
 async def test_waiting_changes_are_committed_in_order_after_the_medium_returns(
-    tmp_path: Path,
+    medium: Medium,
 ) -> None:
-    medium, outcomes = Medium(tmp_path, SqliteStore), Outcomes()
+    outcomes = Outcomes()
     store = await medium.open()
     assert await commit(store, created("t")) is None
     with medium.lose():
@@ -495,8 +582,8 @@ async def test_congestion_ends_with_a_relief(store: Store) -> None:
     assert (relieved, store.congested) == ([False], False)
 
 
-async def test_close_commits_waiting_appends(tmp_path: Path) -> None:
-    medium, outcomes = Medium(tmp_path, SqliteStore), Outcomes()
+async def test_close_commits_waiting_appends(medium: Medium) -> None:
+    outcomes = Outcomes()
     store = await medium.open()
     store.append([created("t")], fence=None, then=outcomes.of(0))
     for number in range(1, 50):
@@ -730,12 +817,13 @@ def push(config_id: str, task_id: str = "t", **more: Any) -> PushConfig:
 
 
 async def test_push_configs_are_read_after_their_commit_in_the_order_of_creation(
-    store: Store,
+    each_medium: Medium, store: Store
 ) -> None:
     await commit(store, created("t"), created("u"))
-    store.append([PushSaved(push("z", cursor=3))], fence=None)
-    if store.durable:
-        assert await store.push_configs() == []
+    with each_medium.hold():
+        store.append([PushSaved(push("z", cursor=3))], fence=None)
+        if store.durable:
+            assert await store.push_configs() == []
     first, second = push("a", "u", token=None, extended=True), push("b", version="0.3")
     assert await commit(store, PushSaved(first), PushSaved(second)) is None
     assert await store.push_configs("t") == [push("z", cursor=3), second]
@@ -814,8 +902,7 @@ async def test_a_task_with_undelivered_notifications_is_kept_for_a_day(store: St
 # --- after a restart -----------------------------------------------------------------------------
 
 
-async def test_a_restart_finds_all_that_was_committed(tmp_path: Path) -> None:
-    medium = Medium(tmp_path, SqliteStore)
+async def test_a_restart_finds_all_that_was_committed(medium: Medium) -> None:
     store = await medium.open()
     bob = ContextKey("agent", "bob", "c2")
     asks = batch("ask", 2, Question("q", "text", "?"), state=TaskState.INPUT_REQUIRED, last=4)
@@ -853,8 +940,7 @@ async def test_a_restart_finds_all_that_was_committed(tmp_path: Path) -> None:
     await medium.close()
 
 
-async def test_a_restart_finds_the_push_configs(tmp_path: Path) -> None:
-    medium = Medium(tmp_path, SqliteStore)
+async def test_a_restart_finds_the_push_configs(medium: Medium) -> None:
     store = await medium.open()
     await commit(store, created("t"), created("u"), PushSaved(push("b")), PushSaved(push("a")))
     await commit(store, PushSaved(push("c", "u", extended=True)), PushAdvanced("t", "b", 3, 1, NOW))
@@ -876,8 +962,7 @@ async def test_a_restart_finds_the_push_configs(tmp_path: Path) -> None:
     await medium.close()
 
 
-async def test_a_restart_finds_the_open_sessions_with_their_inputs(tmp_path: Path) -> None:
-    medium = Medium(tmp_path, SqliteStore)
+async def test_a_restart_finds_the_open_sessions_with_their_inputs(medium: Medium) -> None:
     store = await medium.open()
     await commit(store, created("t"), SessionOpened("s", A, b"{}"), SessionOpened("gone", A, b"{}"))
     for number in range(3):
