@@ -223,7 +223,7 @@ class Push:
     async def _run(self, key: Key, handle: TaskHandle) -> None:
         """Deliver the notifications of a config, up to the end of the task."""
         updates, position = _Updates(self._store, handle), 0
-        while config := await self._find(key):
+        while config := await self._find(key, updates):
             position = max(position, config.cursor)
             if position >= handle.log.visible:
                 if handle.log.closed:
@@ -243,9 +243,17 @@ class Push:
         # No await since the last check: a change of the config finds this loop, or starts another.
         del self._loops[key]
 
-    async def _find(self, key: Key) -> PushConfig | None:
-        configs = await self._store.push_configs(key[0])
-        return next((config for config in configs if config.id == key[1]), None)
+    async def _find(self, key: Key, updates: _Updates) -> PushConfig | None:
+        """The config, as soon as the store can be read."""
+        failures = 0
+        while True:
+            try:
+                configs = await self._store.push_configs(key[0])
+                return next((config for config in configs if config.id == key[1]), None)
+            except Unavailable:
+                updates.release()
+                failures += 1
+                await asyncio.sleep(self._policy.pause(failures, self._random))
 
     async def _deliver(
         self, config: PushConfig, handle: TaskHandle, entries: Sequence[Entry[Update]]

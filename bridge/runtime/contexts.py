@@ -28,8 +28,6 @@ from bridge.store.protocol import (
 )
 from bridge.task.message import Message
 
-NODE = "local"  # the only node of a server that does not share its store
-
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -98,7 +96,7 @@ class Contexts:
                 await self._store.release(fence)
 
     async def _claim(self, key: ContextKey) -> Fence:
-        fence = await self._store.claim(key, NODE, math.inf)
+        fence = await self._store.claim(key, self._store.node, math.inf)
         if fence is None:
             raise Unavailable("Another server works in this context; try again in a moment.")
         return fence

@@ -4,6 +4,7 @@ writes the task. send.py begins tasks."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from bridge.adapter import Adapter
 from bridge.auth.principal import OPERATOR, Principal, Scope, authorize
-from bridge.errors import TaskNotCancelable, UnsupportedOperation
+from bridge.errors import TaskNotCancelable, Unavailable, UnsupportedOperation
 from bridge.runtime.agent import DEFAULT_POLICY, Agent, Policy
 from bridge.runtime.audience import Audience, Listener
 from bridge.runtime.contexts import Contexts
@@ -262,7 +263,12 @@ class TaskManager:
         self.contexts.remove_cold(self._policy.retention.tasks)
 
     async def _expire(self) -> None:
-        """Remove the finished tasks that exceed the limits of number, age or size."""
+        """Remove the finished tasks that exceed the limits of number, age or size. The next call
+        continues if the store cannot be read now."""
+        with contextlib.suppress(Unavailable):
+            await self._expire_all()
+
+    async def _expire_all(self) -> None:
         retention = replace(self._policy.retention, agent=self._tasks.agent)
         for task_id in await self._store.expired(retention, micros(datetime.now(UTC))):
             if self._notifier and await self._notifier.expire(task_id):

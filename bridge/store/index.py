@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import count
 
 from bridge.store.protocol import (
+    LOCAL,
     Change,
     Conflict,
     ContextKey,
@@ -98,6 +99,7 @@ class TaskIndex:
     `stored`: the bytes of the medium."""
 
     stored = 0
+    node = LOCAL  # the only server that uses the store
 
     def __init__(self) -> None:
         self._tasks: dict[str, IndexedTask] = {}

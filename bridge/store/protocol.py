@@ -23,6 +23,10 @@ WRITE_WITHIN = 10.0
 CANNOT_WRITE = "The server cannot write to its store now. Retry later."
 """The message of the Unavailable error after that time, or while the store has a problem."""
 
+CANNOT_READ = "The server cannot read its store now; try again in a moment."
+DAMAGED = "The stored task is damaged; the server's log says more."
+"""The messages of the Unavailable and the DataLoss error of a read."""
+
 
 # --- keys ----------------------------------------------------------------------------------------
 
@@ -285,10 +289,14 @@ class Store(Protocol):
     caller should pause. `problem`: why no commit is possible now; changes are kept and retried.
 
     Reads return committed changes, and all that this process has committed. They suspend only for
-    I/O. They raise LookupError for an unknown task, except head().
+    I/O. They raise LookupError for an unknown task, except head(); Unavailable while the medium
+    cannot be read, and DataLoss if it is damaged. So does claim().
+
+    `node`: the id of this server for claims.
     """
 
     durable: bool
+    node: str
 
     @property
     def congested(self) -> bool: ...

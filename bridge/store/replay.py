@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
 from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
 from bridge.store.event_log import Entry
-from bridge.store.protocol import EventBatch, Store, TaskHead
+from bridge.store.protocol import CANNOT_READ, DAMAGED, EventBatch, Store, TaskHead
 from bridge.store.serialization import load, load_events, moment
 from bridge.task.events import Retracted, bounded
 from bridge.task.message import Message
@@ -92,14 +91,16 @@ def read_errors(task_id: str) -> Iterator[None]:
     if it was removed meanwhile."""
     try:
         yield
-    except (sqlite3.OperationalError, ConfigurationError) as error:  # such as a lock
+    except (Unavailable, DataLoss) as error:
+        cause = error.__cause__ or error
+        log.error("a task cannot be read", extra={"task": task_id, "error": cause})
+        raise
+    except ConfigurationError as error:
         log.error("a task cannot be read", extra={"task": task_id, "error": error})
-        text = "The server cannot read its store now; try again in a moment."
-        raise Unavailable(text) from error
-    except (sqlite3.Error, ValueError) as error:
+        raise Unavailable(CANNOT_READ) from error
+    except ValueError as error:
         log.exception("a task cannot be read", extra={"task": task_id})
-        text = "The stored task is damaged; the server's log says more."
-        raise DataLoss(text) from error
+        raise DataLoss(DAMAGED) from error
     except LookupError as error:
         raise TaskNotFound("No such task.", taskId=task_id) from error
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from bridge.errors import ConfigurationError, DataLoss, Unavailable
 from bridge.store.index import IndexedTask, TaskIndex
 from bridge.store.journal import Journal
 from bridge.store.journal_file import Row
 from bridge.store.protocol import (
+    CANNOT_READ,
+    DAMAGED,
     LOCAL,
     Change,
     ContextKey,
@@ -152,7 +158,10 @@ class SqliteStore(TaskIndex):
     async def open(self) -> None:
         """Also raises sqlite3.DatabaseError if the content is damaged."""
         await self._journal.open()
-        await self._load()
+        try:
+            await self._load()
+        except (Unavailable, DataLoss) as error:
+            raise error.__cause__ or error from None
 
     async def flush(self) -> None:
         await self._journal.flushed()
@@ -252,29 +261,34 @@ class SqliteStore(TaskIndex):
     # --- reading -------------------------------------------------------------------------------
 
     async def prompt(self, task_id: str) -> bytes:
-        found = await self._journal.read(_PROMPT, self._rows[task_id])
+        found = await self._read(_PROMPT, self._rows[task_id])
         prompt: bytes = found[0][0]
         return prompt
 
     async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
         row = self._rows[task_id]
-        found = await self._journal.read_some(PIECE, _EVENTS, row, after)
+        with sqlite_errors():
+            found = await self._journal.read_some(PIECE, _EVENTS, row, after)
         return [EventBatch(task_id, *values) for values in found]
 
     async def contexts(self, agent: str) -> Sequence[ContextSaved]:
-        rows = await self._journal.read("SELECT id, start FROM context WHERE agent = ?", agent)
+        rows = await self._read("SELECT id, start FROM context WHERE agent = ?", agent)
         return [ContextSaved(_context(agent, name), start) for name, start in rows]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
         found = []
-        for session_id, name, start, position in await self._journal.read(_SESSIONS, agent):
-            given = [one for (one,) in await self._journal.read(_GIVEN, session_id)]
+        for session_id, name, start, position in await self._read(_SESSIONS, agent):
+            given = [one for (one,) in await self._read(_GIVEN, session_id)]
             found.append(OpenSession(session_id, _context(agent, name), start, position, given))
         return found
 
     async def push_failures(self, task_id: str) -> Sequence[PushFailed]:
-        found = await self._journal.read(_FAILURES, self._rows.get(task_id))
+        found = await self._read(_FAILURES, self._rows.get(task_id))
         return [PushFailed(task_id, *values) for values in found]
+
+    async def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with sqlite_errors():
+            return await self._journal.read(query, *values)
 
     # --- the index at the start ----------------------------------------------------------------
 
@@ -325,6 +339,17 @@ class SqliteStore(TaskIndex):
         except ValueError:
             log.exception("the state of a task cannot be derived", extra={"task": task_id})
         task.state, task.changed = replayed.state, micros(replayed.status_time)
+
+
+@contextmanager
+def sqlite_errors() -> Iterator[None]:
+    """Raise the errors of the contract for those of SQLite."""
+    try:
+        yield
+    except (sqlite3.OperationalError, ConfigurationError) as error:  # such as a lock
+        raise Unavailable(CANNOT_READ) from error
+    except sqlite3.Error as error:
+        raise DataLoss(DAMAGED) from error
 
 
 def _context(agent: str, name: str) -> ContextKey:

@@ -12,13 +12,13 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from bridge.errors import Unavailable
 from bridge.store.postgres.connect import Address, Connection, is_lost, prepare
+from bridge.store.protocol import CANNOT_READ
 
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 4
 CONNECT_WITHIN = 2.0  # seconds that a read waits for a connection
 READ_WITHIN = 10.0  # seconds
-CANNOT_READ = "The server cannot read its store now; try again in a moment."
 
 
 class Reader:

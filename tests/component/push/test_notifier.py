@@ -7,7 +7,6 @@ import gzip
 import os
 import resource
 import signal
-import sqlite3
 import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -271,7 +270,7 @@ class Locked(MemoryStore):
     async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
         if self.left:
             self.left -= 1
-            raise sqlite3.OperationalError("database is locked")
+            raise Unavailable("database is locked")
         return await super().read(task_id, after)
 
 

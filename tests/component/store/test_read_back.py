@@ -24,6 +24,7 @@ from bridge.store.handle import ENTRY, MOST_BEHIND, NEWEST, SMALL, TaskHandle, T
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import TaskQuery, TaskRemoved
 from bridge.store.replay import PIECE, RECENT, Recent
+from bridge.store.sqlite import sqlite_errors
 from bridge.task.artifact import Artifact
 from bridge.task.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.task.message import TextPart
@@ -160,7 +161,8 @@ class Spoiled(MemoryStore):
             self._database.execute("INSERT INTO task VALUES (?)", (data,))
 
     async def prompt(self, task_id: str) -> bytes:
-        ((prompt,),) = self._database.execute("SELECT prompt FROM task")
+        with sqlite_errors():
+            ((prompt,),) = self._database.execute("SELECT prompt FROM task")
         return bytes(prompt)
 
 
