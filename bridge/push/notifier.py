@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
-from bridge.errors import Unavailable
+from bridge.errors import PushNotificationNotSupported, Unavailable
 from bridge.push import egress
 from bridge.push.configs import check
 from bridge.store.event_log import Entry
@@ -77,7 +77,8 @@ class RetryPolicy:
 
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. `write_within`:
-    seconds for the commit of a config."""
+    seconds for the commit of a config. Unless it is `supported`, all operations of clients raise
+    PushNotificationNotSupported."""
 
     def __init__(
         self,
@@ -89,7 +90,9 @@ class Push:
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
         write_within: float = WRITE_WITHIN,
+        supported: bool = True,
     ) -> None:
+        self._supported = supported
         self._store = store
         self._encode = encode
         self._allow_private = allow_private
@@ -124,6 +127,7 @@ class Push:
 
     async def check(self, config: PushConfig, task_id: str | None) -> None:
         """Raise InvalidParams if create() would. `task_id` None: for a new task."""
+        self._require_support()
         known = [one.id for one in await self._store.push_configs(task_id)] if task_id else []
         check(config, known, self._allow_private)
 
@@ -142,6 +146,7 @@ class Push:
         Raises InvalidParams for an invalid config, or if the task has too many configs, and
         Unavailable if it cannot be stored now.
         """
+        self._require_support()
         if self._store.problem:
             raise Unavailable(CANNOT_WRITE)
         task_id = handle.task.id
@@ -168,16 +173,23 @@ class Push:
 
     async def list(self, task_id: str) -> Sequence[PushConfig]:
         """The configs without their secrets, in the order of their creation."""
+        self._require_support()
         configs = await self._store.push_configs(task_id)
         return [replace(config, token=None, credentials=None) for config in configs]
 
     async def delete(self, task_id: str, config_id: str) -> None:
         """Delete a config with its undelivered notifications. The config need not exist. Raises
         Unavailable if the store cannot be written now."""
+        self._require_support()
         async with self._changing:
             await self._commit_soon([PushRemoved(task_id, config_id)])
             await self._halt([(task_id, config_id)])
         self._leave(task_id)
+
+    def _require_support(self) -> None:
+        if not self._supported:
+            text = "This server has no push notifications (BRIDGE_PUSH_KEY)."
+            raise PushNotificationNotSupported(text)
 
     def after_delivery(self, task_id: str, call: Callable[[], None]) -> None:
         """Call `call` after the last notification of a task that has ended. The task has a config,

@@ -76,7 +76,7 @@ def banner(
             lines.append(f"  left open  {'; '.join(sandbox.left_open)}")
     groups = cgroup.home()
     lines += [
-        f"  state      {state.folder or 'memory: lost at a restart'}",
+        f"  state      {state.place}",
         f"  token      {state.operator.path if state.operator else OPEN_TO_ALL}",
         f"  cleanup    {f'control groups in {groups}' if groups else 'signals to descendants'}",
         f"  endpoint   {address}/a2a/jsonrpc",

@@ -4,19 +4,24 @@ module imports them, each at its first use."""
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge import __version__
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.settings.root import Settings
+from bridge.store.protocol import Store
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
     from bridge.transports.mcp.server import McpConfig, McpServer
+
+log = logging.getLogger(__name__)
 
 
 def token_issuer(settings: Settings) -> TokenIssuer | None:
@@ -36,6 +41,31 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
         workspaces=auth.oidc_workspaces_claim,
     )
     return oidc.Issuer(config)
+
+
+def postgres_store(settings: Settings, node: str, on_fenced: Callable[[], None]) -> Store:
+    """The store in the database of BRIDGE_STORE, for the server with the id `node`. Raises
+    ConfigurationError, also if the extra `postgres` is missing."""
+    try:
+        from bridge.store.postgres.connect import parse
+        from bridge.store.postgres.sealing import Seal
+        from bridge.store.postgres.store import PostgresStore
+    except ImportError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        raise ConfigurationError(
+            "BRIDGE_STORE is a PostgreSQL database, and its driver is not installed "
+            f"({error}): pip install 'coding-agent-bridge[postgres]'"
+        ) from None
+    address = parse(settings.store.database or "")
+    if address.exposed:
+        log.warning(
+            "prompts and output cross the network without protection: add "
+            "sslmode=verify-full to the URL of BRIDGE_STORE"
+        )
+    key = settings.push.key
+    seal = Seal(key) if key else None
+    return PostgresStore(address, node, seal=seal, version=__version__, on_fenced=on_fenced)
 
 
 def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:

@@ -28,7 +28,7 @@ from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import announce, banner
-from bridge.server.extras import token_issuer
+from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
 from bridge.server.settings.load import Loaded
@@ -37,7 +37,7 @@ from bridge.server.state_dir import State, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import TaskHead
+from bridge.store.protocol import Store, TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
@@ -52,13 +52,18 @@ NO_LANDLOCK = (
 )
 LOGIN_WAIT = 0.5  # seconds that the banner waits for the login status of the CLIs
 CLOSE_TIMEOUT = 5.0  # seconds for connections to end after all tasks have ended
+FENCED = os.EX_CONFIG
+"""The exit status if another server uses the identity of this one, in a copy of its state folder. A
+restart would stop that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """The parts of a server that live until its end. The dictionaries are by agent id; `agents`
-    and `served` have the same order."""
+    and `served` have the same order. `fenced` is set if another server uses the identity of this
+    one."""
 
+    fenced: asyncio.Event
     agents: Sequence[ConfiguredAgent]
     pool: SessionPool
     state: State
@@ -99,8 +104,14 @@ async def _assemble(
     """The parts of the server. `unused` releases them if a later step fails."""
     settings = loaded.settings
     pool = make_pool(settings)
-    state = await _open_state(settings, loaded.secrets.clean, unused)
-    push = Push(state.store, encode_notification, allow_private=settings.push.allow_private)
+    fenced = asyncio.Event()
+    state = await _open_state(loaded, unused, fenced.set)
+    push = Push(
+        state.store,
+        encode_notification,
+        allow_private=settings.push.allow_private,
+        supported=settings.has_push,
+    )
     shared = SharedParts(pool, push, state)
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
@@ -111,6 +122,7 @@ async def _assemble(
         for one in agents
     ]
     return _Parts(
+        fenced=fenced,
         agents=agents,
         pool=pool,
         state=state,
@@ -151,14 +163,16 @@ async def _run(
         address = _address(runner)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
-        await stop.wait()
+        await _first_of(stop, parts.fenced)
         log.info("stopping")
         await asyncio.gather(*(site.stop() for site in sites))
         # Drain; then end the remaining tasks, or keep them for the next server (BRIDGE_ON_STOP).
         drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
+        if parts.fenced.is_set():
+            drain, keep = 0.0, False
         await asyncio.gather(*(one.close(drain, keep) for one in managers.values()))
         monitor.close()
-        return 0
+        return FENCED if parts.fenced.is_set() else 0
     finally:
         unused.close()
         parts.logins.cancel()
@@ -168,6 +182,13 @@ async def _run(
         watchdog.close()
         _kill_leftovers(parts)
         await asyncio.to_thread(_close, parts.sandboxes)
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
 
 
 async def _print_banner(parts: _Parts, address: str) -> None:
@@ -221,15 +242,21 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 async def _open_state(
-    settings: Settings, clean: Callable[[str], str], unused: contextlib.ExitStack
+    loaded: Loaded, unused: contextlib.ExitStack, on_fenced: Callable[[], None]
 ) -> State:
     """The state of earlier servers, if there is a folder for it, and the operator token."""
-    audit = settings.audit_file
+    settings, clean = loaded.settings, loaded.secrets.clean
+    audit, database = settings.audit_file, settings.store.database
+
+    def make_store(node: str) -> Store:
+        return postgres_store(settings, node, on_fenced)
+
     try:
-        durable = settings.state_folder if settings.store.mode == "durable" else None
-        state = await open_state(durable, audit, clean)
+        folder = settings.store_folder
+        state = await open_state(folder, audit, clean, make_store if database else None)
+        state = replace(state, database=settings.store.shown)
     except ConfigurationError as error:
-        if settings.store.state_dir:
+        if settings.store.state_dir or database:
             raise
         log.warning("tasks will not survive a restart", extra={"reason": str(error)})
         state = await open_state(None, audit, clean)

@@ -37,7 +37,7 @@ DATABASE = "tasks.db"
 class State:
     """`folder` is None for a server without durable state. `markers`: the prefix of
     the markers of its processes, the same in every run. `operator`: the operator token, if the
-    server requires tokens."""
+    server requires tokens. `database`: the place of the tasks, if it is not the folder."""
 
     store: Store = field(default_factory=MemoryStore)
     folder: Path | None = None
@@ -45,6 +45,13 @@ class State:
     audit: Audit = NO_AUDIT
     operator: OperatorToken | None = None
     attended: int | None = None  # while open, this process moves session output
+    database: str = ""
+
+    @property
+    def place(self) -> str:
+        """The place of the state, for people."""
+        place = str(self.folder or "memory: lost at a restart")
+        return f"{self.database}, and {place}" if self.database else place
 
     @property
     def spools(self) -> Path | None:
@@ -84,11 +91,15 @@ NO_STATE = State()
 
 
 async def open_state(
-    folder: Path | None, audit: Path | None = None, clean: Callable[[str], str] = str
+    folder: Path | None,
+    audit: Path | None = None,
+    clean: Callable[[str], str] = str,
+    make_store: Callable[[str], Store] | None = None,
 ) -> State:
     """Open the state in `folder`. Renames a damaged database and creates a new one. `audit`: the
-    path of the audit log, if it is not in the folder; `clean` redacts its lines. Raises
-    ConfigurationError, for example if another server uses the folder."""
+    path of the audit log, if it is not in the folder; `clean` redacts its lines. `make_store`: the
+    store for the server with this id, if it is not in the folder. Raises ConfigurationError, for
+    example if another server uses the folder."""
     if folder is None:
         return State(markers=f"{secrets.token_hex(8)}.", audit=Audit(audit, clean))
     try:
@@ -97,9 +108,11 @@ async def open_state(
     except OSError as error:
         place = folder / (error.filename or "")
         raise ConfigurationError(f"cannot use {place}: {error.strerror}") from error
-    store = await _open_store(folder)
     async with contextlib.AsyncExitStack() as unused:
-        unused.push_async_callback(store.close)
+        store: Store | None = None
+        if make_store is None:
+            store = await _open_store(folder)
+            unused.push_async_callback(store.close)
         try:
             _retire_push(folder / "push" / "push.db")
             attended = await asyncio.to_thread(attend, str(folder)) if LAUNCHES else None
@@ -107,6 +120,11 @@ async def open_state(
             raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
         if attended is not None:
             unused.callback(os.close, attended)
+        if store is None:  # now, because it ends the writes of another server with this id
+            assert make_store
+            store = make_store(identity)
+            await store.open()
+            unused.push_async_callback(store.close)
         written = Audit(audit or folder / "audit.jsonl", clean)
         unused.pop_all()
     return State(store, folder, f"{identity}.", written, attended=attended)

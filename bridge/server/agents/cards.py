@@ -47,7 +47,7 @@ def make_card(
         output_modes=("text/plain", "application/json"),
         bearer=required,
         oidc=issuer and discovery(issuer),
-        push=True,
+        push=settings.has_push,
         extended=required,
         details=details,
         extension_required=settings.agent.require_extension,

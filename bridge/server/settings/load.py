@@ -28,6 +28,9 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 """Variables with the prefix of settings that belong to other programs or earlier releases; so do
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
+IN_FILES = ("bridge_token", "bridge_store", "bridge_push_key")
+"""Settings whose value can be in a file, which NAME_FILE names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -49,7 +52,7 @@ class Loaded:
     def secrets(self) -> Secrets:
         """The secrets to redact from the server's log and the audit log."""
         known = secrets_of({**self.dotenv, **os.environ})
-        return Secrets({*known, self.settings.auth.token or ""}, patterns=True)
+        return Secrets(known | self.settings.own_secrets, patterns=True)
 
 
 def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
@@ -61,7 +64,7 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
     given = {**_known(dotenv), **given}
     given = {**_config_file(given.get("config_file")), **given}
-    settings = Settings().updated({**given, **_token_from_file(given, warnings)})
+    settings = Settings().updated({**given, **_from_files(given, warnings)})
     read = env_file or (".env" if dotenv else None)
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
@@ -73,13 +76,17 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     return loaded
 
 
-def _token_from_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
-    path = given.get("bridge_token_file")
-    if not path:
-        return {}
-    if given.get("bridge_token"):
-        raise ConfigurationError("BRIDGE_TOKEN and BRIDGE_TOKEN_FILE are both set: unset one.")
-    return {"bridge_token": read_secret("BRIDGE_TOKEN_FILE", str(path), warnings)}
+def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+    """The values of the settings that are in files of their own."""
+    found = {}
+    for name in IN_FILES:
+        path, file = given.get(f"{name}_file"), f"{name}_file".upper()
+        if not path:
+            continue
+        if given.get(name):
+            raise ConfigurationError(f"{name.upper()} and {file} are both set: unset one.")
+        found[name] = read_secret(file, str(path), warnings)
+    return found
 
 
 def _misspelt(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
@@ -114,6 +121,11 @@ def _check(settings: Settings) -> None:
             "BRIDGE_AUTH=token requires a token: set BRIDGE_TOKEN, BRIDGE_TOKEN_FILE "
             "(--token-file), [tokens.NAME] in CONFIG_FILE (`coding-agent-bridge token NAME` makes "
             "one), or BRIDGE_OIDC_ISSUER."
+        )
+    if settings.store.database and settings.state_folder is None:
+        raise ConfigurationError(
+            "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
+            "of the server: set BRIDGE_STATE_DIR."
         )
     if host not in LOOPBACK and not (auth.config.required and auth.config.has_tokens):
         raise ConfigurationError(

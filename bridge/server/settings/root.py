@@ -74,6 +74,17 @@ class Settings(BaseModel):
         return self.state_home / str(self.server.port) if self.server.port else None
 
     @property
+    def store_folder(self) -> Path | None:
+        """The state folder; None for a server that stores nothing."""
+        return None if self.store.mode == "memory" else self.state_folder
+
+    @property
+    def has_push(self) -> bool:
+        """Whether the server sends push notifications. Their secrets do not leave the machine
+        unless they are encrypted."""
+        return self.store.database is None or self.push.key is not None
+
+    @property
     def state_home(self) -> Path:
         """The parent of the default state folders of this user."""
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -90,6 +101,8 @@ class Settings(BaseModel):
         paths = {
             "CONFIG_FILE": self.server.config_file,
             "BRIDGE_TOKEN_FILE": self.auth.token_file,
+            "BRIDGE_STORE_FILE": self.store.store_file,
+            "BRIDGE_PUSH_KEY_FILE": self.push.key_file,
             "BRIDGE_CARD_KEYS": self.agent.card_keys,
             "BRIDGE_AUDIT_FILE": self.server.audit_file,
             "BRIDGE_OIDC_JWKS": self.auth.oidc_jwks,
@@ -97,7 +110,7 @@ class Settings(BaseModel):
         for setting, path in paths.items():
             if path and not (setting == "BRIDGE_OIDC_JWKS" and "://" in path):
                 yield OwnFile(setting, path)
-        folder = self.state_folder if self.store.mode == "durable" else None
+        folder = self.store_folder
         if folder:
             yield OwnFile("BRIDGE_STATE_DIR", self.store.state_dir or str(folder), folder=True)
         elif self.auth.config.required:  # the folder of the operator token
@@ -111,12 +124,17 @@ class Settings(BaseModel):
         named |= {path: "AGENT_ALLOWED_REPO_ROOTS" for path in workspaces.roots}
         return {**named, workspaces.default: "AGENT_REPO_PATH"}
 
+    @property
+    def own_secrets(self) -> set[str]:
+        """The secrets among the settings."""
+        return {self.auth.token or "", self.store.password or "", *(self.push.key or "").split(",")}
+
     def secrets(self, *environments: Mapping[str, str]) -> Secrets:
         """The secrets to redact from agent output: those of the server's environment and of
         `environments`."""
         if self.agent.redact == "none":
             return NO_SECRETS
-        found = {self.auth.token or ""}.union(*map(secrets_of, (os.environ, *environments)))
+        found = self.own_secrets.union(*map(secrets_of, (os.environ, *environments)))
         return Secrets(found, self.agent.redact == "patterns")
 
 

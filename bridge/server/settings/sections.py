@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,11 +29,13 @@ from bridge.server.settings.values import (
     Paths,
     Port,
     Scopes,
+    StorePlace,
     Switch,
     Timeout,
     TrustedUrl,
     UrlOrFile,
     Words,
+    is_database,
 )
 from bridge.task.approval_policy import Rule
 from bridge.workspace.paths import Workspaces
@@ -247,8 +250,13 @@ class SandboxSettings(Section, alias_generator=_prefixed("bridge_sandbox_")):
 class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     """Store: the place of tasks."""
 
-    mode: Literal["durable", "memory"] = Field(default="durable", alias="bridge_store")
-    """Storage of tasks. durable: in BRIDGE_STATE_DIR; memory: until the server stops."""
+    mode: StorePlace = Field(default="durable", alias="bridge_store", repr=False)
+    """Storage of tasks. durable: in BRIDGE_STATE_DIR; memory: until the server stops; a URL
+    postgresql://USER:PASSWORD@HOST/DATABASE: in this database. The URL requires the extra
+    `postgres` and a state folder."""
+    store_file: str | None = None
+    """Path of a file with that URL, instead of BRIDGE_STORE. Other users must not be able to write
+    to it."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""
@@ -256,12 +264,43 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     """Maximum size in bytes of the stored tasks, at most 256 MiB with BRIDGE_STORE=memory. The
     oldest finished tasks are removed."""
 
+    @property
+    def database(self) -> str | None:
+        """The URL of the database; None for the embedded stores."""
+        return self.mode if is_database(self.mode) else None
+
+    @property
+    def shown(self) -> str:
+        """The URL of the database without user, password and options; "" without a database."""
+        try:
+            parts = urlsplit(self.database or "")
+            netloc = parts.netloc.rpartition("@")[2]
+            return parts._replace(netloc=netloc, query="", fragment="").geturl()
+        except ValueError:
+            return "postgresql://…"
+
+    @property
+    def password(self) -> str | None:
+        """The password in that URL."""
+        try:
+            parts = urlsplit(self.database or "")
+            written = parts.password or parse_qs(parts.query).get("password", [""])[0]
+        except ValueError:
+            return self.database
+        return unquote(written) or None
+
 
 class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):
     """Push notifications: the receivers that they can reach."""
 
     allow_private: bool = False
     """Allow push notifications to private addresses and over http://, for local use."""
+    key: str | None = Field(default=None, repr=False)
+    """Fernet keys that encrypt the secrets of push configs in a database, separated by commas: the
+    first one encrypts, all decrypt. Without a key, a server with a database has no push
+    notifications. The embedded stores need none."""
+    key_file: str | None = None
+    """Path of a file with these keys, instead of BRIDGE_PUSH_KEY."""
 
 
 class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):

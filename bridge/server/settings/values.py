@@ -65,6 +65,17 @@ def _jwks(value: str) -> str:
     return trusted_url(value) if "://" in value else value
 
 
+def _store(value: str) -> str:
+    if value in ("durable", "memory") or is_database(value):
+        return value
+    raise ValueError("durable, memory or a URL postgresql://… is expected")
+
+
+def is_database(store: str) -> bool:
+    """Whether this value of BRIDGE_STORE is the URL of a database."""
+    return store.startswith(("postgresql://", "postgres://"))
+
+
 AgentId = Annotated[str, Field(pattern=NAME)]
 Words = Annotated[tuple[str, ...], _split(shlex.split)]
 """Words of a command line; a string is split as a POSIX shell splits it."""
@@ -79,6 +90,7 @@ Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], _at_commas]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _at_commas]
 Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
+StorePlace = Annotated[str, AfterValidator(_store)]
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
