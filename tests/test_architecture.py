@@ -464,6 +464,10 @@ TESTED_ELSEWHERE = {
         "is one suite over all stores",
         "store: handle index memory protocol push retention sqlite",
     ),
+    "tests/component/store/test_postgres.py": (
+        "needs a PostgreSQL server",
+        "store/postgres: claims connect queries reader schema sealing statements store writer",
+    ),
     "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
     "tests/component/store/test_journal.py": (
         "needs a database on disk",

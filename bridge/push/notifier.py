@@ -59,7 +59,8 @@ _chance = SystemRandom().random
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """`attempts`: per notification. `timeout`: seconds of one request. `first_pause`,
-    `longest_pause`: seconds between attempts. `per_host`, `overall`: open connections."""
+    `longest_pause`: seconds between attempts. `per_host`, `overall`: open connections.
+    `write_within`: seconds for the commit of a config."""
 
     attempts: int = 10
     timeout: float = egress.TIMEOUT
@@ -67,6 +68,7 @@ class RetryPolicy:
     longest_pause: float = 300.0
     per_host: int = 2
     overall: int = 32
+    write_within: float = WRITE_WITHIN
 
     def pause(self, failures: int, random: Callable[[], float]) -> float:
         """Seconds to wait after so many failures. The pause doubles each time; its upper half is
@@ -76,9 +78,8 @@ class RetryPolicy:
 
 
 class Push:
-    """Sends the updates of tasks. `random`: returns a number between 0 and 1. `write_within`:
-    seconds for the commit of a config. Unless it is `supported`, all operations of clients raise
-    PushNotificationNotSupported."""
+    """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
+    `supported`, all operations of clients raise PushNotificationNotSupported."""
 
     def __init__(
         self,
@@ -89,7 +90,6 @@ class Push:
         policy: RetryPolicy = RetryPolicy(),
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
-        write_within: float = WRITE_WITHIN,
         supported: bool = True,
     ) -> None:
         self._supported = supported
@@ -99,7 +99,6 @@ class Push:
         self._policy = policy
         self._resolver = resolver
         self._random = random
-        self._write_within = write_within
         self._connections = _Connections(policy.per_host, policy.overall)
         self._changing = asyncio.Lock()  # of the set of configs
         self._loops: dict[Key, asyncio.Task[None]] = {}
@@ -327,10 +326,10 @@ class Push:
     async def _commit_soon(
         self, changes: Sequence[PushChange], then: Callable[[], None] | None = None
     ) -> None:
-        """As _commit(), for a client that waits. Raises Unavailable after `write_within` seconds;
+        """As _commit(), for a client that waits. Raises Unavailable after that time;
         the store then commits the changes later."""
         try:
-            async with asyncio.timeout(self._write_within):
+            async with asyncio.timeout(self._policy.write_within):
                 await self._commit(changes, then)
         except TimeoutError:
             raise Unavailable(CANNOT_WRITE) from None

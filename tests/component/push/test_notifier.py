@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bridge.errors import InvalidParams, Unavailable
+from bridge.errors import InvalidParams, PushNotificationNotSupported, Unavailable
 from bridge.push.configs import CONFIGS_PER_TASK
 from bridge.push.notifier import Push, RetryPolicy
 from bridge.store.event_log import Entry
@@ -272,6 +272,42 @@ class Locked(MemoryStore):
             self.left -= 1
             raise Unavailable("database is locked")
         return await super().read(task_id, after)
+
+
+class Away(MemoryStore):
+    """The database is not reachable at some reads of the configs."""
+
+    left = 0
+
+    async def push_configs(self, task_id: str | None = None) -> Sequence[PushConfig]:
+        if self.left:
+            self.left -= 1
+            raise Unavailable("the database is away")
+        return await super().push_configs(task_id)
+
+
+async def test_configs_that_cannot_be_read_now_are_read_again() -> None:
+    receiver, store = Receiver(), Away()
+    async with receiving(receiver), pushing(store) as push:
+        handle = push.task()
+        await push.create(config(receiver), handle, after=0)
+        store.left = 3
+        push.happen(handle, 2, end=True)
+        assert await receiver.got(2) == bodies([1, 2])
+        assert store.left == 0
+
+
+async def test_operations_are_refused_without_support() -> None:
+    async with pushing(supported=False) as push:
+        handle = push.task()
+        for call in (
+            push.check(config("http://a.example/"), "t"),
+            push.create(config("http://a.example/"), handle),
+            push.list("t"),
+            push.delete("t", "c"),
+        ):
+            with pytest.raises(PushNotificationNotSupported):
+                await call
 
 
 async def test_a_store_that_cannot_be_read_now_is_read_again() -> None:
@@ -783,7 +819,7 @@ async def test_a_config_is_refused_while_the_store_cannot_write(directory: Path)
 async def test_a_config_is_refused_if_its_commit_takes_too_long(directory: Path) -> None:
     """The lock of the configs is free again, and the store has only the config of the retry."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with pushing(directory, write_within=0.1) as push:
+    async with pushing(directory, policy=replace(QUICK, write_within=0.1)) as push:
         handle = push.task()
         await push.create(config("http://receiver.example/", "old"), handle)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))

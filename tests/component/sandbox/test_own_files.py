@@ -29,6 +29,8 @@ TOKEN = "the-token-in-the-file"
 CONTENT = {
     "CONFIG_FILE": "log_level = 'INFO'",
     "BRIDGE_TOKEN_FILE": TOKEN,
+    "BRIDGE_STORE_FILE": "memory",
+    "BRIDGE_PUSH_KEY_FILE": "a key that the embedded store does not use",
     "BRIDGE_AUDIT_FILE": "",
     "BRIDGE_CARD_KEYS": '{"keys": []}',
     "BRIDGE_OIDC_JWKS": '{"keys": []}',

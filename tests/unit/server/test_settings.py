@@ -103,6 +103,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_push_allow_private": ("yes", True),
     "bridge_state_dir": ("/var/x", "/var/x"),
     "bridge_store": ("memory", "memory"),
+    "bridge_push_key": ("a key", "a key"),
     "bridge_mcp": ("true", "true"),
     "bridge_mcp_approve": ("model", "model"),
     "bridge_mcp_forms": ("quick", "quick"),
@@ -119,7 +120,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 }
 # Tested below, or for CONFIG_FILE alone:
 ELSEWHERE = {
-    "bridge_token_file",  # which is read at once
+    *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
 }
@@ -238,6 +239,77 @@ def test_values_of_an_env_file_are_taken_as_they_are(
     settings = load({}).settings
     assert (settings.agent.name, settings.agent.description) == ("${SECRET} $SECRET", "a # b")
     assert "PORT" not in os.environ
+
+
+# --- a database ---------------------------------------------------------------------------------
+
+SECRET_URL = "postgresql://me:pa%40ss-word@db.example:5433/bridge?sslmode=verify-full"
+
+
+@pytest.mark.parametrize("url", [SECRET_URL, SECRET_URL.replace("postgresql", "postgres")])
+def test_the_store_may_be_a_database(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("BRIDGE_STORE", url)
+    loaded = load({})
+    settings = loaded.settings
+    assert settings.store.database == url
+    assert settings.store_folder == settings.state_folder is not None
+    assert settings.store.shown == url.replace("me:pa%40ss-word@", "").partition("?")[0]
+    assert "pa%40ss" not in repr(settings) and settings.store.password == "pa@ss-word"
+    assert "pa@ss-word" not in loaded.secrets.clean("the password is pa@ss-word")
+    assert not settings.has_push
+    monkeypatch.setenv("BRIDGE_PUSH_KEY", "first-secret-key,second-secret-key")
+    loaded = load({})
+    assert loaded.settings.has_push
+    assert "second-secret" not in loaded.secrets.clean("of second-secret-key")
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("postgresql:///bridge?host=/run/postgresql", None),
+        ("postgresql://h/b?password=a%20b", "a b"),
+        ("postgresql://[::1/b", "postgresql://[::1/b"),  # it cannot be read: all of it is secret
+        ("durable", None),
+    ],
+)
+def test_the_password_of_a_url_is_found(
+    monkeypatch: pytest.MonkeyPatch, url: str, password: str | None
+) -> None:
+    monkeypatch.setenv("BRIDGE_STORE", url)
+    assert load({}).settings.store.password == password
+
+
+def test_files_have_the_url_and_the_keys(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BRIDGE_STORE", SECRET_URL), ("BRIDGE_PUSH_KEY", "a-secret-key")):
+        file = start / name
+        file.write_text(f"{value}\n")
+        file.chmod(0o600)
+        monkeypatch.setenv(f"{name}_FILE", str(file))
+    settings = load({}).settings
+    assert (settings.store.database, settings.push.key) == (SECRET_URL, "a-secret-key")
+    assert {"BRIDGE_STORE_FILE", "BRIDGE_PUSH_KEY_FILE"} <= {
+        file.setting for file in settings.own_files
+    }
+    monkeypatch.setenv("BRIDGE_STORE", "memory")
+    with pytest.raises(ConfigurationError, match="BRIDGE_STORE and BRIDGE_STORE_FILE are both"):
+        load({})
+
+
+@pytest.mark.parametrize("value", ["mysql://me:pa55word@h/b", "postgres", "disk"])
+def test_another_place_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("BRIDGE_STORE", value)
+    with pytest.raises(ConfigurationError, match=r"BRIDGE_STORE: .*postgresql://") as refused:
+        load({})
+    assert "pa55word" not in str(refused.value)
+
+
+def test_a_database_requires_a_state_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIDGE_STORE", SECRET_URL)
+    monkeypatch.setenv("PORT", "0")
+    with pytest.raises(ConfigurationError, match="set BRIDGE_STATE_DIR"):
+        load({})
 
 
 # --- files that are not read -------------------------------------------------------------------
