@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,9 +68,7 @@ def parse(url: str) -> Address:
         given = conninfo_to_dict(url)
         conninfo = make_conninfo("", **{**DEFAULTS, **given})
     except psycopg.Error as error:
-        cause = str(error).strip()
-        if "://" in cause or "@" in cause:  # libpq quotes a part of the URL
-            cause = "it cannot be read"
+        cause = re.sub('".*"', "…", str(error).strip(), flags=re.DOTALL)  # a part of the URL
         raise ConfigurationError(
             f"BRIDGE_STORE: {cause}. A URL such as postgresql://user@host:5432/database is "
             "expected; write reserved characters of a password as %XX, or use PGPASSFILE."
@@ -79,7 +78,7 @@ def parse(url: str) -> Address:
 
 def _shown(given: Mapping[str, Any]) -> str:
     hosts = str(given.get("host") or given.get("hostaddr") or "the local socket").split(",")
-    ports = str(given.get("port") or "5432").split(",")
+    ports = [port or "5432" for port in str(given.get("port") or "").split(",")]
     ports += ports[-1:] * (len(hosts) - len(ports))
     places = ", ".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
     name = given.get("dbname") or given.get("user")
@@ -107,9 +106,9 @@ def explain(address: Address, error: Exception) -> ConfigurationError:
     """The error of a server that cannot open its store: what, where, and the next step."""
     state = getattr(error, "sqlstate", None) or ""
     cause = _cause(error)
-    if state.startswith("28") or "password" in cause:
+    if state.startswith("28") or "authentication" in cause or "password" in cause:
         step = "Check the user and the password (BRIDGE_STORE, BRIDGE_STORE_FILE or PGPASSFILE)."
-    elif state == "3D000":
+    elif state == "3D000" or 'database "' in cause:  # the driver has no code of a start that fails
         step = "Create it with createdb, or correct BRIDGE_STORE."
     elif state == "42501":
         step = "The role needs CREATE and USAGE on its schema (GRANT ALL ON SCHEMA …)."

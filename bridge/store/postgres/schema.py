@@ -201,9 +201,9 @@ async def _migrate(connection: AsyncConnection[TupleRow], number: int, script: s
 async def _version(connection: AsyncConnection[TupleRow]) -> int:
     """The version of the schema; 0 for an empty one."""
     cursor = await connection.execute(
-        "SELECT current_schema(), "
-        "to_regclass(quote_ident(current_schema()) || '.schema_version') IS NOT NULL"
-    )
+        "SELECT current_schema(), EXISTS (SELECT 1 FROM pg_tables "
+        "WHERE schemaname = current_schema() AND tablename = 'schema_version')"
+    )  # not to_regclass(), whose cache does not see a table of a moment ago
     ((schema, exists),) = await cursor.fetchall()
     if schema is None:
         raise ConfigurationError(

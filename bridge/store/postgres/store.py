@@ -27,7 +27,6 @@ from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.postgres.writer import Writer, show_presence
 from bridge.store.protocol import (
     Change,
-    Conflict,
     ContextKey,
     ContextRemoved,
     ContextSaved,
@@ -164,23 +163,14 @@ class PostgresStore:
     def append(
         self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
     ) -> None:
-        error = self._check(changes, fence)
+        error = None
+        if fence and not self._claims.is_held(fence):
+            error = FenceLost(f"another claim has taken the context {fence.context.id}")
         marked = () if error else [one for one in changes if type(one) in _MARKED]
         for change in marked:
             self._mark(change)
         done = partial(self._done, () if error else changes, marked, then)
         self._writer.write(() if error else changes, fence, error, done)
-
-    def _check(self, changes: Sequence[Change], fence: Fence | None) -> StoreError | None:
-        """The reason to reject the append that is known without the database."""
-        if fence and not self._claims.is_held(fence):
-            return FenceLost(f"another claim has taken the context {fence.context.id}")
-        for change in changes:
-            if isinstance(change, MessageAccepted):
-                known = self._accepted.get(change.key)
-                if known not in (None, change.replaces, change.task_id):
-                    return Conflict(f"the message belongs to the task {known}")
-        return None
 
     def _mark(self, change: Change) -> None:
         match change:
