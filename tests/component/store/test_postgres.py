@@ -352,6 +352,26 @@ async def test_a_start_waits_for_the_commit_of_the_earlier_incarnation(postgres_
         assert await writing is None
 
 
+async def test_another_node_cannot_fence_this_one_within_a_commit(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    assert await commit(store, created("t"), SessionOpened("s", A, b"{}")) is None
+    fence = "UPDATE node SET epoch = -epoch, state = 'fenced'"
+    with psycopg.connect(postgres_url) as other, session_of(postgres_url) as observer:
+        other.execute("SELECT * FROM session FOR UPDATE")
+        writing = asyncio.create_task(commit(store, batch("t", 1), OutputRead("s", 7)))
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await until(lambda: observer.execute(sql).fetchone() == (1,))
+        observer.execute("UPDATE node SET seen = now()")  # as a heartbeat
+        observer.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            observer.execute(fence)
+    assert await writing is None
+    with session_of(postgres_url) as observer:
+        observer.execute(fence)
+    assert isinstance(await commit(store, batch("t", 2)), FenceLost)
+
+
 async def test_a_second_server_is_refused_while_the_first_one_runs(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
