@@ -22,7 +22,7 @@ from tests import CHECKOUT
 from tests.support import matrix, programs
 from tests.support.liveness import Liveness, listening
 from tests.support.restart import Place
-from tests.support.servers import database, postgres_url
+from tests.support.servers import database, on_postgres, postgres_url
 
 __all__ = ["database", "postgres_url"]  # fixtures
 
@@ -168,6 +168,14 @@ async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[P
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     assert left == []
+
+
+@pytest.fixture(params=["durable", "postgresql"])
+def each_place(place: Place, request: pytest.FixtureRequest) -> Place:
+    """The place with each durable store."""
+    if request.param == "postgresql":
+        place.env = on_postgres(request.getfixturevalue("postgres_url"))
+    return place
 
 
 @pytest.fixture

@@ -22,10 +22,11 @@ WITHIN = 45.0  # seconds
 
 
 class Place:
-    """A workspace, and the state folder of its servers."""
+    """A workspace, and the state folder of its servers. `env`: settings of all of them."""
 
     def __init__(self, workspace: Path, http: aiohttp.ClientSession) -> None:
         self.workspace = workspace
+        self.env: dict[str, str] = {}
         self.state = workspace.parent / "state"
         self._http = http
 
@@ -40,6 +41,7 @@ class Place:
             "BRIDGE_SANDBOX": "auto",  # the processes that outlive the server are in it, too
             "BRIDGE_SANDBOX_UNIX_SOCKETS": "allow",  # for tests/support/liveness.py
         }
+        settings |= self.env
         async with bridge(self.workspace, ready=ready, **{**settings, **env}) as server:
             yield server, Client(self._http, server.url)
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from cryptography.fernet import Fernet
 
 from tests.support import programs
 from tests.support.unprivileged import NOBODY
@@ -130,6 +131,11 @@ def _started() -> Iterator[Postgres]:
             yield server
         finally:
             server.crash()
+
+
+def on_postgres(url: str) -> dict[str, str]:
+    """The settings of a server that stores its tasks there."""
+    return {"BRIDGE_STORE": url, "BRIDGE_PUSH_KEY": Fernet.generate_key().decode()}
 
 
 @pytest.fixture(scope="session")

@@ -58,12 +58,12 @@ async def all_tasks(client: Client) -> list[Json]:
     return list(listed["tasks"])
 
 
-async def test_tasks_that_have_ended_are_what_they_were(place: Place) -> None:
+async def test_tasks_that_have_ended_are_what_they_were(each_place: Place) -> None:
     artifact = '{"type":"artifact","artifactId":"x","name":"X","parts":[{"data":{"a":[1,2.5]}}]}'
     call = '{"type":"tool_call","id":"c","name":"Bash","input":{"command":"x"}}'
     usage = '{"type":"usage","inputTokens":7}'
     script = f"text Hello \nline {call}\nline {artifact}\nline {usage}\ntext wörld\ndone bye"
-    async with place.server() as (server, client):
+    async with each_place.server() as (server, client):
         old = Client(client.session, client.url, "0.3")
         tasks = [await client.send(script), await client.send("text x\nfail no")]
         asked = await client.send("permit q May I?")
@@ -72,7 +72,7 @@ async def test_tasks_that_have_ended_are_what_they_were(place: Place) -> None:
         seen = [await one.get(t["id"]) for one in (client, old) for t in tasks]
         listed = await all_tasks(client)
         await kill(server)
-    async with place.server() as (_, client):
+    async with each_place.server() as (_, client):
         old = Client(client.session, client.url, "0.3")
         assert [await one.get(t["id"]) for one in (client, old) for t in tasks] == seen
         assert await all_tasks(client) == listed
@@ -106,17 +106,17 @@ async def test_a_message_that_was_taken_before_the_end_begins_nothing_after_it(
         assert await client.send("turn", messageId=message_id) == new
 
 
-async def test_a_server_that_is_killed_during_a_delivery_sends_it_again(place: Place) -> None:
+async def test_a_server_that_is_killed_during_a_delivery_sends_it_again(each_place: Place) -> None:
     receiver = Receiver()
     receiver.behaviours = [receiver.stall]
     async with receiving(receiver):
-        async with place.server() as (server, client):
+        async with each_place.server() as (server, client):
             config = {"taskPushNotificationConfig": {"id": "one", "url": receiver.url}}
             task = await client.send("status a\ntext b\nturn", config)
             await receiver.got(1)
             await kill(server)
         receiver.over.set()
-        async with place.server() as (_, client):
+        async with each_place.server() as (_, client):
             count = 1
             while state(json.loads(receiver.bodies[-1])) != "completed":
                 count = len(await receiver.got(count + 1))
@@ -313,9 +313,10 @@ PLAYS = (
 
 
 async def test_the_next_server_continues_the_tasks_of_one_that_was_killed(
-    place: Place, live: Liveness
+    each_place: Place, live: Liveness
 ) -> None:
     """Several tasks of the same servers, because a start of a server takes a second."""
+    place = each_place
     settings: Any = {"BRIDGE_MAX_SESSIONS": "20"}
     async with place.server(**settings) as (server, client):
         plays = {play.__name__: play(client, place, live) for play in PLAYS}
