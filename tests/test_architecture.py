@@ -562,6 +562,7 @@ TESTED_ELSEWHERE = {
         "needs the program",
         "cli/doctor: adapters agent command machine mcp report talk",
     ),
+    "tests/system/test_postgres.py": ("needs a PostgreSQL server", "cli/doctor: database"),
     "tests/server/mcp/test_same_call.py": (
         "needs calls",
         "transports/mcp: calls delegation keys waiting",

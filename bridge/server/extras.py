@@ -3,11 +3,12 @@ module imports them, each at its first use."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from bridge.store.protocol import Store
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
+    from bridge.store.postgres.connect import Probe
     from bridge.transports.mcp.server import McpConfig, McpServer
 
 log = logging.getLogger(__name__)
@@ -46,17 +48,10 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 def postgres_store(settings: Settings, node: str, on_fenced: Callable[[], None]) -> Store:
     """The store in the database of BRIDGE_STORE, for the server with the id `node`. Raises
     ConfigurationError, also if the extra `postgres` is missing."""
-    try:
+    with _needs_postgres():
         from bridge.store.postgres.connect import parse
         from bridge.store.postgres.sealing import Seal
         from bridge.store.postgres.store import PostgresStore
-    except ImportError as error:
-        if (error.name or "").startswith("bridge"):
-            raise
-        raise ConfigurationError(
-            "BRIDGE_STORE is a PostgreSQL database, and its driver is not installed "
-            f"({error}): pip install 'coding-agent-bridge[postgres]'"
-        ) from None
     address = parse(settings.store.database or "")
     if address.exposed:
         log.warning(
@@ -66,6 +61,26 @@ def postgres_store(settings: Settings, node: str, on_fenced: Callable[[], None])
     key = settings.push.key
     seal = Seal(key) if key else None
     return PostgresStore(address, node, seal=seal, version=__version__, on_fenced=on_fenced)
+
+
+async def probe_database(settings: Settings) -> Probe:
+    """Reach the database of BRIDGE_STORE, and change nothing. Raises ConfigurationError."""
+    with _needs_postgres():
+        from bridge.store.postgres.connect import parse, probe
+    return await probe(parse(settings.store.database or ""))
+
+
+@contextlib.contextmanager
+def _needs_postgres() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        raise ConfigurationError(
+            "BRIDGE_STORE is a PostgreSQL database, and a library for it is missing: "
+            "pip install 'coding-agent-bridge[postgres]'"
+        ) from None
 
 
 def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:

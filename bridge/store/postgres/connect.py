@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ PREPARE = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'",
 )
+_PROBE = b"""SELECT current_setting('server_version'), current_setting('fsync'),
+    current_setting('full_page_writes')"""
 _BROKEN = ("08", "57", "58", "53")  # classes of SQLSTATE: the connection, or the server itself
 
 
@@ -54,6 +57,35 @@ class Address:
             await connection.close()
             raise
         return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A database that was reached. `version`: of the server; `milliseconds`: of the fastest of some
+    round trips; `durable`: a commit is on the disk."""
+
+    place: str
+    version: str
+    milliseconds: float
+    durable: bool
+    exposed: bool
+
+
+async def probe(address: Address) -> Probe:
+    """Connect to the database, and change nothing. Raises ConfigurationError."""
+    try:
+        connection = await address.connect()
+        async with connection:
+            times = []
+            for _ in range(5):
+                begun = time.perf_counter()
+                found = await connection.execute(_PROBE)
+                times.append(1000 * (time.perf_counter() - begun))
+            ((version, fsync, pages),) = await found.fetchall()
+    except (psycopg.Error, OSError) as error:
+        raise explain(address, error) from error
+    durable = fsync == pages == "on"
+    return Probe(address.shown, version.split()[0], min(times), durable, address.exposed)
 
 
 async def prepare(connection: Connection) -> None:

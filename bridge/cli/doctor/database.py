@@ -1,0 +1,38 @@
+"""The check of the database of BRIDGE_STORE. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.cli.doctor.report import Check, failed, note, ok
+from bridge.errors import ConfigurationError
+from bridge.server.extras import probe_database
+from bridge.server.settings.root import Settings
+
+SLOW = 5.0  # milliseconds of a round trip; the start of a task needs some of them
+
+
+async def database(settings: Settings) -> Sequence[Check]:
+    """Whether the server reaches its database, and how fast; empty without a database."""
+    if settings.store.database is None:
+        return []
+    try:
+        found = await probe_database(settings)
+    except ConfigurationError as error:
+        problem, _, step = str(error).partition(". ")
+        return [failed("database", problem, step or "correct BRIDGE_STORE")]
+    facts = {"version": found.version, "milliseconds": round(found.milliseconds, 2)}
+    text = f"{found.place}: PostgreSQL {found.version}, {found.milliseconds:.1f} ms for an answer"
+    checks = [ok("database", text, **facts)]
+    if found.milliseconds > SLOW:
+        checks.append(note("database", "it is far away: each task waits for several answers"))
+    if not found.durable:
+        step = "set fsync and full_page_writes to on in postgresql.conf"
+        text = "it does not write to the disk: a power cut loses acknowledged tasks"
+        checks.append(failed("database", text, step))
+    if found.exposed:
+        text = "prompts and output cross the network without protection"
+        checks.append(note("database", f"{text}: add sslmode=verify-full to BRIDGE_STORE"))
+    if not settings.has_push:
+        checks.append(note("push", "no push notifications without BRIDGE_PUSH_KEY"))
+    return checks
