@@ -466,7 +466,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: claims connect queries reader schema sealing statements store writer",
+        "store/postgres: claims connect queries reader reads schema sealing statements store "
+        "writer",
     ),
     "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
     "tests/component/store/test_journal.py": (

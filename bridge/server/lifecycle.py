@@ -166,11 +166,7 @@ async def _run(
         await _first_of(stop, parts.fenced)
         log.info("stopping")
         await asyncio.gather(*(site.stop() for site in sites))
-        # Drain; then end the remaining tasks, or keep them for the next server (BRIDGE_ON_STOP).
-        drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
-        if parts.fenced.is_set():
-            drain, keep = 0.0, False
-        await asyncio.gather(*(one.close(drain, keep) for one in managers.values()))
+        await _drain(settings, parts)
         monitor.close()
         return FENCED if parts.fenced.is_set() else 0
     finally:
@@ -182,6 +178,15 @@ async def _run(
         watchdog.close()
         _kill_leftovers(parts)
         await asyncio.to_thread(_close, parts.sandboxes)
+
+
+async def _drain(settings: Settings, parts: _Parts) -> None:
+    """Wait for the tasks; then end the others, or keep them for the next server (BRIDGE_ON_STOP).
+    After a fence they belong to another server."""
+    drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
+    if parts.fenced.is_set():
+        drain, keep = 0.0, False
+    await asyncio.gather(*(one.manager.close(drain, keep) for one in parts.served))
 
 
 async def _first_of(*events: asyncio.Event) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 
 from bridge.errors import Unavailable
-from bridge.store.postgres.reader import Reader
+from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.schema import FENCED
 from bridge.store.postgres.statements import columns_of
-from bridge.store.postgres.writer import Writer
+from bridge.store.postgres.writer import PostgresWriter
 from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, ContextKey, Fence
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class _Lease:
 class Claims:
     """`writer` commits the removals of contexts."""
 
-    def __init__(self, reader: Reader, writer: Writer, node: str) -> None:
+    def __init__(self, reader: PostgresReader, writer: PostgresWriter, node: str) -> None:
         self._reader = reader
         self._writer = writer
         self._node = node

@@ -41,7 +41,7 @@ _BROKEN = ("08", "57", "58", "53")  # classes of SQLSTATE: the connection, or th
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DatabaseAddress:
     """`conninfo` has the password, if there is one; `shown` does not."""
 
     conninfo: str
@@ -71,7 +71,7 @@ class Probe:
     exposed: bool
 
 
-async def probe(address: Address) -> Probe:
+async def probe(address: DatabaseAddress) -> Probe:
     """Connect to the database, and change nothing. Raises ConfigurationError."""
     try:
         connection = await address.connect()
@@ -94,7 +94,7 @@ async def prepare(connection: Connection) -> None:
         await connection.execute(statement.encode())
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> DatabaseAddress:
     """The address in a URL of libpq. Raises ConfigurationError, without the password."""
     try:
         given = conninfo_to_dict(url)
@@ -105,7 +105,7 @@ def parse(url: str) -> Address:
             f"BRIDGE_STORE: {cause}. A URL such as postgresql://user@host:5432/database is "
             "expected; write reserved characters of a password as %XX, or use PGPASSFILE."
         ) from None
-    return Address(conninfo, _shown(given), _exposed(given))
+    return DatabaseAddress(conninfo, _shown(given), _exposed(given))
 
 
 def _shown(given: Mapping[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _local(host: str) -> bool:
         return False
 
 
-def explain(address: Address, error: Exception) -> ConfigurationError:
+def explain(address: DatabaseAddress, error: Exception) -> ConfigurationError:
     """The error of a server that cannot open its store: what, where, and the next step."""
     state = getattr(error, "sqlstate", None) or ""
     cause = _cause(error)
@@ -163,8 +163,8 @@ def is_lost(error: Exception) -> bool:
 
 
 def is_defect(error: Exception) -> bool:
-    """Whether a statement or its values are wrong, so that a retry cannot succeed. A missing table
-    or right is no defect: the operator can restore it."""
+    """Whether a statement or its values are wrong, so that a retry cannot succeed. It can
+    after a missing table or right: the operator can restore it."""
     if not isinstance(error, psycopg.Error):
         return not isinstance(error, OSError | TimeoutError)
     state = error.sqlstate

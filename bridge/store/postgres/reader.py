@@ -11,7 +11,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from bridge.errors import Unavailable
-from bridge.store.postgres.connect import Address, Connection, is_lost, prepare
+from bridge.store.postgres.connect import Connection, DatabaseAddress, is_lost, prepare
 from bridge.store.protocol import CANNOT_READ
 
 log = logging.getLogger(__name__)
@@ -21,10 +21,10 @@ CONNECT_WITHIN = 2.0  # seconds that a read waits for a connection
 READ_WITHIN = 10.0  # seconds
 
 
-class Reader:
+class PostgresReader:
     """Reads raise Unavailable while the database does not answer."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DatabaseAddress) -> None:
         self._address = address
         self._pool: AsyncConnectionPool[Connection] | None = None
 

@@ -203,7 +203,7 @@ async def _version(connection: AsyncConnection[TupleRow]) -> int:
     cursor = await connection.execute(
         "SELECT current_schema(), EXISTS (SELECT 1 FROM pg_tables "
         "WHERE schemaname = current_schema() AND tablename = 'schema_version')"
-    )  # not to_regclass(), whose cache does not see a table of a moment ago
+    )  # to_regclass() has a cache, which does not have a table of a moment ago
     ((schema, exists),) = await cursor.fetchall()
     if schema is None:
         raise ConfigurationError(

@@ -52,7 +52,7 @@ def numbers(values: Iterable[int | None]) -> str:
 
 
 @dataclass(slots=True)
-class Group:
+class ChangeGroup:
     """The statements of the changes that were added. `node`, `epoch`: of the writer. `seal` is None
     for a server without push notifications, which writes no configs."""
 

@@ -16,39 +16,25 @@ from functools import partial
 import psycopg
 
 from bridge.errors import ConfigurationError
-from bridge.store.postgres import queries
 from bridge.store.postgres.claims import Claims
-from bridge.store.postgres.connect import Address, Connection, explain
-from bridge.store.postgres.queries import config_of, head_of, key_of
-from bridge.store.postgres.reader import Reader
+from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
+from bridge.store.postgres.reader import PostgresReader
+from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import LOCK_CLASS, migrate
 from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.statements import columns_of, decode_id, encode_id
-from bridge.store.postgres.writer import Writer, show_presence
+from bridge.store.postgres.writer import PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
     ContextKey,
     ContextRemoved,
-    ContextSaved,
     EventBatch,
     Fence,
     FenceLost,
-    KnownMessage,
     MessageAccepted,
-    MessageKey,
     OnCommit,
-    OpenSession,
-    Retention,
     StoreError,
-    TaskHead,
-    TaskPage,
-    TaskQuery,
     TaskRemoved,
-    UnfinishedTask,
 )
-from bridge.store.push import PushConfig, PushFailed
-from bridge.store.replay import PIECE
-from bridge.store.retention import DAY, expired
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +43,7 @@ POLL = 1.0  # seconds after which a follower looks for batches that another serv
 _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their commit
 
 
-class PostgresStore:
+class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts. `version`: of the bridge. A later
     store with the same id is its next incarnation: the appends of this one are rejected then, and
     `on_fenced` is called. `seal` is None for a server without push notifications."""
@@ -66,23 +52,19 @@ class PostgresStore:
 
     def __init__(
         self,
-        address: Address,
+        address: DatabaseAddress,
         node: str,
         *,
         seal: Seal | None = None,
         version: str = "",
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        self.node = node
+        super().__init__(PostgresReader(address), node, seal)
         self._address = address
         self._version = version
-        self._seal = seal
         self._on_fenced = on_fenced
-        self._reader = Reader(address)
-        self._writer = Writer(address, node, seal, self._fenced)
+        self._writer = PostgresWriter(address, node, seal, self._fenced)
         self._claims = Claims(self._reader, self._writer, node)
-        self._accepted: dict[MessageKey, str] = {}  # before their commit
-        self._removed: Counter[str] = Counter()  # tasks, before the commit
         self._followers: dict[str, asyncio.Event] = {}
 
     # --- life ----------------------------------------------------------------------------------
@@ -224,23 +206,6 @@ class PostgresStore:
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def head(self, task_id: str) -> TaskHead | None:
-        found = await self._reader.rows(queries.ONE_HEAD, encode_id(task_id))
-        return head_of(found[0]) if found and task_id not in self._removed else None
-
-    async def prompt(self, task_id: str) -> bytes:
-        found = await self._reader.rows(queries.PROMPT, encode_id(task_id))
-        if not found or task_id in self._removed:
-            raise LookupError(task_id)
-        prompt: bytes = found[0][0]
-        return prompt
-
-    async def read(self, task_id: str, after: int = 0) -> Sequence[EventBatch]:
-        found = await self._reader.rows(queries.READ, after, PIECE, encode_id(task_id))
-        if not found or task_id in self._removed:
-            raise LookupError(task_id)
-        return [EventBatch(task_id, *values) for values in found if values[0] is not None]
-
     async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
         while True:
             event = self._followers.setdefault(task_id, asyncio.Event())
@@ -260,90 +225,6 @@ class PostgresStore:
                         await event.wait()
                 except TimeoutError:
                     continue
-
-    async def list(self, query: TaskQuery) -> TaskPage:
-        (count, counted), (page, values) = queries.listed(query, list(self._removed))
-        ((total,),) = await self._reader.rows(count, *counted)
-        heads = [head_of(row) for row in await self._reader.rows(page, *values)]
-        shown = heads[: query.limit or None]
-        more = len(shown) < len(heads)
-        return TaskPage(shown, (shown[-1].changed, shown[-1].task_id) if more else None, total)
-
-    async def message(self, key: MessageKey) -> KnownMessage | None:
-        task_id = self._accepted.get(key)
-        if task_id is None:
-            found = await self._reader.rows(queries.MESSAGE, *columns_of(key), key.digest)
-            task_id = decode_id(found[0][0]) if found else None
-        return KnownMessage(task_id) if task_id and task_id not in self._removed else None
-
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        found = await self._reader.rows(queries.UNFINISHED, agent, self.node)
-        return [UnfinishedTask(head_of(row), row[-1]) for row in found]
-
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
-        found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
-        return [ContextSaved(key_of(*key), start) for *key, start in found]
-
-    async def sessions(self, agent: str) -> Sequence[OpenSession]:
-        return [
-            OpenSession(decode_id(name), key_of(*key), start, position, given)
-            for name, *key, start, position, given in await self._reader.rows(
-                queries.SESSIONS, agent, self.node
-            )
-        ]
-
-    async def expired(self, retention: Retention, now: int) -> Sequence[str]:
-        stored = 0
-        if retention.bytes:
-            ((stored,),) = await self._reader.rows(queries.STORED)
-        kept = await self._reader.rows(queries.KEPT, retention.agent)
-        if not _is_above(retention, now, stored, kept):
-            return []
-        finished: dict[str, list[TaskHead]] = {}
-        undelivered = set[str]()
-        for row in await self._reader.rows(queries.FINISHED, retention.agent):
-            head = head_of(row)
-            if head.task_id not in self._removed:
-                finished.setdefault(head.context.owner, []).append(head)
-                undelivered |= {head.task_id} if row[-1] else set()
-        return expired(finished, retention, now=now, stored=stored, undelivered=undelivered)
-
-    async def push_configs(self, task_id: str | None = None) -> Sequence[PushConfig]:
-        if self._seal is None:
-            return []
-        if task_id is None:
-            rows = await self._reader.rows(queries.ALL_CONFIGS)
-        else:
-            rows = await self._reader.rows(queries.CONFIGS_OF_TASK, encode_id(task_id))
-        found = []
-        for row in rows:
-            try:
-                config = config_of(row, self._seal)
-            except ValueError as error:
-                log.error("a push config cannot be read", extra={"error": error})
-                continue
-            if config.task_id not in self._removed:
-                found.append(config)
-        return found
-
-    async def push_failures(self, task_id: str) -> Sequence[PushFailed]:
-        found = await self._reader.rows(queries.FAILURES, encode_id(task_id))
-        return [PushFailed(task_id, decode_id(config), *facts) for config, *facts in found]
-
-
-def _is_above(
-    retention: Retention, now: int, stored: int, kept: Sequence[tuple[object, ...]]
-) -> bool:
-    """Whether a limit may be exceeded. `kept`: owner, number, bytes and oldest time of the finished
-    tasks of each owner."""
-    if 0 < retention.bytes < stored or sum(int(str(one[1])) for one in kept) > retention.tasks:
-        return True
-    oldest = now - retention.days * DAY
-    for owner, _, size, changed in kept:
-        assert isinstance(owner, bytes) and isinstance(size, int) and isinstance(changed, int)
-        if 0 < retention.of_owner(decode_id(owner)) < size or (retention.days and changed < oldest):
-            return True
-    return False
 
 
 # Whether each of the other nodes runs: its connection has a lock in that case.

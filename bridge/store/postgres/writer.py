@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import psycopg
 
 from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
-from bridge.store.postgres.connect import Address, Connection, is_defect
+from bridge.store.postgres.connect import Connection, DatabaseAddress, is_defect
 from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
 from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.statements import Group, columns_of, numbers
+from bridge.store.postgres.statements import ChangeGroup, columns_of, numbers
 from bridge.store.protocol import (
     Change,
     Conflict,
@@ -54,12 +54,12 @@ class _Rejected(Exception):
     """A group that cannot be committed."""
 
 
-class Writer:
+class PostgresWriter:
     """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
     are not committed. `on_fenced` is called once, when another incarnation has taken the node."""
 
     def __init__(
-        self, address: Address, node: str, seal: Seal | None, on_fenced: Callable[[], None]
+        self, address: DatabaseAddress, node: str, seal: Seal | None, on_fenced: Callable[[], None]
     ) -> None:
         self.epoch = 0
         self.waiting = 0
@@ -237,7 +237,7 @@ class Writer:
             self._since = None
 
     async def _send(self, connection: Connection, appends: Sequence[_Append]) -> None:
-        group = Group(self._node, self.epoch, self._seal)
+        group = ChangeGroup(self._node, self.epoch, self._seal)
         for one in appends:
             group.add(one.changes)
         fences = dict.fromkeys(one.fence for one in appends if one.fence)
