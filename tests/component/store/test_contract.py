@@ -18,7 +18,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from cryptography.fernet import Fernet
 
 from bridge.store.memory import MOST_FAILURES, MOST_IN_MEMORY, PACKED, MemoryStore
 from bridge.store.postgres.connect import parse
@@ -57,6 +56,7 @@ from bridge.store.sqlite import SqliteStore
 from bridge.task.events import Canceled, Done, Event, Failed, Question, Status, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.transitions import TaskState
+from tests.support.servers import PUSH_KEY
 
 WITHIN = 15.0
 NOW = 1_767_225_600_000_000  # microseconds since 1970
@@ -119,9 +119,6 @@ class Sqlite(Medium):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-KEY = Fernet.generate_key().decode()
-
-
 @dataclass
 class Postgresql(Medium):
     """One schema of a server."""
@@ -129,7 +126,7 @@ class Postgresql(Medium):
     url: str = ""
 
     def make(self) -> PostgresStore:
-        return PostgresStore(parse(self.url), "0123456789abcdef", seal=Seal(KEY))
+        return PostgresStore(parse(self.url), "0123456789abcdef", seal=Seal(PUSH_KEY))
 
     @contextlib.contextmanager
     def lose(self) -> Iterator[None]:
