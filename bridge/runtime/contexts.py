@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from bridge.adapter import SessionStart
 from bridge.errors import Unavailable
@@ -53,6 +54,7 @@ class Contexts:
         self._prewarm = prewarm
         self._cwd = cwd
         self._contexts: dict[ContextKey, Context] = {}
+        self._claiming: WeakValueDictionary[ContextKey, asyncio.Lock] = WeakValueDictionary()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -88,12 +90,15 @@ class Contexts:
     async def claimed(self, key: ContextKey) -> AsyncIterator[Fence]:
         """Hold the right to write the context. Release it if the context was not begun. Raises
         Unavailable."""
-        fence = await self._claim(key)
-        try:
-            yield fence
-        finally:
-            if key not in self._contexts:
-                await self._store.release(fence)
+        claiming = self._claiming.setdefault(key, asyncio.Lock())
+        # One at a time: a message that is refused must not release the fence of another message.
+        async with claiming:
+            fence = await self._claim(key)
+            try:
+                yield fence
+            finally:
+                if key not in self._contexts:
+                    await self._store.release(fence)
 
     async def _claim(self, key: ContextKey) -> Fence:
         fence = await self._store.claim(key, self._store.node, math.inf)

@@ -51,7 +51,7 @@ class Bridge:
         sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
         agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
         policy = Policy(retention=Retention(tasks=settings.pop("keep", 1000)))
-        tasks = self.tasks = TaskHandles("", MemoryStore())
+        tasks = self.tasks = TaskHandles("", settings.pop("store", None) or MemoryStore())
         quota = replace(Quota.none(), running=settings.pop("running", 0))
         quotas = Quotas({OPERATOR.id: quota})
         pauses = {

@@ -23,7 +23,8 @@ from bridge.errors import (
 )
 from bridge.server import registry
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import ContextKey
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import ContextKey, Fence
 from bridge.task.events import AgentEvent, Status, Text
 from bridge.task.message import TextPart
 from bridge.task.render import task_metadata
@@ -549,6 +550,35 @@ async def test_a_context_id_of_the_client_is_kept(make: Make, context: str) -> N
 async def test_other_context_ids_are_refused(make: Make, context: str) -> None:
     with pytest.raises(InvalidParams, match="contextId"):
         await make().send("text a", context)
+
+
+class Remote(MemoryStore):
+    """Claims take time, as in a database."""
+
+    async def claim(self, key: ContextKey, node: str, ttl: float) -> Fence | None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().claim(key, node, ttl)
+
+    async def release(self, fence: Fence) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await super().release(fence)
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_refused_message_does_not_release_the_context_of_another_one(
+    make: Make, later: bool
+) -> None:
+    bridge = make(store=Remote())
+    refused = {"bridge": {"cwd": "/missing"}}
+    sends = [bridge.send("turn", "c", metadata=refused), bridge.send("turn", "c")]
+    if later:
+        sends.reverse()
+    handles = await asyncio.gather(*sends, return_exceptions=True)
+    (handle,) = [one for one in handles if isinstance(one, TaskHandle)]
+    assert answer(await ended(handle)) == "1"
+    assert answer(await bridge.run("turn", "c")) == "2"
 
 
 async def test_without_a_context_id_each_task_has_its_own(make: Make) -> None:
