@@ -53,7 +53,9 @@ class Audience:
         """The last client stopped listening to the task: start the timer."""
         task_id = handle.task.id
         self._stay(task_id)
-        if handle.task.attended and not handle.task.state.terminal and not self._closed:
+        if handle.elsewhere or self._closed:
+            return
+        if handle.task.attended and not handle.task.state.terminal:
             loop = asyncio.get_running_loop()
             self._leaving[task_id] = loop.call_later(self._grace, self._give_up, handle)
 

@@ -103,19 +103,32 @@ class Contexts:
     async def _claim(self, key: ContextKey) -> Fence:
         fence = await self._store.claim(key, self._store.node, math.inf)
         if fence is None:
-            raise Unavailable("Another server works in this context; try again in a moment.")
+            raise await self.elsewhere(key)
         return fence
+
+    async def elsewhere(self, key: ContextKey) -> Unavailable:
+        """The error for a change of a context that another server has."""
+        holder = await self._store.holder(key)
+        server = f"The server {holder}" if holder else "Another server"
+        return Unavailable(f"{server} works in this context: send this there, or try again later.")
 
     # --- the work of an earlier server ---------------------------------------------------------
 
     async def load(self) -> Stored:
-        """The stored state of this agent from an earlier server. The store must be open."""
+        """The stored state of this agent from an earlier server, without the contexts that another
+        server has taken meanwhile. The store must be open."""
         agent, fences = self.tasks.agent, dict[ContextKey, Fence]()
         contexts, tasks = await self._store.contexts(agent), await self.tasks.restore()
         for key in (*(saved.context for saved in contexts), *(task.context for task, _ in tasks)):
-            fences[key] = await self._claim(key)
+            fence = await self._store.claim(key, self._store.node, math.inf)
+            if fence:
+                fences[key] = fence
         for task, _ in tasks:
-            task.fence = fences[task.context]
+            task.fence = fences.get(task.context)
+            if task.fence is None:
+                self.tasks.remove(task.task.id)
+        contexts = [saved for saved in contexts if saved.context in fences]
+        tasks = [(task, prompt) for task, prompt in tasks if task.fence]
         return Stored(contexts, tasks, await self._store.sessions(agent), fences)
 
     def restore(self, stored: Stored, reattach: bool) -> set[str]:

@@ -24,7 +24,7 @@ from bridge.runtime.extension import Profile
 from bridge.runtime.send import Sent
 from bridge.runtime.tasks import TaskManager
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import Store, TaskQuery
+from bridge.store.protocol import ContextKey, Store, TaskQuery
 from bridge.store.serialization import micros
 
 
@@ -132,6 +132,10 @@ class Router:
         for agent, manager in self._managers.items():
             if context_id and manager.has_context(principal.id, context_id):
                 return agent
+        if context_id and self._store.shared:
+            for agent in self._managers:
+                if await self._store.holder(ContextKey(agent, principal.id, context_id)):
+                    return agent
         return None
 
     async def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:

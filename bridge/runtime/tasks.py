@@ -106,10 +106,13 @@ class TaskManager:
     async def get(
         self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read"
     ) -> TaskHandle:
-        """The task; the client knows it from now on. Raises Forbidden and TaskNotFound."""
+        """The task; the client knows it from now on. Raises Forbidden and TaskNotFound, and
+        Unavailable to change a task that another server has."""
         handle = await self._tasks.find(task_id)
         authorize(principal, scope, task_id, handle.task.owner if handle else None)
         assert handle
+        if handle.elsewhere and scope != "read":
+            raise await self.contexts.elsewhere(handle.context)
         self._show(handle)
         self._audience.touch(handle)
         return handle
@@ -205,6 +208,7 @@ class TaskManager:
         if keep:
             self.kept = [marker for context in contexts for marker in context.detach()]
         await asyncio.gather(cooling, *(context.shut_down() for context in contexts))
+        self._tasks.close()
         self._agent.attachments.close()
 
     def kill(self) -> None:

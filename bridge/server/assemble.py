@@ -10,6 +10,7 @@ from pathlib import Path
 from bridge.a2a.card import Skill
 from bridge.push.notifier import Push
 from bridge.runtime.agent import Agent, Policy
+from bridge.runtime.mirror import SharedTaskHandles
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
@@ -69,7 +70,9 @@ def make_served_agent(
         agent=_runtime_agent(agent, state, sandbox, prewarm),
         adapter=agent.adapter,
         workspaces=settings.agent.workspaces,
-        tasks=TaskHandles(agent.id, state.store, Heap().trim),
+        tasks=(SharedTaskHandles if state.store.shared else TaskHandles)(
+            agent.id, state.store, Heap().trim
+        ),
         pool=pool,
         notifier=shared.push,
         policy=Policy(

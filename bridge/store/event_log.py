@@ -75,6 +75,11 @@ class EventLog(Generic[T]):
         """Whether it has several readers, so that the rendered bytes are worth keeping."""
         return len(self._readers) > 1
 
+    @property
+    def wanted(self) -> bool:
+        """Whether someone reads it or waits for news."""
+        return bool(self._readers or self._waiting)
+
     def bound(self, keep: int, most: int, reread: Reread[T]) -> None:
         """Keep the newest entries that together weigh `keep`, and up to `most` for readers that are
         behind. `reread` reads older ones."""

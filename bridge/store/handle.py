@@ -44,9 +44,9 @@ LARGE = 1024 * 1024  # bytes of a finished task whose eviction frees much memory
 class TaskHandle:
     """A task and the log of its updates. `fence`: the right to write it; `lost`: another server has
     that right by now. `shown`: a client knows the task, so that a direct reply of the agent can no
-    longer replace it. `notifies`: the send that began it has a push config. `begun`: the CLI may
-    have seen its prompt. `batches`: the number of appended event batches. `size`: bytes in the
-    store.
+    longer replace it. `notifies`: the send that began it has a push config. `elsewhere`: another
+    server writes it, and this handle follows. `begun`: the CLI may have seen its prompt. `batches`:
+    the number of appended event batches. `size`: bytes in the store.
 
     After an eviction, `task` is its head alone (see Task.head), and `back` reads the rest for
     whole(). `outline`: the part that lists show; None if it is long or was never shown.
@@ -59,6 +59,7 @@ class TaskHandle:
     lost: bool = False
     shown: bool = False
     notifies: bool = False
+    elsewhere: bool = False
     begun: bool = False
     batches: int = 0
     size: int = 0
@@ -155,6 +156,9 @@ class TaskHandles:
         handle.task, handle.back = handle.task.head(), self._whole
         if handle.size >= LARGE:
             self._freed()
+
+    def close(self) -> None:
+        """End the readers of tasks that other servers write."""
 
     async def restore(self) -> Sequence[tuple[TaskHandle, Message]]:
         """The tasks that an earlier server has left unfinished, with their prompts. A task with a

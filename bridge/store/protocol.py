@@ -7,7 +7,7 @@ are microseconds since 1970. Prompts, events and starts are bytes of JSON (seria
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from bridge.store.push import PushChange, PushConfig, PushFailed
@@ -193,7 +193,8 @@ Change = (
 @dataclass(frozen=True, slots=True)
 class TaskHead:
     """A task without its content. `changed` is the time of its newest status, `batches` the number
-    of its newest batch, `last` that of its newest update, `size` the bytes of prompt and events."""
+    of its newest batch, `last` that of its newest update, `size` the bytes of prompt and events.
+    `node`: the id of the server that has its context; None if the store does not know it."""
 
     task_id: str
     context: ContextKey
@@ -206,6 +207,7 @@ class TaskHead:
     last: int
     size: int
     begun: bool
+    node: str | None = field(default=None, compare=False)
 
 
 Position = tuple[int, str]
@@ -254,6 +256,19 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
+    `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks."""
+
+    id: str
+    name: str
+    version: str
+    runs: bool
+    seen: int
+    working: int
+
+
+@dataclass(frozen=True, slots=True)
 class Retention:
     """The finished tasks of one agent that are kept: at most `tasks`, for `days`, in `bytes` of the
     whole store, and `of_owner` bytes for each owner; 0 means unlimited for all but `tasks`."""
@@ -292,11 +307,13 @@ class Store(Protocol):
     I/O. They raise LookupError for an unknown task, except head(); Unavailable while the medium
     cannot be read, and DataLoss if it is damaged. So does claim().
 
-    `node`: the id of this server for claims.
+    `node`: the id of this server for claims. `shared`: other servers may use the store, too; then
+    the tasks of a context belong to the server that has claimed it.
     """
 
     durable: bool
     node: str
+    shared: bool
 
     @property
     def congested(self) -> bool: ...
@@ -333,6 +350,12 @@ class Store(Protocol):
 
     async def release(self, fence: Fence) -> None:
         """Let other nodes claim the context."""
+
+    async def holder(self, key: ContextKey) -> str | None:
+        """The name of the node that holds the context, for people; None if no node does."""
+
+    async def nodes(self) -> Sequence[NodeStatus]:
+        """The servers of a shared store, by name; empty if it is not shared."""
 
     async def head(self, task_id: str) -> TaskHead | None: ...
 

@@ -66,6 +66,19 @@ async def replay(
         await asyncio.sleep(0)
 
 
+def apply_batch(task: Task, batch: EventBatch) -> list[Update]:
+    """Apply the events of the next batch. Returns its updates. Raises ValueError if it cannot be
+    read or applied."""
+    updates: list[Update] = []
+    try:
+        now = moment(batch.time)
+        for event in load_events(batch.events):
+            updates += task.apply(bounded(event), now)
+    except Exception as error:  # damaged, or written by another version
+        raise ValueError(f"nothing that this version writes: {error!r}") from error
+    return updates
+
+
 async def restored(store: Store, head: Task, end: int | None = None) -> Task:
     """The task with its content, up to batch `end`. Raises as replay() does."""
     task = head.blank_copy()

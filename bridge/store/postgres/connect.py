@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
+import os
 import re
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +39,7 @@ PREPARE = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'",
 )
+ANSWER_WITHIN = 10.0  # seconds for a statement that does little
 _PROBE = b"""SELECT current_setting('server_version'), current_setting('fsync'),
     current_setting('full_page_writes')"""
 _BROKEN = ("08", "57", "58", "53")  # classes of SQLSTATE: the connection, or the server itself
@@ -52,7 +57,8 @@ class DatabaseAddress:
         """A connection in autocommit mode. Raises psycopg.Error."""
         connection = await AsyncConnection.connect(self.conninfo, autocommit=True)
         try:
-            await prepare(connection)
+            with limited(connection):
+                await prepare(connection)
         except BaseException:
             await connection.close()
             raise
@@ -132,6 +138,24 @@ def _local(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+@contextlib.contextmanager
+def limited(connection: Connection, seconds: float = ANSWER_WITHIN) -> Iterator[None]:
+    """Cut the connection if the answers to the statements in this context take longer."""
+    limit = asyncio.get_running_loop().call_later(seconds, cut, connection)
+    try:
+        yield
+    finally:
+        limit.cancel()
+
+
+def cut(connection: Connection) -> None:
+    """End the wait for an answer: the driver reads the end of the connection. A canceled wait would
+    ask the server again, and could wait for ever."""
+    with contextlib.suppress(OSError, psycopg.Error):
+        with socket.socket(fileno=os.dup(connection.fileno())) as one:
+            one.shutdown(socket.SHUT_RDWR)
 
 
 def explain(address: DatabaseAddress, error: Exception) -> ConfigurationError:

@@ -15,8 +15,9 @@ Row = Sequence[Any]
 
 HEAD = """
     task.id, task.agent, task.owner, task.context, created, thoughts, attended, changed, state,
-    batch, last, size, begun"""
-HEAD_WIDTH = 13
+    batch, last, size, begun, (SELECT node FROM context WHERE context.agent = task.agent
+        AND context.owner = task.owner AND context.id = task.context) AS holder"""
+HEAD_WIDTH = 14
 OPEN = "state NOT IN ('completed', 'canceled', 'failed', 'rejected')"  # as in an index
 PIECE_ROWS = 512  # most batches of one read
 
@@ -28,7 +29,7 @@ def key_of(agent: str, owner: bytes, name: bytes) -> ContextKey:
 def head_of(row: Row) -> TaskHead:
     """The head in the first columns of the row (HEAD)."""
     task_id, agent, owner, context, *facts = row[:HEAD_WIDTH]
-    created, thoughts, attended, changed, state, batch, last, size, begun = facts
+    created, thoughts, attended, changed, state, batch, last, size, begun, node = facts
     return TaskHead(
         decode_id(task_id),
         key_of(agent, owner, context),
@@ -41,6 +42,7 @@ def head_of(row: Row) -> TaskHead:
         last=last,
         size=size,
         begun=begun,
+        node=node,
     )
 
 
@@ -118,7 +120,26 @@ CONFIGS = """
     SELECT task.id, push.id, push.version, extended, sealed, cursor, attempts, due
     FROM push JOIN task ON task.place = push.task"""
 CONFIGS_OF_TASK = f"{CONFIGS} WHERE task.id = %b ORDER BY push.number"
-ALL_CONFIGS = f"{CONFIGS} ORDER BY push.number"
+# The configs that this node delivers: those of its contexts, and of contexts without a node.
+OWN_CONFIGS = f"""{CONFIGS} LEFT JOIN context ON context.agent = task.agent
+        AND context.owner = task.owner AND context.id = task.context
+    WHERE node IS NULL OR node = %s ORDER BY push.number"""
+# Whether a node is connected: its writer holds a lock. `working` counts its unfinished tasks.
+NODES = f"""
+    SELECT node.id, node.name, node.version, EXISTS (
+            SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND classid = %s::oid
+                AND objid = (hashtext(current_schema() || node.id)::bigint & 4294967295)::oid),
+        (extract(epoch FROM seen) * 1000000)::bigint, (
+            SELECT count(*) FROM task JOIN context ON context.agent = task.agent
+                AND context.owner = task.owner AND context.id = task.context
+            WHERE {OPEN} AND context.node = node.id)
+    FROM node ORDER BY name, id"""  # noqa: S608
+HOLDER = """
+    SELECT coalesce(nullif(name, ''), context.node)
+    FROM context LEFT JOIN node ON node.id = context.node
+    WHERE agent = %s AND owner = %b AND context.id = %b AND context.node IS NOT NULL"""
 FAILURES = """
     SELECT config, number, attempts, error, time FROM dead
     WHERE task = (SELECT place FROM task WHERE id = %b) ORDER BY config, number"""

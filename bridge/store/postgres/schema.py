@@ -30,7 +30,7 @@ MIGRATIONS = (
         epoch bigint NOT NULL,               -- of the present incarnation
         state text NOT NULL DEFAULT 'up' CHECK (state IN ('up', 'draining', 'fenced')),
         version text NOT NULL,               -- of the bridge
-        seen timestamptz NOT NULL DEFAULT now(), -- its last start, for people: no decision uses it
+        seen timestamptz NOT NULL DEFAULT now(), -- for people: no decision uses it
         UNIQUE (id, epoch)                   -- so a change of the epoch waits for FOR KEY SHARE
     ) WITH (fillfactor = 50);
     CREATE TABLE progress (                  -- not in `node`: a heartbeat must not wait for commits
@@ -157,6 +157,12 @@ MIGRATIONS = (
         UPDATE taken SET task = place FROM task WHERE id = wanted
             AND (taken.agent, taken.owner, message, digest) = (a, o, m, d);
     END $$;
+    """,
+    """
+    ALTER TABLE node ADD COLUMN name text NOT NULL DEFAULT ''; -- for people
+    CREATE TABLE bus (hint_key bytea NOT NULL); -- of the authentication codes of hints
+    INSERT INTO bus SELECT sha256(convert_to(
+        gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'));
     """,
 )
 OLDEST = 1  # the version that a bridge must know to use a schema that this bridge has migrated

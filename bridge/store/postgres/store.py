@@ -7,7 +7,6 @@ commit, claims, and waiting readers.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,11 +15,13 @@ from functools import partial
 import psycopg
 
 from bridge.errors import ConfigurationError
+from bridge.store.postgres.bus import PROBE, Bus
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
+from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
-from bridge.store.postgres.schema import LOCK_CLASS, migrate
+from bridge.store.postgres.schema import migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.writer import PostgresWriter, show_presence
 from bridge.store.protocol import (
@@ -44,11 +45,13 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 
 class PostgresStore(PostgresReads):
-    """`node`: the id of this server, which survives its restarts. `version`: of the bridge. A later
+    """`node`: the id of this server, which survives its restarts, and `name` its name for people.
+    `version`: of the bridge. `probe`: seconds, see Bus. Several nodes may use the database. A later
     store with the same id is its next incarnation: the appends of this one are rejected then, and
     `on_fenced` is called. `seal` is None for a server without push notifications."""
 
     durable = True
+    shared = True
 
     def __init__(
         self,
@@ -57,15 +60,19 @@ class PostgresStore(PostgresReads):
         *,
         seal: Seal | None = None,
         version: str = "",
+        name: str = "",
+        probe: float = PROBE,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(PostgresReader(address), node, seal)
         self._address = address
         self._version = version
+        self._name = name
         self._on_fenced = on_fenced
         self._writer = PostgresWriter(address, node, seal, self._fenced)
         self._claims = Claims(self._reader, self._writer, node)
-        self._followers: dict[str, asyncio.Event] = {}
+        self._bus = Bus(address, heard=self._heard, restored=self._catch_up, probe=probe)
+        self._hints = Hints(node, b"", self._bus.send)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -88,29 +95,19 @@ class PostgresStore(PostgresReads):
                 raise ConfigurationError(text) from error
             raise
         self._writer.start(connection, epoch)
+        self._bus.start(self._hints.channel, self.node, epoch)
 
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
         epoch."""
         await show_presence(connection, self.node)
-        found = await connection.execute(_OTHERS, (LOCK_CLASS + 1, self.node))
-        for other, is_free in await found.fetchall():
-            if not is_free:
-                raise ConfigurationError(
-                    f"another server (node {other}) uses it, and several servers cannot share a "
-                    "database yet: stop that server, or choose another database or schema"
-                )
-            await connection.execute(_UNLOCK, (LOCK_CLASS + 1, other))
-            log.warning(
-                "the database has work of a server that does not run: only that server can "
-                "continue it, with its state folder",
-                extra={"node": other},
-            )
         async with connection.transaction():
-            entered = await connection.execute(_ENTER, (self.node, self._version))
+            entered = await connection.execute(_ENTER, (self.node, self._version, self._name))
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
+            ((key,),) = await (await connection.execute(_KEY)).fetchall()
+        self._hints = Hints(self.node, key, self._bus.send)
         return int(epoch)
 
     async def flush(self) -> None:
@@ -118,11 +115,13 @@ class PostgresStore(PostgresReads):
 
     async def close(self) -> None:
         await self._writer.close(CLOSE_WITHIN)
+        await self._bus.close()
         await self._reader.close()
 
     async def abandon(self) -> None:
         """Close without another commit."""
         await self._writer.abandon()
+        await self._bus.close()
         await self._reader.close()
 
     @property
@@ -180,17 +179,22 @@ class PostgresStore(PostgresReads):
                 case TaskRemoved(task_id):
                     self._removed[task_id] -= 1
                     self._removed += Counter()  # without zeros
-        if self._followers:
+        if self._hints.active and not error:
             for change in changes:
-                if isinstance(change, EventBatch | TaskRemoved):
-                    self._wake(change.task_id)
+                if isinstance(change, EventBatch):
+                    self._hints.committed(change)
+                elif isinstance(change, TaskRemoved):
+                    self._hints.removed(change.task_id)
         if then:
             then(error)
 
-    def _wake(self, task_id: str) -> None:
-        follower = self._followers.pop(task_id, None)
-        if follower:
-            follower.set()
+    # --- hints ---------------------------------------------------------------------------------
+
+    def _heard(self, payload: str) -> None:
+        self._hints.heard(payload)
+
+    def _catch_up(self) -> None:
+        self._hints.catch_up()
 
     # --- fences --------------------------------------------------------------------------------
 
@@ -207,36 +211,38 @@ class PostgresStore(PostgresReads):
     # --- reading -------------------------------------------------------------------------------
 
     async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
-        while True:
-            event = self._followers.setdefault(task_id, asyncio.Event())
-            head = await self.head(task_id)
-            if head and head.batches > after:
-                try:
-                    batches = await self.read(task_id, after)
-                except LookupError:  # removed meanwhile
+        with self._hints.feed(task_id) as feed:
+            while head := await self.head(task_id):
+                self._hints.ask(task_id, feed, head.node)
+                if head.batches > after:
+                    if not feed.hinted:  # the owner does not know, for example after its restart
+                        feed.due = 0.0
+                    try:
+                        batches = await self.read(task_id, after)
+                    except LookupError:  # removed meanwhile
+                        return
+                    after = batches[-1].number
+                    yield batches
+                elif head.state.terminal:
                     return
-                after = batches[-1].number
-                yield batches
-            elif head is None or head.state.terminal:
-                return
-            else:
-                try:
-                    async with asyncio.timeout(POLL):
-                        await event.wait()
-                except TimeoutError:
-                    continue
+                else:
+                    feed.hinted = False
+                    while told := await feed.next(after, POLL):
+                        batches, ended = told
+                        if batches:
+                            after = batches[-1].number
+                            yield batches
+                        if ended:
+                            return
+                        self._hints.ask(task_id, feed, head.node)
 
 
-# Whether each of the other nodes runs: its connection has a lock in that case.
-_OTHERS = """
-    SELECT id, pg_try_advisory_lock(%s, hashtext(current_schema() || id)) FROM node
-    WHERE id <> %s AND state <> 'fenced'"""
-_UNLOCK = "SELECT pg_advisory_unlock(%s, hashtext(current_schema() || %s))"
 _ENTER = """
-    INSERT INTO node (id, epoch, version) VALUES (%s, nextval('epochs'), %s)
+    INSERT INTO node (id, epoch, version, name) VALUES (%s, nextval('epochs'), %s, %s)
     ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, state = 'up', seen = now(),
-        version = excluded.version
+        version = excluded.version, name = excluded.name
     RETURNING epoch"""
+_KEY = "SELECT hint_key FROM bus"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psycopg
 
 from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
-from bridge.store.postgres.connect import Connection, DatabaseAddress, is_defect
+from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, is_defect
 from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import ChangeGroup, columns_of, numbers
@@ -228,7 +226,7 @@ class PostgresWriter:
         self._since = loop.time()
         try:
             connection = self._connection or await self._connect()
-            limit = loop.call_later(ANSWER_WITHIN, _cut, connection)
+            limit = loop.call_later(ANSWER_WITHIN, cut, connection)
             try:
                 await self._send(connection, appends)
             finally:
@@ -288,14 +286,6 @@ def _call(call: Callable[[], None]) -> None:
         call()
     except Exception:
         log.exception("a callback after a commit failed")
-
-
-def _cut(connection: Connection) -> None:
-    """End the wait for an answer: the driver reads the end of the connection. A canceled wait would
-    ask the server again, and could wait for ever."""
-    with contextlib.suppress(OSError, psycopg.Error):
-        with socket.socket(fileno=os.dup(connection.fileno())) as one:
-            one.shutdown(socket.SHUT_RDWR)
 
 
 def _size(change: Change) -> int:
