@@ -63,8 +63,9 @@ class Bus:
         self._tasks = [asyncio.create_task(one()) for one in (self._listen, self._notify)]
 
     async def close(self) -> None:
-        for connection in filter(None, (self._sender, self._listener)):
-            cut(connection)  # a wait for an answer ends
+        self._failed = True  # nothing to report from now on
+        if self._sender:
+            cut(self._sender)  # a wait for an answer ends
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -118,21 +119,21 @@ class Bus:
     # --- notifying -----------------------------------------------------------------------------
 
     async def _notify(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            given = self._channels, self._payloads
-            self._channels, self._payloads, self._size = [], [], 0
-            try:
-                await self._attempt(*given)
-            except (psycopg.Error, OSError, TimeoutError) as error:
-                self._report(error)
-                await _close(self._sender)
-                self._sender = None
-                await asyncio.sleep(RETRY_FIRST)
-            except asyncio.CancelledError:
-                await _close(self._sender)
-                raise
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                given = self._channels, self._payloads
+                self._channels, self._payloads, self._size = [], [], 0
+                try:
+                    await self._attempt(*given)
+                except (psycopg.Error, OSError, TimeoutError) as error:
+                    self._report(error)
+                    await _close(self._sender)
+                    self._sender = None
+                    await asyncio.sleep(RETRY_FIRST)
+        finally:
+            await _close(self._sender)
 
     async def _attempt(self, channels: list[str], payloads: list[str]) -> None:
         if self._sender is None:

@@ -372,20 +372,37 @@ async def test_another_node_cannot_fence_this_one_within_a_commit(
     assert isinstance(await commit(store, batch("t", 2)), FenceLost)
 
 
-async def test_a_second_server_is_refused_while_the_first_one_runs(
-    postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(postgres_url, NODE) as first:
-        with pytest.raises(ConfigurationError, match=f"another server .node {NODE}. uses it"):
-            await PostgresStore(parse(postgres_url), OTHER).open()
-        assert await commit(first, created("t"), ContextSaved(A, b"{}")) is None
-        assert await first.claim(A, NODE, 1e9)
-    async with opened(postgres_url, OTHER) as second:
-        assert "does not run" in caplog.text
+async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
+    async with (
+        opened(postgres_url, NODE, name="agent:a") as first,
+        opened(postgres_url, OTHER, name="agent:b") as second,
+    ):
+        fence = await first.claim(A, NODE, 1e9)
+        assert fence
+        assert await commit(first, created("t"), ContextSaved(A, b"{}"), fence=fence) is None
         assert await second.claim(A, OTHER, 1e9) is None
-        assert await second.unfinished("agent") == []
+        assert await second.holder(A) == "agent:a"
+        assert await second.holder(ContextKey("agent", "local", "new")) is None
+        assert (await second.contexts("agent"), await second.unfinished("agent")) == ([], [])
+        head = await second.head("t")
+        assert head and head.node == NODE
+        assert await commit(first, batch("t", 1), fence=fence) is None
+        assert await numbers(second, "t") == [1]
+        found = {one.id: one for one in await second.nodes()}
+        assert [one.name for one in found.values()] == ["agent:a", "agent:b"]
+        assert (found[NODE].working, found[OTHER].working) == (1, 0)
+        assert found[NODE].runs and found[OTHER].runs
+        await first.abandon()
+        await until_gone(second)
     async with opened(postgres_url, NODE) as again:
         assert len(await again.unfinished("agent")) == 1
+
+
+async def until_gone(store: PostgresStore) -> None:
+    """Until the server NODE is not connected any more."""
+    async with asyncio.timeout(WITHIN):
+        while any(one.runs for one in await store.nodes() if one.id == NODE):
+            await asyncio.sleep(0.01)
 
 
 # --- migrations ------------------------------------------------------------------------------
