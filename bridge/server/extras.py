@@ -45,8 +45,10 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
     return oidc.Issuer(config)
 
 
-def postgres_store(settings: Settings, node: str, on_fenced: Callable[[], None]) -> Store:
-    """The store in the database of BRIDGE_STORE, for the server with the id `node`. Raises
+def postgres_store(
+    settings: Settings, node: str, name: str, on_fenced: Callable[[], None]
+) -> Store:
+    """The store in the database of BRIDGE_STORE, for the server with this id and name. Raises
     ConfigurationError, also if the extra `postgres` is missing."""
     with _needs_postgres():
         from bridge.store.postgres.connect import parse
@@ -60,7 +62,9 @@ def postgres_store(settings: Settings, node: str, on_fenced: Callable[[], None])
         )
     key = settings.push.key
     seal = Seal(key) if key else None
-    return PostgresStore(address, node, seal=seal, version=__version__, on_fenced=on_fenced)
+    return PostgresStore(
+        address, node, name=name, seal=seal, version=__version__, on_fenced=on_fenced
+    )
 
 
 async def probe_database(settings: Settings) -> Probe:

@@ -31,6 +31,7 @@ from bridge.server.banner import announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
+from bridge.server.nodes import Nodes, default_name
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, open_state
@@ -105,7 +106,7 @@ async def _assemble(
     settings = loaded.settings
     pool = make_pool(settings)
     fenced = asyncio.Event()
-    state = await _open_state(loaded, unused, fenced.set)
+    state = await _open_state(loaded, unused, agents[0].id, fenced.set)
     push = Push(
         state.store,
         encode_notification,
@@ -151,6 +152,7 @@ async def _run(
         checks=(watchdog, parts.state.audit, parts.state.store),
         sessions=parts.pool.figures,
     )
+    app.add_routes(Nodes(parts.state.store).routes())
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
@@ -247,14 +249,16 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 async def _open_state(
-    loaded: Loaded, unused: contextlib.ExitStack, on_fenced: Callable[[], None]
+    loaded: Loaded, unused: contextlib.ExitStack, agent: str, on_fenced: Callable[[], None]
 ) -> State:
-    """The state of earlier servers, if there is a folder for it, and the operator token."""
+    """The state of earlier servers, if there is a folder for it, and the operator token. `agent`:
+    the id of the default agent."""
     settings, clean = loaded.settings, loaded.secrets.clean
     audit, database = settings.audit_file, settings.store.database
 
     def make_store(node: str) -> Store:
-        return postgres_store(settings, node, on_fenced)
+        name = settings.store.node or default_name(agent, node)
+        return postgres_store(settings, node, name, on_fenced)
 
     try:
         folder = settings.store_folder

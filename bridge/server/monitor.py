@@ -15,13 +15,14 @@ from bridge.a2a.codec import timestamp
 from bridge.auth.principal import Principal, Scope
 from bridge.runtime.tasks import TaskManager
 from bridge.store.event_log import EventLog
-from bridge.store.handle import TaskHandle
-from bridge.store.protocol import Store, TaskQuery
+from bridge.store.handle import TaskHandle, headed
+from bridge.store.protocol import Store, TaskHead, TaskQuery
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.transitions import TaskState
 from bridge.transports import sse
 from bridge.transports.operation import PRINCIPAL
 
+_WAITS = {TaskState.SUBMITTED, TaskState.INPUT_REQUIRED}  # for a slot or a client
 FEED = 1000  # state changes that a client can read after a reconnect
 Change = dict[str, Any]
 
@@ -49,9 +50,9 @@ class Monitor:
 
     def routes(self) -> Sequence[web.RouteDef]:
         return (
-            web.get("/monitor/agents", _with_scope("admin", self._agents)),
-            web.get("/monitor/tasks", _with_scope("admin", self._tasks)),
-            web.get("/monitor/events", _with_scope("read", self._events)),
+            web.get("/monitor/agents", with_scope("admin", self._agents)),
+            web.get("/monitor/tasks", with_scope("admin", self._tasks)),
+            web.get("/monitor/events", with_scope("read", self._events)),
         )
 
     async def _agents(self, request: web.Request) -> web.Response:
@@ -80,11 +81,23 @@ class Monitor:
                 context_id=wanted.get("contextId"),
                 state=TaskState(wanted["state"]) if wanted.get("state") else None,
             )
+            names = {one.id: one.name for one in await self._store.nodes()}
             for head in (await self._store.list(query)).heads:
-                handle = await manager.find(head.task_id)
-                if handle and owner in (None, handle.task.owner):
-                    listed.append({"agent": agent_id, **_summary(handle.task)})
+                if owner not in (None, head.context.owner):
+                    continue
+                node = {"node": names.get(head.node or "")} if self._store.shared else {}
+                task = await self._found(manager, head)
+                if task:
+                    listed.append({"agent": agent_id, **node, **_summary(task)})
         return web.json_response({"tasks": listed})
+
+    async def _found(self, manager: TaskManager, head: TaskHead) -> Task | None:
+        """The task without its content. One that does not wait for anything has no more than its
+        head, so that a task of another server need not be read."""
+        if self._store.shared and head.state not in _WAITS:
+            return headed(head)
+        handle = await manager.find(head.task_id)
+        return handle.task if handle else None
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, from now on or after `Last-Event-ID`. Without the scope `admin`:
@@ -106,7 +119,7 @@ class Monitor:
         )
 
 
-def _with_scope(scope: Scope, handler: Handler) -> Handler:
+def with_scope(scope: Scope, handler: Handler) -> Handler:
     """Requires the scope; `admin` for responses with the tasks of all principals."""
 
     async def handle(request: web.Request) -> web.StreamResponse:

@@ -195,9 +195,7 @@ class TaskHandles:
             handle.log.close()
 
     def _ended(self, head: TaskHead) -> TaskHandle:
-        task = blank_task(head)
-        task.state, task.status_time = head.state, moment(head.changed)
-        handle = TaskHandle(task, shown=True, begun=head.begun, size=head.size)
+        handle = TaskHandle(headed(head), shown=True, begun=head.begun, size=head.size)
         handle.batches, handle.back = head.batches, self._whole
         self.add(handle)
         handle.log.skip(head.last)
@@ -206,6 +204,13 @@ class TaskHandles:
 
     async def _whole(self, handle: TaskHandle) -> Task:
         return await self._recent.get(handle.task, handle.size)
+
+
+def headed(head: TaskHead) -> Task:
+    """The task of the head, without its content."""
+    task = blank_task(head)
+    task.state, task.status_time = head.state, moment(head.changed)
+    return task
 
 
 def readable(kind: type[T], data: bytes) -> T | None:

@@ -56,7 +56,7 @@ def name_of(key: MessageKey) -> Name:
     return key.agent, key.name, key.digest
 
 
-_HEAD = [one.name for one in fields(TaskHead)][1:]
+_HEAD = [one.name for one in fields(TaskHead)][1:-1]  # without `node`
 
 
 @dataclass(slots=True)

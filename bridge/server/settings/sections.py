@@ -25,6 +25,7 @@ from bridge.server.settings.values import (
     Limit,
     Milliseconds,
     Names,
+    NodeName,
     Origins,
     Paths,
     Port,
@@ -257,6 +258,9 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     store_file: str | None = None
     """Path of a file with that URL, instead of BRIDGE_STORE. Other users must not be able to write
     to it."""
+    node: NodeName | None = None
+    """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
+    the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""

@@ -91,6 +91,7 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _at_com
 Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 StorePlace = Annotated[str, AfterValidator(_store)]
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}:[A-Za-z0-9_.-]{1,64}$")]
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]

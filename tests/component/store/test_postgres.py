@@ -401,7 +401,7 @@ async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
 async def until_gone(store: PostgresStore) -> None:
     """Until the server NODE is not connected any more."""
     async with asyncio.timeout(WITHIN):
-        while any(one.runs for one in await store.nodes() if one.id == NODE):
+        while any(one.runs for one in await store.nodes() if one.id == NODE):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
