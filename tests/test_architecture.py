@@ -466,7 +466,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: claims connect queries reader reads schema sealing statements store "
+        "store/postgres: bus claims connect queries reader reads schema sealing statements store "
         "writer",
     ),
     "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),

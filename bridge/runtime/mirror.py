@@ -261,7 +261,7 @@ class SharedTaskHandles(TaskHandles):
             self._sweeping = loop.call_later(self._lingers / 4, self._sweep)
 
     def _sweep(self) -> None:
-        """Forget the copies that nobody has used for a while."""
+        """Forget the copies that were not used for a while."""
         now = asyncio.get_running_loop().time()
         for one in {*self._mirrors.values(), *self._following}:
             if one.wanted:

@@ -31,10 +31,9 @@ from bridge.server.banner import announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
-from bridge.server.nodes import Nodes, default_name
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
-from bridge.server.state_dir import State, open_state
+from bridge.server.state_dir import State, default_name, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
 from bridge.store.handle import TaskHandle
@@ -152,7 +151,6 @@ async def _run(
         checks=(watchdog, parts.state.audit, parts.state.store),
         sessions=parts.pool.figures,
     )
-    app.add_routes(Nodes(parts.state.store).routes())
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)

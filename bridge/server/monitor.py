@@ -13,14 +13,18 @@ from aiohttp.typedefs import Handler
 
 from bridge.a2a.codec import timestamp
 from bridge.auth.principal import Principal, Scope
+from bridge.errors import Unavailable
 from bridge.runtime.tasks import TaskManager
 from bridge.store.event_log import EventLog
 from bridge.store.handle import TaskHandle, headed
 from bridge.store.protocol import Store, TaskHead, TaskQuery
+from bridge.store.serialization import moment
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.transitions import TaskState
 from bridge.transports import sse
+from bridge.transports.negotiation import retry_after
 from bridge.transports.operation import PRINCIPAL
+from bridge.transports.rest import encode_error, respond_error
 
 _WAITS = {TaskState.SUBMITTED, TaskState.INPUT_REQUIRED}  # for a slot or a client
 FEED = 1000  # state changes that a client can read after a reconnect
@@ -50,9 +54,10 @@ class Monitor:
 
     def routes(self) -> Sequence[web.RouteDef]:
         return (
-            web.get("/monitor/agents", with_scope("admin", self._agents)),
-            web.get("/monitor/tasks", with_scope("admin", self._tasks)),
-            web.get("/monitor/events", with_scope("read", self._events)),
+            web.get("/monitor/agents", _with_scope("admin", self._agents)),
+            web.get("/monitor/tasks", _with_scope("admin", self._tasks)),
+            web.get("/monitor/events", _with_scope("read", self._events)),
+            web.get("/nodes", _with_scope("admin", self._nodes)),
         )
 
     async def _agents(self, request: web.Request) -> web.Response:
@@ -99,6 +104,23 @@ class Monitor:
         handle = await manager.find(head.task_id)
         return handle.task if handle else None
 
+    async def _nodes(self, request: web.Request) -> web.Response:
+        """The servers that share the store; none if it is not shared. `state` is `up` for a server
+        that is connected to the database now, else `away`."""
+        listed = [
+            {
+                "id": one.id,
+                "name": one.name,
+                "self": one.id == self._store.node,
+                "state": "up" if one.runs else "away",
+                "version": one.version,
+                "seen": timestamp(moment(one.seen)),
+                "working": one.working,
+            }
+            for one in await self._store.nodes()
+        ]
+        return web.json_response({"nodes": listed})
+
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, from now on or after `Last-Event-ID`. Without the scope `admin`:
         those of the principal's own tasks."""
@@ -119,14 +141,19 @@ class Monitor:
         )
 
 
-def with_scope(scope: Scope, handler: Handler) -> Handler:
+def _with_scope(scope: Scope, handler: Handler) -> Handler:
     """Requires the scope; `admin` for responses with the tasks of all principals."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if not request[PRINCIPAL].may(scope):
             text = f"These credentials do not allow this: the scope '{scope}' is missing."
             return web.json_response({"error": text}, status=403)
-        return await handler(request)
+        try:
+            return await handler(request)
+        except Unavailable as error:  # the store cannot be read
+            response = respond_error(request, encode_error(error))
+            response.headers.update(retry_after(error))
+            return response
 
     return handle
 

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -170,6 +171,12 @@ def _identity(folder: Path) -> str:
     with closing(open_folder(folder)) as fd:
         replace_file(path.name, fd, made)
     return made
+
+
+def default_name(agent: str, identity: str) -> str:
+    """The name of a server without BRIDGE_NODE. `identity`: its id."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:50]
+    return f"{agent}:{host}-{identity[:6]}"
 
 
 def _retire_push(path: Path) -> None:
