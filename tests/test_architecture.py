@@ -469,6 +469,7 @@ TESTED_ELSEWHERE = {
         "store/postgres: bus claims connect queries reader reads schema sealing statements store "
         "writer",
     ),
+    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
     "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
     "tests/component/store/test_journal.py": (
         "needs a database on disk",

@@ -87,6 +87,7 @@ class Hints:
         self._send = send
         self._feeds: dict[str, list[Feed]] = {}  # of the readers in this process
         self._followed: dict[str, dict[str, float]] = {}  # by task: the servers, until this time
+        self._expires = 0.0  # time of the next search for servers that do not ask any more
         self._channels: dict[str, str] = {}
         self.channel = self.channel_of(node)
 
@@ -172,10 +173,11 @@ class Hints:
 
     def _follow(self, task_id: str, node: str) -> None:
         now = asyncio.get_running_loop().time()
-        if len(self._followed) >= MOST_FOLLOWED:
+        if now >= self._expires:
+            self._expires = now + FOLLOWS
             self.expire()
-            if len(self._followed) >= MOST_FOLLOWED:
-                return
+        if len(self._followed) >= MOST_FOLLOWED:
+            return
         followed = self._followed.setdefault(task_id, {})
         known = followed.get(node, 0.0) > now
         followed[node] = now + FOLLOWS

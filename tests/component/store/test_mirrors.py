@@ -1,0 +1,213 @@
+"""Tasks that another server of the database writes: the copies, their readers, and lost hints."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import orjson
+import psycopg
+import pytest
+
+from bridge.a2a.codecs import CODECS
+from bridge.errors import DataLoss
+from bridge.runtime.mirror import SharedTaskHandles
+from bridge.store.handle import TaskHandle
+from bridge.store.postgres.connect import parse
+from bridge.store.postgres.store import PostgresStore
+from bridge.store.protocol import ContextKey, TaskRemoved
+from bridge.task.events import Done, Status, Text
+from tests.support.proxy import Proxy, serving
+from tests.support.samples import some_event
+from tests.support.servers import Postgres
+from tests.support.stored_tasks import begin, happen
+
+WITHIN = 30.0
+NODE, OTHER = "0123456789abcdef", "fedcba9876543210"
+LINGERS = 0.2
+
+
+@asynccontextmanager
+async def tasks_of(url: str, node: str, probe: float = 5.0) -> AsyncIterator[SharedTaskHandles]:
+    store = PostgresStore(parse(url), node, probe=probe)
+    await store.open()
+    handles = SharedTaskHandles("a", store, lingers=LINGERS)
+    try:
+        yield handles
+    finally:
+        handles.close()
+        async with asyncio.timeout(WITHIN):
+            await store.close()
+
+
+@pytest.fixture
+async def pair(postgres_url: str) -> AsyncIterator[tuple[SharedTaskHandles, SharedTaskHandles]]:
+    """The tasks at the server that writes them, and at one that reads them."""
+    async with AsyncExitStack() as stack:
+        writer = await stack.enter_async_context(tasks_of(postgres_url, NODE))
+        await writer.store.claim(ContextKey("a", "local", "c"), NODE, 1e9)
+        yield writer, await stack.enter_async_context(tasks_of(postgres_url, OTHER))
+
+
+async def copy_of(to: SharedTaskHandles, task_id: str) -> TaskHandle:
+    found = await to.find(task_id)
+    assert found and found.elsewhere
+    return found
+
+
+async def read(handle: TaskHandle, after: int = 0) -> list[tuple[int, bytes]]:
+    """The numbers and the JSON of the updates, up to the end."""
+    found = []
+    async with asyncio.timeout(WITHIN):
+        async for entries in handle.log.follow(after, 3600.0):
+            for one in entries:
+                encoded = CODECS[0].encode_update(handle.task, one.update, False)
+                found.append((one.number, orjson.dumps(encoded)))
+    return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """For a condition without an event."""
+    async with asyncio.timeout(WITHIN):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+Pair = tuple[SharedTaskHandles, SharedTaskHandles]
+
+
+async def test_all_readers_share_a_copy_that_equals_the_original(pair: Pair) -> None:
+    writer, reader = pair
+    chance, original = random.Random(7), begin(writer, "t")
+    readers = []
+    for number in range(200):
+        if not original.task.state.terminal:
+            happen(writer, original, some_event(chance, original.task, number))
+        if number % 20 == 0:
+            await writer.store.flush()
+            copy = await copy_of(reader, "t") if not original.task.state.terminal else None
+            if copy:
+                assert copy.log.visible == original.log.visible  # what one shows, each shows
+                readers.append((copy, asyncio.create_task(read(copy))))
+    if not original.task.state.terminal:
+        happen(writer, original, Done())
+    expected = await read(original)
+    assert len(readers) > 1 and len({id(copy) for copy, _ in readers}) == 1
+    for _, one in readers:
+        assert await one == expected
+    whole = [CODECS[0].encode_task(one.task, None) for one in (readers[0][0], original)]
+    assert whole[0] == whole[1]
+
+
+async def test_nothing_is_left_of_a_copy_after_its_readers(pair: Pair) -> None:
+    writer, reader = pair
+    before = asyncio.all_tasks()
+    for number in range(5):
+        begin(writer, f"t{number}")
+    await writer.store.flush()
+    copies = [await copy_of(reader, f"t{number}") for number in range(5)]
+    reading = [asyncio.create_task(read(copy)) for copy in copies[:3]]
+    await until(lambda: len(reader._following) == 3)
+    await asyncio.sleep(3 * LINGERS)  # those that are read stay
+    assert set(reader._mirrors) == {"t0", "t1", "t2"}
+    for one in reading:
+        one.cancel()
+    await asyncio.wait(reading)
+    await until(lambda: not reader._mirrors and not reader._following)
+    await until(lambda: asyncio.all_tasks() == before)
+    assert not reader.store._hints.active  # type: ignore[attr-defined]
+    assert reader._sweeping is None
+
+
+async def test_the_number_of_idle_copies_is_bounded(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.runtime.mirror.MOST_IDLE", 3)
+    writer, reader = pair
+    for number in range(10):
+        begin(writer, f"t{number}")
+    await writer.store.flush()
+    for number in range(10):
+        await copy_of(reader, f"t{number}")
+    assert set(reader._mirrors) == {"t7", "t8", "t9"}
+
+
+async def test_a_removed_task_ends_its_readers(pair: Pair) -> None:
+    writer, reader = pair
+    begin(writer, "t")
+    await writer.store.flush()
+    reading = asyncio.create_task(read(await copy_of(reader, "t")))
+    await until(lambda: reader._following)
+    writer.store.append([TaskRemoved("t")], fence=None)
+    assert await reading == []
+    assert await reader.find("t") is None
+
+
+async def test_a_damaged_task_is_reported(pair: Pair, postgres_url: str) -> None:
+    writer, reader = pair
+    happen(writer, begin(writer, "t"), Text("x"))
+    await writer.store.flush()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE event SET events = 'x'")
+    with pytest.raises(DataLoss):
+        await reader.find("t")
+    assert not reader._mirrors
+
+
+class Deaf(Proxy):
+    """From a moment on, passes nothing on, on the connections that are open then."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.listening = 0
+        self._deaf = asyncio.Event()
+
+    def drop(self) -> None:
+        self._deaf.set()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool
+    ) -> None:
+        listens = False
+        while data := await reader.read(65536):
+            if up and b"LISTEN" in data:
+                self.listening += 1
+                listens = True
+                self._listener = asyncio.current_task()
+            if self._deaf.is_set() and (listens or (self.listening == 1 and b"bridge_" in data)):
+                continue
+            writer.write(data)
+            await writer.drain()
+
+
+async def test_a_session_that_hears_nothing_is_replaced(
+    database: Postgres, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Takes a second, the pause of polls."""
+    if not database.restarts:
+        pytest.skip("the server of BRIDGE_TEST_POSTGRES has an address of its own")
+    proxy = Deaf(database.port)
+    async with AsyncExitStack() as stack:
+        writer = await stack.enter_async_context(tasks_of(postgres_url, NODE))
+        await writer.store.claim(ContextKey("a", "local", "c"), NODE, 1e9)
+        await stack.enter_async_context(serving(proxy))
+        options = postgres_url.partition("&options=")[2]
+        address = proxy.url.removeprefix("http://")
+        url = f"postgresql://postgres@{address}/postgres?options={options}"
+        reader = await stack.enter_async_context(tasks_of(url, OTHER, probe=0.5))
+        original = begin(writer, "t")
+        await writer.store.flush()
+        copy = await copy_of(reader, "t")
+        reading = asyncio.create_task(read(copy))
+        await until(lambda: proxy.listening == 1)
+        happen(writer, original, Text("a"), Status("b"))
+        await until(lambda: copy.log.visible == original.log.last)
+        proxy.drop()
+        happen(writer, original, Text("c"), Status("d"))
+        await until(lambda: copy.log.visible == original.log.last)  # by a poll
+        await until(lambda: proxy.listening == 2)
+        await until(lambda: "arrive again" in caplog.text)
+        happen(writer, original, Text("e"), Done())
+        assert await reading == await read(original)
