@@ -59,7 +59,7 @@ async def pair(postgres_url: str) -> AsyncIterator[tuple[SharedTaskHandles, Shar
     """The tasks at the server that writes them, and at one that reads them."""
     async with AsyncExitStack() as stack:
         writer = await stack.enter_async_context(tasks_of(postgres_url, NODE))
-        await writer.store.claim(ContextKey("a", "local", "c"), NODE, 1e9)
+        await writer.store.claim(ContextKey("a", "", "c"), NODE, 1e9)
         yield writer, await stack.enter_async_context(tasks_of(postgres_url, OTHER))
 
 
@@ -210,7 +210,7 @@ async def test_a_session_that_hears_nothing_is_replaced(
     proxy = Deaf(database.port)
     async with AsyncExitStack() as stack:
         writer = await stack.enter_async_context(tasks_of(postgres_url, NODE))
-        await writer.store.claim(ContextKey("a", "local", "c"), NODE, 1e9)
+        await writer.store.claim(ContextKey("a", "", "c"), NODE, 1e9)
         await stack.enter_async_context(serving(proxy))
         options = postgres_url.partition("&options=")[2]
         address = proxy.url.removeprefix("http://")
