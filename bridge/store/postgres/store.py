@@ -22,7 +22,7 @@ from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import LOCK_CLASS, migrate
 from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.writer import PostgresWriter, show_presence
+from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
     ContextKey,
@@ -46,7 +46,8 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts. `version`: of the bridge. A later
     store with the same id is its next incarnation: the appends of this one are rejected then, and
-    `on_fenced` is called. `seal` is None for a server without push notifications."""
+    `on_fenced` is called. `seal` is None for a server without push notifications. `answer_within`:
+    seconds for the answer to a commit; then it is sent again."""
 
     durable = True
 
@@ -58,12 +59,15 @@ class PostgresStore(PostgresReads):
         seal: Seal | None = None,
         version: str = "",
         on_fenced: Callable[[], None] = lambda: None,
+        answer_within: float = ANSWER_WITHIN,
     ) -> None:
         super().__init__(PostgresReader(address), node, seal)
         self._address = address
         self._version = version
         self._on_fenced = on_fenced
-        self._writer = PostgresWriter(address, node, seal, self._fenced)
+        self._writer = PostgresWriter(
+            address, node, seal, self._fenced, answer_within=answer_within
+        )
         self._claims = Claims(self._reader, self._writer, node)
         self._followers: dict[str, asyncio.Event] = {}
 

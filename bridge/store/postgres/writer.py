@@ -37,6 +37,7 @@ from bridge.store.protocol import (
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0  # seconds for the answer to a group; then its connection is cut
+END_WITHIN = 10.0  # seconds for the end of a wait that is canceled
 SLOW = 3.0  # seconds after which a missing answer is a problem
 ROW = 100  # least bytes of a change
 
@@ -56,11 +57,19 @@ class _Rejected(Exception):
 
 class PostgresWriter:
     """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
-    are not committed. `on_fenced` is called once, when another incarnation has taken the node."""
+    are not committed. `on_fenced` is called once, when another incarnation has taken the node.
+    `answer_within`: seconds for the answer to a group."""
 
     def __init__(
-        self, address: DatabaseAddress, node: str, seal: Seal | None, on_fenced: Callable[[], None]
+        self,
+        address: DatabaseAddress,
+        node: str,
+        seal: Seal | None,
+        on_fenced: Callable[[], None],
+        *,
+        answer_within: float = ANSWER_WITHIN,
     ) -> None:
+        self._answer_within = answer_within
         self.epoch = 0
         self.waiting = 0
         self.relief: list[Callable[[], None]] = []
@@ -96,8 +105,10 @@ class PostgresWriter:
     async def abandon(self) -> None:
         """Stop without another commit."""
         if self._task:
+            if self._connection:
+                _cut(self._connection)
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=END_WITHIN)
             self._task = None
         await self._drop()
 
@@ -228,7 +239,7 @@ class PostgresWriter:
         self._since = loop.time()
         try:
             connection = self._connection or await self._connect()
-            limit = loop.call_later(ANSWER_WITHIN, _cut, connection)
+            limit = loop.call_later(self._answer_within, _cut, connection)
             try:
                 await self._send(connection, appends)
             finally:
@@ -257,8 +268,9 @@ class PostgresWriter:
     # --- the connection ------------------------------------------------------------------------
 
     async def _connect(self) -> Connection:
-        connection = self._connection = await self._address.connect()
-        await show_presence(connection, self._node)
+        async with asyncio.timeout(ANSWER_WITHIN):
+            connection = self._connection = await self._address.connect()
+            await show_presence(connection, self._node)
         return connection
 
     async def _roll_back(self) -> None:

@@ -155,6 +155,45 @@ async def test_a_commit_without_an_answer_has_one_effect(
         assert store.problem is None
 
 
+class Staller(Proxy):
+    """Holds chunks with `word` in one direction until `go` is set; `held` is set before."""
+
+    def __init__(self, port: int, word: bytes, up: bool) -> None:
+        super().__init__(port)
+        self._word, self._up = word, up
+        self.go, self.held = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def before(self, data: bytes, up: bool) -> None:
+        if up == self._up and self._word in data and not self.go.is_set():
+            self.held.set()
+            await self.go.wait()
+
+
+@pytest.mark.parametrize(("word", "up"), [(b"COMMIT\0", False), (b"COMMIT", True)])
+async def test_a_group_without_an_answer_is_sent_again_and_has_one_effect(
+    database: Postgres, postgres_url: str, word: bytes, up: bool
+) -> None:
+    """The answer is late, or the request itself: it reaches the database after the second one."""
+    if not database.restarts:
+        pytest.skip("the server of BRIDGE_TEST_POSTGRES has an address of its own")
+    proxy = Staller(database.port, word, up)
+    async with serving(proxy):
+        async with opened(through(postgres_url, proxy), answer_within=0.2) as store:
+            assert await commit(store, created("t"), SessionOpened("s", A, b"{}")) is None
+            proxy.go.clear()
+            writing = asyncio.create_task(commit(store, batch("t", 1), InputRecorded("s", b"1")))
+            await asyncio.wait_for(proxy.held.wait(), WITHIN)
+            if up:  # the first request passes when the second one does, in either order
+                await until(lambda: store.problem)
+            proxy.go.set()
+            assert await writing is None
+            assert await commit(store, batch("t", 2), InputRecorded("s", b"2")) is None
+            assert await numbers(store, "t") == [1, 2]
+            (session,) = await store.sessions("agent")
+            assert session.given == [b"1", b"2"]
+
+
 async def test_a_rejection_without_an_answer_stays_a_rejection(
     database: Postgres, postgres_url: str
 ) -> None:
