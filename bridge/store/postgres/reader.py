@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -18,13 +18,16 @@ log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 4
 CONNECT_WITHIN = 2.0  # seconds that a read waits for a connection
+HOPELESS_WITHIN = 0.1  # the same, while the writer has no connection either
 READ_WITHIN = 10.0  # seconds
 
 
 class PostgresReader:
-    """Reads raise Unavailable while the database does not answer."""
+    """Reads raise Unavailable while the database does not answer. `is_away`: whether it is known
+    not to answer."""
 
     def __init__(self, address: DatabaseAddress) -> None:
+        self.is_away: Callable[[], bool] = lambda: False
         self._address = address
         self._pool: AsyncConnectionPool[Connection] | None = None
 
@@ -65,7 +68,8 @@ class PostgresReader:
     async def _attempt(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._pool is None:
             raise psycopg.OperationalError("the store is closed")
-        async with asyncio.timeout(READ_WITHIN), self._pool.connection() as connection:
+        wait = HOPELESS_WITHIN if self.is_away() else CONNECT_WITHIN
+        async with asyncio.timeout(READ_WITHIN), self._pool.connection(wait) as connection:
             cursor = await connection.execute(query.encode(), values, binary=True)
             return await cursor.fetchall() if cursor.description else []
 

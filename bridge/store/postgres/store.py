@@ -68,6 +68,7 @@ class PostgresStore(PostgresReads):
         self._writer = PostgresWriter(
             address, node, seal, self._fenced, answer_within=answer_within
         )
+        self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
         self._followers: dict[str, asyncio.Event] = {}
 

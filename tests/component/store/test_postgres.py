@@ -240,7 +240,7 @@ async def test_crashes_of_the_database_lose_and_repeat_nothing(
                 for name in names:
                     changes = (batch(name, written), InputRecorded(name, b"%d" % written))
                     store.append(changes, fence=fence, then=outcomes.append)
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.005)
                 problems.add(bool(store.problem))
 
         loading = asyncio.create_task(load())
@@ -271,11 +271,11 @@ async def test_an_append_is_atomic_for_other_sessions(postgres_url: str) -> None
     async with opened(postgres_url) as store:
         await commit(store, created("t"), SessionOpened("s", A, b"{}"))
         found = set()
+        query = "SELECT batch, position FROM task, session"
         with session_of(postgres_url) as other:
             for number in range(1, 60):
                 store.append([batch("t", number), OutputRead("s", number * 10)], fence=None)
-                await asyncio.sleep(0)
-                found |= set(other.execute("SELECT batch, position FROM task, session"))
+                found |= set(await asyncio.to_thread(lambda: other.execute(query).fetchall()))
         await store.flush()
     assert len(found) > 2
     assert all(position == number * 10 for number, position in found)
