@@ -22,7 +22,7 @@ from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
 from bridge.store.postgres.connect import Connection, DatabaseAddress, is_defect
 from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
 from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.statements import ChangeGroup, columns_of, numbers
+from bridge.store.postgres.statements import ChangeGroup, Statement
 from bridge.store.protocol import (
     Change,
     Conflict,
@@ -251,16 +251,15 @@ class PostgresWriter:
         group = ChangeGroup(self._node, self.epoch, self._seal)
         for one in appends:
             group.add(one.changes)
-        fences = dict.fromkeys(one.fence for one in appends if one.fence)
-        keys = [columns_of(one.context) for one in fences]
-        columns = ([key[column] for key in keys] for column in range(3))
-        begin = (self._node, self.epoch, self._written + 1)
-        held = (*columns, numbers(one.token for one in fences))
+        fences = (one.fence for one in appends if one.fence)
+        first, *others = group.statements(self._written + 1, fences)
+        if not others:  # a transaction of its own
+            await _execute(connection, first)
+            return
         async with connection.pipeline():
             await connection.execute(b"BEGIN")
-            await connection.execute(_BEGIN, (*begin, *held), prepare=True)
-            for statement, values in group.statements:
-                await connection.execute(statement.encode(), values, prepare=True)
+            for statement in (first, *others):
+                await _execute(connection, statement)
             ended = await connection.execute(b"COMMIT")
         if ended.statusmessage != "COMMIT":
             raise psycopg.OperationalError(f"the answer to COMMIT is {ended.statusmessage}")
@@ -295,6 +294,10 @@ async def show_presence(connection: Connection, node: str) -> None:
     )
 
 
+async def _execute(connection: Connection, statement: Statement) -> None:
+    await connection.execute(statement[0].encode(), statement[1], prepare=True)
+
+
 def _call(call: Callable[[], None]) -> None:
     try:
         call()
@@ -318,8 +321,3 @@ def _size(change: Change) -> int:
             return ROW
     values = (getattr(change, name, b"") for name in ("prompt", "start", "given"))
     return ROW + sum(map(len, values))
-
-
-_BEGIN = b"""
-    SELECT begin_group(%s, %s::bigint, %s::bigint, %s::text[], %s::bytea[], %s::bytea[],
-        %s::bigint[])"""

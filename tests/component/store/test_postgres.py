@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -111,7 +112,7 @@ def session_of(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 class AnswerCutter(Proxy):
-    """Cuts the connection before the next `left` answers to COMMIT."""
+    """Cuts the connection before the next `left` answers to COMMIT, or to output alone."""
 
     left = 0
 
@@ -123,7 +124,7 @@ class AnswerCutter(Proxy):
         if up:
             return
         self._seen = self._seen[-8:] + data
-        if self.left and b"COMMIT\0" in self._seen:
+        if self.left and re.search(rb"COMMIT\0|SELECT 1\0", self._seen):
             self._seen = b""
             self.left -= 1
             raise ConnectionResetError
@@ -135,8 +136,9 @@ def through(url: str, proxy: Proxy) -> str:
     return f"postgresql://postgres@{proxy.url.removeprefix('http://')}/postgres?options={options}"
 
 
+@pytest.mark.parametrize("with_inputs", [False, True])
 async def test_a_commit_without_an_answer_has_one_effect(
-    database: Postgres, postgres_url: str
+    database: Postgres, postgres_url: str, with_inputs: bool
 ) -> None:
     """An input has no key of its own: a group that is written twice would have it twice."""
     if not database.restarts:
@@ -146,13 +148,25 @@ async def test_a_commit_without_an_answer_has_one_effect(
         assert await commit(store, created("t"), SessionOpened("s", A, b"{}")) is None
         for number in range(1, count + 1):
             proxy.left = number % 2
-            changes = (batch("t", number), InputRecorded("s", b"%d" % number))
-            assert await commit(store, *changes, OutputRead("s", number)) is None
+            inputs = [InputRecorded("s", b"%d" % number)] if with_inputs else []
+            changes = (batch("t", number), *inputs, OutputRead("s", number))
+            assert await commit(store, *changes) is None
             assert proxy.left == 0
         assert await numbers(store, "t") == list(range(1, count + 1))
+        head = await store.head("t")
+        assert head and head.size == 2 + sum(len(batch("t", n).events) for n in range(1, count + 1))
         (session,) = await store.sessions("agent")
-        assert session.given == [b"%d" % number for number in range(1, count + 1)]
+        expected = [b"%d" % number for number in range(1, count + 1)]
+        assert (session.given, session.position) == (expected if with_inputs else [], count)
         assert store.problem is None
+
+
+async def test_output_without_a_task_counts_as_a_group(store: PostgresStore) -> None:
+    """Else the next group would be taken for this one, and would be lost."""
+    assert await commit(store, batch("unknown", 1), OutputRead("unknown", 1)) is None
+    assert await commit(store, created("t")) is None
+    assert await commit(store, batch("t", 1)) is None
+    assert await numbers(store, "t") == [1]
 
 
 class Staller(Proxy):
