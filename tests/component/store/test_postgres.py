@@ -148,8 +148,9 @@ async def test_a_commit_without_an_answer_has_one_effect(
         assert await commit(store, created("t"), SessionOpened("s", A, b"{}")) is None
         for number in range(1, count + 1):
             proxy.left = number % 2
-            inputs = [InputRecorded("s", b"%d" % number)] if with_inputs else []
-            changes = (batch("t", number), *inputs, OutputRead("s", number))
+            changes: list[Change] = [batch("t", number), OutputRead("s", number)]
+            if with_inputs:
+                changes.append(InputRecorded("s", b"%d" % number))
             assert await commit(store, *changes) is None
             assert proxy.left == 0
         assert await numbers(store, "t") == list(range(1, count + 1))
