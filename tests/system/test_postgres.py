@@ -104,6 +104,7 @@ async def test_a_running_task_survives_a_crash_of_the_database(
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES must not be restarted")
     place.env = on_postgres(postgres_url)
+    database.checkpoint()
     async with place.server() as (_, client):
         script = f"text a\nwait {live.path} agent\n" + "text b\n" * 100 + "turn"
         task = await client.send_now(script)

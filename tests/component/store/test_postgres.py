@@ -241,6 +241,7 @@ async def test_crashes_of_the_database_lose_and_repeat_nothing(
     """Takes seconds, because the server recovers at each start."""
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES must not be restarted")
+    database.checkpoint()
     names, problems, outcomes = [f"t{n}" for n in range(10)], set[bool](), list[object]()
     async with opened(postgres_url) as store:
         fence = await store.claim(A, NODE, 1e9)
