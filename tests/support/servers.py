@@ -78,7 +78,8 @@ class Postgres:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {name}".encode())
         try:
-            yield f"{self.url}&options={quote(f'-csearch_path={name}')}"
+            mark = "&" if "?" in self.url else "?"
+            yield f"{self.url}{mark}options={quote(f'-csearch_path={name}')}"
         finally:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 connection.execute(b"SET lock_timeout = '5s'; SET client_min_messages = warning")
@@ -152,7 +153,7 @@ def database() -> Iterator[Postgres]:
     """The PostgreSQL server of this process."""
     given = os.environ.get("BRIDGE_TEST_POSTGRES")
     if given:
-        yield Postgres(given + ("" if "?" in given else "?"))
+        yield Postgres(given)
         return
     with _started() as server:
         yield server

@@ -31,8 +31,11 @@ class PostgresReader:
         self.is_away: Callable[[], bool] = lambda: False
         self._address = address
         self._pool: AsyncConnectionPool[Connection] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._failing = False
 
     async def open(self) -> None:
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it repeats each failure
         self._pool = AsyncConnectionPool(
             self._address.conninfo,
             kwargs={"autocommit": True},
@@ -45,11 +48,13 @@ class PostgresReader:
             name="reader",
         )
         await self._pool.open()
+        self._keeper = asyncio.create_task(_keep(self._pool))
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool:
-            await pool.close()
+        keeper, self._keeper, self._pool = self._keeper, None, None
+        if keeper:
+            keeper.cancel()
+            await asyncio.wait([keeper])
 
     async def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of the statement, which has one effect however often it is made."""
@@ -72,8 +77,21 @@ class PostgresReader:
         wait = HOPELESS_WITHIN if self.is_away() else CONNECT_WITHIN
         async with asyncio.timeout(READ_WITHIN), self._pool.connection(wait) as connection:
             cursor = await connection.execute(query.encode(), values, binary=True)
-            return await cursor.fetchall() if cursor.description else []
+            found = await cursor.fetchall() if cursor.description else []
+        self._failing = False
+        return found
 
     def _unavailable(self, error: Exception) -> Unavailable:
-        log.error("the database cannot be read", extra={"error": str(error).strip()})
+        if not self._failing:  # once, and not for each request
+            log.error("the database cannot be read", extra={"error": str(error).strip()})
+        self._failing = True
         return Unavailable(CANNOT_READ)
+
+
+async def _keep(pool: AsyncConnectionPool[Connection]) -> None:
+    """Close the pool when this task is canceled: by close(), or at the end of an event loop. The
+    tasks of the pool ignore such a cancellation: the end of a failed start would take minutes."""
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await pool.close()

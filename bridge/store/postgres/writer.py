@@ -148,13 +148,16 @@ class PostgresWriter:
     # --- the loop ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                appends, self._queue = self._queue, []
-                await self._commit([one for one in appends if not one.error])
-                self._answer(appends)
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    appends, self._queue = self._queue, []
+                    await self._commit([one for one in appends if not one.error])
+                    self._answer(appends)
+        finally:
+            await self._drop()
 
     def _answer(self, appends: Sequence[_Append]) -> None:
         self.waiting -= sum(one.size for one in appends)
