@@ -49,9 +49,9 @@ from ._codex_turn import NOTIFICATIONS, CodexTurn, Thread
 from ._tools import IMAGES
 
 # Approval policy and sandbox. `untrusted` asks before each change of files and each command that is
-# not known to be harmless. If an allowed command fails in the sandbox, the CLI repeats it without the
-# sandbox, and without a question; but only if it recognizes the failure within 20 ms, which a busy
-# machine exceeds. Its sandbox cannot start within that of the server. So it is not used there.
+# not known to be harmless. If an allowed command fails in the sandbox, the CLI repeats it without
+# the sandbox, and without a question; but only if it recognizes the failure within 20 ms, which a
+# busy machine exceeds. Within the server's sandbox its own cannot start, and so is not used.
 # `on-request` asks only before the agent leaves the sandbox.
 MODES = {
     "": ("untrusted", "workspace-write"),
