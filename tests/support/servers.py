@@ -91,8 +91,8 @@ class Postgres:
 
 @contextmanager
 def _without_orphans() -> Iterator[None]:
-    """Orphans go to init, and not to this process, which a test may have made their reaper: a server
-    in this process would kill PostgreSQL with its own descendants."""
+    """Orphans go to init, and not to this process, which a test may have made their reaper: a
+    server in this process would kill PostgreSQL with its own descendants."""
     if sys.platform != "linux":
         yield
         return
