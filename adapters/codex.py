@@ -49,8 +49,9 @@ from ._codex_turn import NOTIFICATIONS, CodexTurn, Thread
 from ._tools import IMAGES
 
 # Approval policy and sandbox. `untrusted` asks before each change of files and each command that is
-# not known to be harmless. If an allowed command fails at once in the sandbox, the CLI repeats it
-# without the sandbox, and without a question.
+# not known to be harmless. If an allowed command fails in the sandbox, the CLI repeats it without
+# the sandbox, and without a question; but only if it recognizes the failure within 20 ms, which a
+# busy machine exceeds. Within the server's sandbox its own cannot start, and so is not used.
 # `on-request` asks only before the agent leaves the sandbox.
 MODES = {
     "": ("untrusted", "workspace-write"),
@@ -176,11 +177,12 @@ class Codex(Adapter):
         return ()
 
     def _open_thread(self) -> None:
-        start, force = self.start, self.config.force
+        start, config = self.start, self.config
         policy, sandbox = MODES[start.options.mode or ""]
-        if force:
+        if config.force:
             policy = "never"
-            sandbox = sandbox if start.options.mode else "danger-full-access"
+        if not start.options.mode and (config.force or config.confined):
+            sandbox = "danger-full-access"
         params: dict[str, Any] = {"cwd": start.cwd, "approvalPolicy": policy, "sandbox": sandbox}
         if self.model:
             params["model"] = self.model

@@ -264,6 +264,17 @@ def test_only_the_settings_read_the_environment(path: Path) -> None:
     assert not others(path) & {"dotenv"}
 
 
+def test_only_one_module_imports_the_store_on_postgresql() -> None:
+    """Else a server with another store would load the driver."""
+    users = {
+        label(path)
+        for path in ALL_FILES
+        if any(name.startswith("bridge.store.postgres") for name in modules(path))
+    }
+    inside = {label(path) for path in (CHECKOUT / "bridge/store/postgres").glob("*.py")}
+    assert users - inside == {"bridge/server/extras.py"}
+
+
 def test_only_the_registry_imports_by_name() -> None:
     users = {label(path) for path in PRODUCT if any("importlib" in one for one in others(path))}
     assert users == IMPORTS_BY_NAME

@@ -82,6 +82,7 @@ class AgentConfig:
     server's environment that the CLI may see. `superuser`: the server runs as root. `runner` is
     the command of process/pty_runner.py; `lines` is for CLIs that have no adapter of their own.
     `project_config`: the CLI may load the repository's configuration (see Adapter.project_files).
+    `confined`: the server's sandbox confines the CLI, so that a sandbox of its own may not start.
     """
 
     binary: str
@@ -93,6 +94,7 @@ class AgentConfig:
     runner: tuple[str, ...] = ()
     lines: Lines = Lines()
     project_config: bool = False
+    confined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bridge.a2a.card import Skill
@@ -180,7 +180,7 @@ def make_session_factory(
     operator = {"OPERATOR_TOKEN": state.operator.value} if state.operator else {}
     return SessionFactory(
         adapter=agent.make,
-        config=agent.config,
+        config=replace(agent.config, confined=sandbox is not None and sandbox.walls),
         environment=agent.config.env,
         limits=TurnLimits(
             turn=settings.agent.timeout_ms / 1000,

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
-from bridge.errors import ConfigurationError
+from bridge.errors import ConfigurationError, Unavailable
 from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.process.spawn import libraries
 from bridge.push.notifier import Push
@@ -93,7 +93,10 @@ async def serve(loaded: Loaded) -> int:
             unused.callback(listener.close)
         parts = await _assemble(agents, loaded, unused)
         _trust_operator(settings, identity, parts)
-        await _restore(settings, parts)
+        try:
+            await _restore(settings, parts)
+        except Unavailable as error:  # a database that has gone since it was opened
+            raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
     return await _run(settings, parts, identity=identity, sockets=sockets)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.support.cab import COMMAND, Cab
 from tests.support.client import (
     Client,
     Json,
@@ -36,7 +37,9 @@ from tests.support.real_claude_code import (
     tool_results,
     user_texts,
 )
+from tests.support.terminal import Terminal
 
+MARK = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
@@ -170,6 +173,38 @@ async def test_a_message_joins_the_turn_whose_command_runs(real: RealClaudeCode)
     told = real.requests("Go left.")
     assert len(told) == 1
     assert "Go left." in json.dumps(told[0][-1])
+
+
+async def test_a_line_of_a_person_joins_the_turn_and_everybody_sees_it(
+    real: RealClaudeCode,
+) -> None:
+    """Two people are attached to a conversation of a third client. Their clients start in a second
+    each."""
+    cab = Cab(real.workspace, real.home)
+    client = real.client()
+    async with running_command() as command:
+        task = await ask(client, script("Begin.", bash(command.line), "right it is"))
+        context = {"contextId": context_id(task)}
+        words = (*COMMAND, "attach", context_id(task), "-a", real.server.url)
+        anna, ben = (Terminal(words, cab.cwd, cab.env, 100, 30) for _ in range(2))
+        try:
+            await client.send_now("allow", taskId=task_id(task), **context)
+            await command.begun()
+            for one in (anna, ben):
+                await one.shows("Running")
+            await anna.press("Go right.\r")
+            for one in (anna, ben):
+                await one.shows(f"{MARK} Go right.")
+            command.release()
+            for one in (anna, ben):
+                await one.shows("  right it is")
+                await one.shows("Ready")
+            assert anna.text.count("Go right.") == ben.text.count("Go right.") == 1
+        finally:
+            anna.close()
+            ben.close()
+    assert len((await client.call("ListTasks", context))["tasks"]) == 1
+    assert "Go right." in json.dumps(real.requests("Go right.")[0][-1])
 
 
 def is_piece(item: Json) -> bool:

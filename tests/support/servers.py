@@ -5,11 +5,13 @@ starts it as another user, because PostgreSQL refuses to run as root."""
 from __future__ import annotations
 
 import base64
+import ctypes
 import os
 import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,7 +57,13 @@ class Postgres:
         assert self._folder
         options = {**OPTIONS, "port": self.port, "unix_socket_directories": self._folder}
         given = " ".join(f"-c {name}={value}" for name, value in options.items())
-        self._control("start", "-w", "-l", str(self._folder / "log"), "-o", given)
+        with _without_orphans():
+            self._control("start", "-w", "-l", str(self._folder / "log"), "-o", given)
+
+    def checkpoint(self) -> None:
+        """Make the next recovery short: earlier tests have written much."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("CHECKPOINT")
 
     def crash(self) -> None:
         """Stop it without a checkpoint, as a crash would."""
@@ -73,11 +81,31 @@ class Postgres:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {name}".encode())
         try:
-            yield f"{self.url}&options={quote(f'-csearch_path={name}')}"
+            mark = "&" if "?" in self.url else "?"
+            yield f"{self.url}{mark}options={quote(f'-csearch_path={name}')}"
         finally:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 connection.execute(b"SET lock_timeout = '5s'; SET client_min_messages = warning")
                 connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
+
+
+@contextmanager
+def _without_orphans() -> Iterator[None]:
+    """Orphans go to init, and not to this process, which a test may have made their reaper: a
+    server in this process would kill PostgreSQL with its own descendants."""
+    if sys.platform != "linux":
+        yield
+        return
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_SET_SUBREAPER, 0, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_SET_SUBREAPER, before.value, 0, 0, 0)
+
+
+_SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # of prctl(2)
 
 
 def _run(command: list[str]) -> None:
@@ -147,7 +175,7 @@ def database() -> Iterator[Postgres]:
     """The PostgreSQL server of this process."""
     given = os.environ.get("BRIDGE_TEST_POSTGRES")
     if given:
-        yield Postgres(given + ("" if "?" in given else "?"))
+        yield Postgres(given)
         return
     with _started() as server:
         yield server

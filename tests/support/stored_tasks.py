@@ -11,6 +11,8 @@ from pathlib import Path
 from bridge.runtime.recorder import Recorder
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.journal import Journal
+from bridge.store.postgres.connect import parse
+from bridge.store.postgres.store import PostgresStore
 from bridge.store.protocol import (
     OutputRead,
     TaskQuery,
@@ -55,6 +57,18 @@ async def store(path: Path, agent: str = "a") -> AsyncIterator[TaskHandles]:
     """The tasks of an agent, with a store on disk."""
     async with sqlite(path) as opened:
         yield TaskHandles(agent, opened)
+
+
+@asynccontextmanager
+async def stored_on_postgres(url: str, agent: str = "a") -> AsyncIterator[TaskHandles]:
+    """The same, with a store on PostgreSQL."""
+    opened = PostgresStore(parse(url), "0123456789abcdef")
+    await opened.open()
+    try:
+        yield TaskHandles(agent, opened)
+    finally:
+        async with asyncio.timeout(WITHIN):
+            await opened.close()
 
 
 def recorder(of: TaskHandles, lost: Callable[[TaskHandle], None] = lambda handle: None) -> Recorder:

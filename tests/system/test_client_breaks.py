@@ -40,7 +40,7 @@ def script(live: Liveness, *names: str) -> str:
     return "\n".join([*lines, "text end"])
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.soak)])
 async def test_a_server_that_is_killed_leaves_no_trace_in_the_output(
     workspace: Path, live: Liveness, kills: int
 ) -> None:
@@ -71,7 +71,9 @@ async def test_a_server_that_is_killed_leaves_no_trace_in_the_output(
     assert disturbed.status == 0
 
 
-@pytest.mark.parametrize("output", ["text", "json", "quiet"])
+@pytest.mark.parametrize(
+    "output", ["json", *(pytest.param(one, marks=pytest.mark.soak) for one in ("text", "quiet"))]
+)
 async def test_a_cut_stream_is_resumed_without_gap_and_repetition(
     workspace: Path, live: Liveness, output: str
 ) -> None:

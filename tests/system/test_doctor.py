@@ -389,8 +389,8 @@ def test_a_command_is_there_if_its_help_is(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("part", "failing", "step"),
     [
-        ("version", "program", "gemini --version"),
-        ("help", "flags", "gemini --help"),
+        pytest.param("version", "program", "gemini --version", marks=pytest.mark.soak),
+        pytest.param("help", "flags", "gemini --help", marks=pytest.mark.soak),
         ("talk", "handshake", "gemini --acp)"),
     ],
 )
@@ -501,7 +501,10 @@ def test_an_agent_without_a_handshake_says_so_and_takes_a_prompt(machine: Machin
     assert (code, the(report, "prompt", "jsonl")["status"]) == (0, "ok")
 
 
-@pytest.mark.parametrize("script", ["exec cat >/dev/null", "exec sleep 90", "exit 0"])
+@pytest.mark.parametrize(
+    "script",
+    ["exec cat >/dev/null", pytest.param("exec sleep 90", marks=pytest.mark.soak), "exit 0"],
+)
 def test_a_prompt_that_is_never_answered_is_given_up(machine: Machine, script: str) -> None:
     path = machine.program("own", script)
     code, report = machine.hurried("jsonl", True, AGENT_BINARY=str(path))

@@ -129,7 +129,13 @@ def audit(place: Place) -> list[Json]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("headers", [{}, {"Bridge-Call": "random:7"}], ids=["arguments", "key"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({}, id="arguments", marks=pytest.mark.soak),
+        pytest.param({"Bridge-Call": "random:7"}, id="key"),
+    ],
+)
 async def test_a_call_without_its_handle_is_repeated_after_a_crash(
     place: Place,
     live: Liveness,

@@ -18,7 +18,7 @@ import pytest
 from bridge.server.lifecycle import FENCED
 from tests import CHECKOUT
 from tests.support.bridge_process import environment, scripted
-from tests.support.client import RpcError, artifact_text, state
+from tests.support.client import RpcError, artifact_text, state, streamed_text
 from tests.support.forked_command import run_forked
 from tests.support.liveness import Liveness
 from tests.support.refusals import refused
@@ -104,6 +104,7 @@ async def test_a_running_task_survives_a_crash_of_the_database(
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES must not be restarted")
     place.env = on_postgres(postgres_url)
+    database.checkpoint()
     async with place.server() as (_, client):
         script = f"text a\nwait {live.path} agent\n" + "text b\n" * 100 + "turn"
         task = await client.send_now(script)
@@ -120,6 +121,36 @@ async def test_a_running_task_survives_a_crash_of_the_database(
         assert artifact_text(ended) == "a" + "b" * 100 + "1"
         again = await client.send("turn", contextId=task["contextId"])
         assert artifact_text(again) == "2"
+
+
+@pytest.mark.soak
+async def test_ten_crashes_of_the_database_lose_and_repeat_nothing(
+    place: Place, database: Postgres, postgres_url: str
+) -> None:
+    """Takes a minute: twenty tasks with fifty pieces of text in a second each."""
+    if not database.restarts:
+        pytest.skip("the server of BRIDGE_TEST_POSTGRES must not be restarted")
+    place.env = {**on_postgres(postgres_url), "BRIDGE_MAX_SESSIONS": "20"}
+    pieces = range(1500)
+    script = "\n".join(f"text {number} \npause 0.02" for number in pieces)
+    expected = "".join(f"{number} " for number in pieces)
+
+    async with place.server() as (server, client):
+        streams = [asyncio.create_task(client.collect(script)) for _ in range(20)]
+        crashes = 0
+        while not all(stream.done() for stream in streams) and crashes < 10:
+            await asyncio.sleep(1)
+            await asyncio.to_thread(database.crash)
+            await asyncio.to_thread(database.start)
+            crashes += 1
+        assert crashes == 10
+        for stream in streams:
+            items = await stream
+            assert streamed_text(items) == expected
+            assert state(items[-1]) == "completed"
+            task = await client.get(items[0]["task"]["id"])
+            assert artifact_text(task) == expected
+        assert "stopped" not in server.log and "Traceback" not in server.log
 
 
 async def test_a_server_on_a_copy_of_the_state_folder_stops_the_first_one(

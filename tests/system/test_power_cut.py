@@ -233,7 +233,7 @@ async def test_what_was_acknowledged_is_there_after_a_power_cut(
     assert not caplog.records, "something could not be read as it was written"
 
 
-@pytest.mark.parametrize("kind", ["tasks", "push"])
+@pytest.mark.parametrize("kind", ["tasks", pytest.param("push", marks=pytest.mark.soak)])
 async def test_with_less_than_full_it_would_not_be(
     machine: Machine, tmp_path: Path, kind: str
 ) -> None:

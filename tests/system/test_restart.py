@@ -576,10 +576,8 @@ def spoil_the_end(database: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        spoil_all,
-        pytest.param(
-            spoil_the_end,
-        ),
+        pytest.param(spoil_all, marks=pytest.mark.soak),
+        spoil_the_end,
     ],
 )
 async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None:

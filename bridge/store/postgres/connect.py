@@ -190,7 +190,7 @@ def is_defect(error: Exception) -> bool:
     """Whether a statement or its values are wrong, so that a retry cannot succeed. It can
     after a missing table or right: the operator can restore it."""
     if not isinstance(error, psycopg.Error):
-        return not isinstance(error, OSError | TimeoutError)
+        return isinstance(error, TypeError | ValueError | LookupError | AttributeError)
     state = error.sqlstate
     if state is None:  # found by the driver
         return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)

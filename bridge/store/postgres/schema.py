@@ -16,6 +16,7 @@ FENCED, FENCE_LOST, CONFLICT, WRITTEN = "BR001", "BR002", "BR003", "BR004"
 to another task; the group is committed already."""
 
 LOCK_CLASS = 0x6272  # of the advisory locks of bridges; the second key is the schema or the node
+LEAST_SERVER = 140000
 LOCK_TRIES, LOCK_WAIT = 5, "2s"
 
 # Each script brings a schema from the version that is its index to the next one, in one
@@ -171,6 +172,8 @@ OLDEST = 1  # the version that a bridge must know to use a schema that this brid
 async def migrate(connection: AsyncConnection[TupleRow]) -> None:
     """Bring the schema to the newest version. `connection` must be in autocommit mode. Raises
     ConfigurationError."""
+    if connection.info.server_version < LEAST_SERVER:
+        raise ConfigurationError("PostgreSQL 14 or newer is required: upgrade the server")
     for number, script in enumerate(MIGRATIONS, 1):
         for left in reversed(range(LOCK_TRIES)):
             try:

@@ -1,13 +1,15 @@
 """The changes of a group of appends as SQL statements.
 
-All event batches of a group become one statement, as the output of agents comes in many small
-batches. It runs after the other statements: they have the same effect before and after it.
+All event batches and positions of a group become one statement, as the output of agents comes in
+many small batches. It runs after the other statements: these have the same effect before and after
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from bridge.store.postgres.sealing import Seal
@@ -16,6 +18,7 @@ from bridge.store.protocol import (
     ContextRemoved,
     ContextSaved,
     EventBatch,
+    Fence,
     InputRecorded,
     MessageAccepted,
     OutputRead,
@@ -74,13 +77,39 @@ class ChangeGroup:
                     self._of_task(change) or self._of_context(change) or self._of_push(change)
                 )
 
-    @property
-    def statements(self) -> Sequence[Statement]:
-        found = [one for one in self._others if one[0]]
-        if self._batches:
-            found.append(_events(self.epoch, list(self._batches.values())))
-        found += [(_POSITION, (at, encode_id(name))) for name, at in self._positions.items()]
-        return found
+    def statements(self, number: int, fences: Iterable[Fence]) -> Sequence[Statement]:
+        """The statements of one transaction, in order. It is group `number` of this incarnation of
+        the node, and holds the fences. Output alone is a single statement."""
+        held = dict.fromkeys(fences)
+        keys = [columns_of(fence.context) for fence in held]
+        columns = ([key[column] for key in keys] for column in range(3))
+        begin = (self.node, self.epoch, number, *columns, numbers(one.token for one in held))
+        others = [one for one in self._others if one[0]]
+        if not (self._batches or self._positions):
+            return [(f"SELECT {_BEGIN}", begin), *others]
+        output = self._output()
+        if others:
+            return [(f"SELECT {_BEGIN}", begin), *others, (_OUTPUT, output)]
+        return [(_ONLY_OUTPUT, (*begin, *output))]
+
+    def _output(self) -> Sequence[Any]:
+        """The values of the statement for all batches and positions."""
+        batches = list(self._batches.values())
+        lengths = [len(one.events) for one in batches]
+        return (
+            b"".join([one.events for one in batches]),
+            [encode_id(one.task_id) for one in batches],
+            numbers(one.number for one in batches),
+            numbers(one.time for one in batches),
+            numbers(one.last for one in batches),
+            numbers(accumulate(lengths[:-1], initial=1)),
+            numbers(lengths),
+            [one.state.value if one.state else None for one in batches],
+            numbers(one.changed for one in batches),
+            self.epoch,
+            list(map(encode_id, self._positions)),
+            numbers(self._positions.values()),
+        )
 
     def _of_task(self, change: Change) -> Statement | None:
         match change:
@@ -129,30 +158,12 @@ class ChangeGroup:
         return "", ()
 
 
-def _events(epoch: int, batches: Sequence[EventBatch]) -> Statement:
-    lengths = [len(one.events) for one in batches]
-    starts, start = [], 1
-    for length in lengths:
-        starts.append(start)
-        start += length
-    return _EVENTS, (
-        b"".join([one.events for one in batches]),
-        [encode_id(one.task_id) for one in batches],
-        numbers(one.number for one in batches),
-        numbers(one.time for one in batches),
-        numbers(one.last for one in batches),
-        numbers(starts),
-        numbers(lengths),
-        [one.state.value if one.state else None for one in batches],
-        numbers(one.changed for one in batches),
-        epoch,
-    )
-
-
+_BEGIN = """begin_group(%s, %s::bigint, %s::bigint, %s::text[], %s::bytea[], %s::bytea[],
+    %s::bigint[])"""
 # A batch that is not newer than the projection of its task is not written again. The projection
 # counts only the rows that this statement has inserted.
-_EVENTS = """
-    WITH rows AS MATERIALIZED (
+_PARTS = """
+    rows AS MATERIALIZED (
         SELECT place, u.batch, time, u.last, substring(%b::bytea FROM start FOR length) AS events,
             u.state, u.changed
         FROM unnest(%s::bytea[], %s::int[], %s::bigint[], %s::int[], %s::int[], %s::int[],
@@ -170,10 +181,18 @@ _EVENTS = """
             (array_agg(changed ORDER BY rows.batch DESC)
                 FILTER (WHERE changed IS NOT NULL))[1] AS changed
         FROM rows JOIN written ON task = place AND written.batch = rows.batch GROUP BY place
-    )
-    UPDATE task SET batch = newest.batch, last = newest.last, size = task.size + newest.size,
-        state = coalesce(newest.state, task.state), changed = coalesce(newest.changed, task.changed)
-    FROM newest WHERE task.place = newest.place"""
+    ), projected AS (
+        UPDATE task SET batch = newest.batch, last = newest.last, size = task.size + newest.size,
+            state = coalesce(newest.state, task.state),
+            changed = coalesce(newest.changed, task.changed)
+        FROM newest WHERE task.place = newest.place
+    ), moved AS (
+        UPDATE session SET position = u.position
+        FROM unnest(%s::bytea[], %s::bigint[]) AS u(id, position) WHERE session.id = u.id
+    )"""
+_OUTPUT = f"WITH {_PARTS} SELECT 1"
+# The main query runs first, and in any case: also if no task and no session of the group exists.
+_ONLY_OUTPUT = f"WITH mine AS MATERIALIZED (SELECT {_BEGIN}), {_PARTS} SELECT 1 FROM mine"  # noqa: S608
 _TASK = """
     INSERT INTO task
         (id, agent, owner, context, created, thoughts, attended, prompt, state, changed, size)
@@ -187,7 +206,6 @@ _CONTEXT_REMOVED = "DELETE FROM context WHERE agent = %s AND owner = %b AND id =
 _SESSION = """
     INSERT INTO session (id, node, agent, owner, context, start) VALUES (%b, %s, %s, %b, %b, %b)
     ON CONFLICT (id) DO NOTHING"""
-_POSITION = "UPDATE session SET position = %s::bigint WHERE id = %b"
 _INPUT = "INSERT INTO told (session, told) SELECT id, %b FROM session WHERE id = %b"
 _PUSH = """
     INSERT INTO push (task, id, version, extended, sealed, cursor, attempts, due)

@@ -23,7 +23,7 @@ from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import migrate
 from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.writer import PostgresWriter, show_presence
+from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
     ContextKey,
@@ -48,7 +48,8 @@ class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts, and `name` its name for people.
     `version`: of the bridge. `probe`: seconds, see Bus. Several nodes may use the database. A later
     store with the same id is its next incarnation: the appends of this one are rejected then, and
-    `on_fenced` is called. `seal` is None for a server without push notifications."""
+    `on_fenced` is called. `seal` is None for a server without push notifications. `answer_within`:
+    seconds for the answer to a commit; then it is sent again."""
 
     durable = True
     shared = True
@@ -63,13 +64,17 @@ class PostgresStore(PostgresReads):
         name: str = "",
         probe: float = PROBE,
         on_fenced: Callable[[], None] = lambda: None,
+        answer_within: float = ANSWER_WITHIN,
     ) -> None:
         super().__init__(PostgresReader(address), node, seal)
         self._address = address
         self._version = version
         self._name = name
         self._on_fenced = on_fenced
-        self._writer = PostgresWriter(address, node, seal, self._fenced)
+        self._writer = PostgresWriter(
+            address, node, seal, self._fenced, answer_within=answer_within
+        )
+        self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
         self._bus = Bus(address, heard=self._heard, restored=self._catch_up, probe=probe)
         self._hints = Hints(node, b"", self._bus.send)

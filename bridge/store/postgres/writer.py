@@ -20,7 +20,7 @@ from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, is_defect
 from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
 from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.statements import ChangeGroup, columns_of, numbers
+from bridge.store.postgres.statements import ChangeGroup, Statement
 from bridge.store.protocol import (
     Change,
     Conflict,
@@ -35,6 +35,7 @@ from bridge.store.protocol import (
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0  # seconds for the answer to a group; then its connection is cut
+END_WITHIN = 10.0  # seconds for the end of a wait that is canceled
 SLOW = 3.0  # seconds after which a missing answer is a problem
 ROW = 100  # least bytes of a change
 
@@ -54,11 +55,19 @@ class _Rejected(Exception):
 
 class PostgresWriter:
     """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
-    are not committed. `on_fenced` is called once, when another incarnation has taken the node."""
+    are not committed. `on_fenced` is called once, when another incarnation has taken the node.
+    `answer_within`: seconds for the answer to a group."""
 
     def __init__(
-        self, address: DatabaseAddress, node: str, seal: Seal | None, on_fenced: Callable[[], None]
+        self,
+        address: DatabaseAddress,
+        node: str,
+        seal: Seal | None,
+        on_fenced: Callable[[], None],
+        *,
+        answer_within: float = ANSWER_WITHIN,
     ) -> None:
+        self._answer_within = answer_within
         self.epoch = 0
         self.waiting = 0
         self.relief: list[Callable[[], None]] = []
@@ -94,8 +103,10 @@ class PostgresWriter:
     async def abandon(self) -> None:
         """Stop without another commit."""
         if self._task:
+            if self._connection:
+                _cut(self._connection)
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=END_WITHIN)
             self._task = None
         await self._drop()
 
@@ -135,13 +146,16 @@ class PostgresWriter:
     # --- the loop ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                appends, self._queue = self._queue, []
-                await self._commit([one for one in appends if not one.error])
-                self._answer(appends)
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    appends, self._queue = self._queue, []
+                    await self._commit([one for one in appends if not one.error])
+                    self._answer(appends)
+        finally:
+            await self._drop()
 
     def _answer(self, appends: Sequence[_Append]) -> None:
         self.waiting -= sum(one.size for one in appends)
@@ -226,7 +240,7 @@ class PostgresWriter:
         self._since = loop.time()
         try:
             connection = self._connection or await self._connect()
-            limit = loop.call_later(ANSWER_WITHIN, cut, connection)
+            limit = loop.call_later(self._answer_within, cut, connection)
             try:
                 await self._send(connection, appends)
             finally:
@@ -238,16 +252,15 @@ class PostgresWriter:
         group = ChangeGroup(self._node, self.epoch, self._seal)
         for one in appends:
             group.add(one.changes)
-        fences = dict.fromkeys(one.fence for one in appends if one.fence)
-        keys = [columns_of(one.context) for one in fences]
-        columns = ([key[column] for key in keys] for column in range(3))
-        begin = (self._node, self.epoch, self._written + 1)
-        held = (*columns, numbers(one.token for one in fences))
+        fences = (one.fence for one in appends if one.fence)
+        first, *others = group.statements(self._written + 1, fences)
+        if not others:  # a transaction of its own
+            await _execute(connection, first)
+            return
         async with connection.pipeline():
             await connection.execute(b"BEGIN")
-            await connection.execute(_BEGIN, (*begin, *held), prepare=True)
-            for statement, values in group.statements:
-                await connection.execute(statement.encode(), values, prepare=True)
+            for statement in (first, *others):
+                await _execute(connection, statement)
             ended = await connection.execute(b"COMMIT")
         if ended.statusmessage != "COMMIT":
             raise psycopg.OperationalError(f"the answer to COMMIT is {ended.statusmessage}")
@@ -255,8 +268,9 @@ class PostgresWriter:
     # --- the connection ------------------------------------------------------------------------
 
     async def _connect(self) -> Connection:
-        connection = self._connection = await self._address.connect()
-        await show_presence(connection, self._node)
+        async with asyncio.timeout(ANSWER_WITHIN):
+            connection = self._connection = await self._address.connect()
+            await show_presence(connection, self._node)
         return connection
 
     async def _roll_back(self) -> None:
@@ -281,6 +295,10 @@ async def show_presence(connection: Connection, node: str) -> None:
     )
 
 
+async def _execute(connection: Connection, statement: Statement) -> None:
+    await connection.execute(statement[0].encode(), statement[1], prepare=True)
+
+
 def _call(call: Callable[[], None]) -> None:
     try:
         call()
@@ -296,8 +314,3 @@ def _size(change: Change) -> int:
             return ROW
     values = (getattr(change, name, b"") for name in ("prompt", "start", "given"))
     return ROW + sum(map(len, values))
-
-
-_BEGIN = b"""
-    SELECT begin_group(%s, %s::bigint, %s::bigint, %s::text[], %s::bytea[], %s::bytea[],
-        %s::bigint[])"""

@@ -158,10 +158,11 @@ class Delegation:
     async def _result(self, handle: TaskHandle, call: Call, arguments: Mapping[str, Any]) -> Json:
         if not call.tasks:
             return await self._follow(handle, call, arguments.get("wait_seconds", WAIT), None)
-        deadline = asyncio.get_running_loop().time() + arguments.get("wait_seconds", 0)
-        async with reporting(self._router, handle, call):
-            # The client gets the form of a question only when it polls the task.
-            await wait_until(handle, lambda: handle.task.question is not None, deadline)
+        if wait := arguments.get("wait_seconds", 0):
+            deadline = asyncio.get_running_loop().time() + wait
+            async with reporting(self._router, handle, call):
+                # The client gets the form of a question only when it polls the task.
+                await wait_until(handle, lambda: handle.task.question is not None, deadline)
         if handle.log.closed:
             return await self.final(handle, call)
         return await self._created(handle, call)

@@ -33,7 +33,7 @@ from bridge.task.transitions import ENDINGS
 from tests.support.client import RpcError, artifact_text, streamed_text, task_id
 from tests.support.samples import some_event
 from tests.support.served import serving
-from tests.support.stored_tasks import begin, everything, happen, journal, store
+from tests.support.stored_tasks import begin, everything, happen, journal, store, stored_on_postgres
 
 WITHIN = 30.0
 NEVER = 3600.0
@@ -48,6 +48,19 @@ async def tasks(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         return
     async with store(tmp_path) as durable:
         yield durable
+
+
+@pytest.fixture(params=["sqlite", "memory", "postgresql"])
+async def all_tasks(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TaskHandles]:
+    """With each kind of store."""
+    if request.param == "memory":
+        yield TaskHandles("a", MemoryStore())
+    elif request.param == "sqlite":
+        async with store(tmp_path) as durable:
+            yield durable
+    else:
+        async with stored_on_postgres(request.getfixturevalue("postgres_url")) as durable:
+            yield durable
 
 
 def noise(size: int, seed: int = 0) -> str:
@@ -107,7 +120,8 @@ def lively(handle: TaskHandle, count: int, seed: int) -> Iterator[Event]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_an_evicted_task_is_read_back_unchanged(tasks: TaskHandles, seed: int) -> None:
+async def test_an_evicted_task_is_read_back_unchanged(all_tasks: TaskHandles, seed: int) -> None:
+    tasks = all_tasks
     handle = begin(tasks, "t")
     before = handle.task  # who has it before it is put away has all of it
     live = asyncio.create_task(read(handle))

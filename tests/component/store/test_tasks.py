@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +49,7 @@ from tests.support.stored_tasks import (
     recorder,
     sqlite,
     store,
+    stored_on_postgres,
 )
 
 
@@ -61,6 +64,17 @@ async def seen(handle: TaskHandle) -> list[object]:
     return [*task, log.last, log.visible, log.closed, handle.begun, handle.batches, handle.size]
 
 
+OpenedTasks = Callable[[], AbstractAsyncContextManager[TaskHandles]]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def opened_tasks(request: pytest.FixtureRequest, tmp_path: Path) -> OpenedTasks:
+    """Opens a store on disk, each time the same one."""
+    if request.param == "sqlite":
+        return partial(store, tmp_path)
+    return partial(stored_on_postgres, request.getfixturevalue("postgres_url"))
+
+
 async def ids(path: Path, agent: str = "a") -> list[str]:
     async with store(path, agent) as found:
         return [handle.task.id for handle in await everything(found)]
@@ -69,9 +83,9 @@ async def ids(path: Path, agent: str = "a") -> list[str]:
 # --- what is given back ------------------------------------------------------------------------
 
 
-async def test_tasks_are_restored_unchanged(tmp_path: Path) -> None:
+async def test_tasks_are_restored_unchanged(opened_tasks: OpenedTasks) -> None:
     chance, before = random.Random(5), {}
-    async with store(tmp_path) as first:
+    async with opened_tasks() as first:
         handles = [begin(first, f"t{number:02}", f"c{number % 3}") for number in range(20)]
         for number in range(400):
             handle = chance.choice(handles)
@@ -80,20 +94,20 @@ async def test_tasks_are_restored_unchanged(tmp_path: Path) -> None:
     for handle in handles:
         handle.task.reply = None  # a task that is given back is shown as one
         before[handle.task.id] = await seen(handle)
-    async with store(tmp_path) as second:
+    async with opened_tasks() as second:
         unfinished = [r.task.id for r in handles if not r.task.state.terminal]
         restored = await second.restore()
         assert [handle.task.id for handle, _ in restored] == unfinished
         assert [prompt.text for _, prompt in restored] == unfinished
         assert [handle.task.id for handle in second.unfinished()] == unfinished
-    async with store(tmp_path) as second:
+    async with opened_tasks() as second:
         found = await everything(second)
         assert {handle.task.id: await seen(handle) for handle in found} == before
         assert all(handle.shown for handle in found)
 
 
-async def test_updates_are_seen_when_they_are_durable(tmp_path: Path) -> None:
-    async with store(tmp_path) as first:
+async def test_updates_are_seen_when_they_are_durable(opened_tasks: OpenedTasks) -> None:
+    async with opened_tasks() as first:
         handle = begin(first, "t")
         assert (handle.log.visible, handle.log.last) == (-1, 0)
         happen(first, handle, Text("a"), Done())
@@ -112,11 +126,11 @@ async def test_in_memory_all_is_seen_at_once() -> None:
     assert handle.log.closed
 
 
-async def test_new_tasks_come_after_those_of_the_last_run(tmp_path: Path) -> None:
+async def test_new_tasks_come_after_those_of_the_last_run(opened_tasks: OpenedTasks) -> None:
     for name in ("b", "a", "c"):
-        async with store(tmp_path) as found:
+        async with opened_tasks() as found:
             begin(found, name)
-    async with store(tmp_path) as found:
+    async with opened_tasks() as found:
         assert [handle.task.id for handle, _ in await found.restore()] == ["b", "a", "c"]
 
 
@@ -139,7 +153,7 @@ async def test_a_context_of_a_principal_keeps_its_owner(tmp_path: Path) -> None:
         assert {one.context.owner for one in await opened.contexts("a")} == set(owners)
 
 
-async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> None:
+async def test_an_adapter_gets_its_input_after_the_commit(opened_tasks: OpenedTasks) -> None:
     question = Question("q", "text", "?")
     answer = Answer("q", "yes", message=message("yes"))
     given = [
@@ -147,7 +161,7 @@ async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> Non
         AdapterInput("answer", 120, question=question, answer=answer),
         AdapterInput("steer", 120, message("this, too")),
     ]
-    async with store(tmp_path) as first:
+    async with opened_tasks() as first:
         opened = SessionOpened("id", ContextKey("a", "local", "c"), b"{}")
         first.store.append([opened], fence=None)
         handle, calls = begin(first, "t"), list[str]()
@@ -159,7 +173,7 @@ async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> Non
         recorder(first).after_commit(lambda: calls.append("after"))
         assert calls == []
     assert calls == ["prompt", "answer", "steer", "after"]
-    async with store(tmp_path) as second:
+    async with opened_tasks() as second:
         (session,) = await second.store.sessions("a")
         assert (session.id, session.position) == ("id", 333)
         assert [load(AdapterInput, one) for one in session.given] == given
@@ -167,8 +181,10 @@ async def test_an_adapter_gets_its_input_after_the_commit(tmp_path: Path) -> Non
         assert handle.begun
 
 
-async def test_a_rejected_append_loses_the_task_and_gives_no_input(tmp_path: Path) -> None:
-    async with store(tmp_path) as tasks:
+async def test_a_rejected_append_loses_the_task_and_gives_no_input(
+    opened_tasks: OpenedTasks,
+) -> None:
+    async with opened_tasks() as tasks:
         handle, lost, given = begin(tasks, "t"), list[TaskHandle](), list[str]()
         one = recorder(tasks, lost.append)
         one.record(handle, [Text("a")])
@@ -184,12 +200,14 @@ async def test_a_rejected_append_loses_the_task_and_gives_no_input(tmp_path: Pat
         assert head and (head.batches, head.last) == (1, handle.log.last)
 
 
-async def test_a_task_whose_session_ends_with_the_server_has_begun(tmp_path: Path) -> None:
-    async with store(tmp_path) as first:
+async def test_a_task_whose_session_ends_with_the_server_has_begun(
+    opened_tasks: OpenedTasks,
+) -> None:
+    async with opened_tasks() as first:
         given = AdapterInput("prompt", 0, message())
         recorder(first).record_input(begin(first, "t"), given, session_id=None, then=lambda: None)
         begin(first, "u")
-    async with store(tmp_path) as second:
+    async with opened_tasks() as second:
         assert [handle.begun for handle in await everything(second)] == [True, False]
         assert await second.store.sessions("a") == []
 

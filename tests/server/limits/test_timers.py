@@ -282,8 +282,12 @@ async def unread(
     stalled.bind((f"127.0.0.{last}", 0))
     stalled.setblocking(False)
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(stalled, ("127.0.0.1", int(server.url.rpartition(":")[2])))
-    await loop.sock_sendall(stalled, request)
+    try:
+        await loop.sock_connect(stalled, ("127.0.0.1", int(server.url.rpartition(":")[2])))
+        await loop.sock_sendall(stalled, request)
+    except BaseException:  # such as a cancellation at the end of a test
+        stalled.close()
+        raise
     return stalled
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from bridge.auth.principal import digest
 from tests.support.liveness import Liveness, listening
-from tests.support.mcp import Json, Mcp, McpError, accept, answer_over_a2a, shown
+from tests.support.mcp import Json, Mcp, McpError, accept, answer_over_a2a, messages, shown
 from tests.support.served import Server, serving
 
 MEMBERS = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs"}
@@ -57,6 +57,16 @@ async def test_a_delegated_task_is_created_at_once(tasks: Mcp) -> None:
         found["lastUpdatedAt"]
     )
     assert (await tasks.task("get", found["taskId"]))["resultType"] == "complete"
+
+
+async def test_a_call_that_does_not_wait_reports_no_progress(tasks: Mcp) -> None:
+    """Claude Code takes a report that it reads after the result for a fault of the connection."""
+    params = {"name": "delegate", "arguments": {"prompt": "status Reading\nask q Which?"}}
+    body = tasks.body("tools/call", params, progressToken="p")
+    headers = tasks.routing("tools/call", params)
+    async with tasks.http.post(tasks.url, data=json.dumps(body), headers=headers) as response:
+        (found,) = await messages(response)
+    assert found["result"]["resultType"] == "task"
 
 
 async def test_no_client_gets_a_task_that_it_did_not_declare(server: Server) -> None:

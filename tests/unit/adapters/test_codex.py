@@ -198,21 +198,23 @@ def test_a_second_turn_needs_no_handshake() -> None:
 
 
 @each(
-    ("mode", "force", "policy", "sandbox"),
+    ("mode", "settings", "policy", "sandbox"),
     [
-        (None, False, "untrusted", "workspace-write"),
-        (None, True, "never", "danger-full-access"),
-        ("read-only", False, "on-request", "read-only"),
-        ("read-only", True, "never", "read-only"),
-        ("workspace-write", False, "on-request", "workspace-write"),
-        ("workspace-write", True, "never", "workspace-write"),
-        ("plan", False, "on-request", "read-only"),
+        (None, {}, "untrusted", "workspace-write"),
+        (None, {"confined": True}, "untrusted", "danger-full-access"),
+        (None, {"force": True}, "never", "danger-full-access"),
+        ("read-only", {}, "on-request", "read-only"),
+        ("read-only", {"confined": True}, "on-request", "read-only"),
+        ("read-only", {"force": True}, "never", "read-only"),
+        ("workspace-write", {}, "on-request", "workspace-write"),
+        ("workspace-write", {"force": True}, "never", "workspace-write"),
+        ("plan", {}, "on-request", "read-only"),
     ],
 )
 def test_a_mode_is_a_policy_and_a_sandbox(
-    mode: str | None, force: bool, policy: str, sandbox: str
+    mode: str | None, settings: dict[str, bool], policy: str, sandbox: str
 ) -> None:
-    talk = Talk(options=SessionOptions(mode=mode), force=force)
+    talk = Talk(options=SessionOptions(mode=mode), **settings)
     talk.prompt()
     talk.reply("initialize")
     talk.asked("initialized")
