@@ -30,8 +30,8 @@ _SEEN = b"UPDATE node SET seen = now() WHERE id = %s AND epoch = %s"
 
 class Bus:
     """`heard` gets each payload for `channel`. `restored` is called after each start of listening:
-    earlier payloads may be lost. `probe`: seconds; a session that does not bring the probe of this
-    server back within that time is replaced, because a broken connection can stay silent."""
+    earlier payloads may be lost. A session that does not bring the probe of this server back within
+    PROBE seconds is replaced, because a broken connection can stay silent."""
 
     def __init__(
         self,
@@ -39,12 +39,10 @@ class Bus:
         *,
         heard: Callable[[str], None],
         restored: Callable[[], None],
-        probe: float = PROBE,
     ) -> None:
         self._address = address
         self._heard = heard
         self._restored = restored
-        self._probe = probe
         self._channel = ""
         self._identity: tuple[str, int] = ("", 0)
         self._channels: list[str] = []
@@ -105,7 +103,7 @@ class Bus:
         while self._answered:
             self._answered = False
             self.send(self._channel, ALIVE)
-            async with aclosing(connection.notifies(timeout=self._probe)) as found:
+            async with aclosing(connection.notifies(timeout=PROBE)) as found:
                 async for one in found:
                     if one.payload == ALIVE:
                         self._answered = True

@@ -15,7 +15,7 @@ from functools import partial
 import psycopg
 
 from bridge.errors import ConfigurationError
-from bridge.store.postgres.bus import PROBE, Bus
+from bridge.store.postgres.bus import Bus
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
@@ -46,7 +46,7 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts, and `name` its name for people.
-    `version`: of the bridge. `probe`: seconds, see Bus. Several nodes may use the database. A later
+    `version`: of the bridge. Several nodes may use the database. A later
     store with the same id is its next incarnation: the appends of this one are rejected then, and
     `on_fenced` is called. `seal` is None for a server without push notifications. `answer_within`:
     seconds for the answer to a commit; then it is sent again."""
@@ -62,7 +62,6 @@ class PostgresStore(PostgresReads):
         seal: Seal | None = None,
         version: str = "",
         name: str = "",
-        probe: float = PROBE,
         on_fenced: Callable[[], None] = lambda: None,
         answer_within: float = ANSWER_WITHIN,
     ) -> None:
@@ -76,7 +75,7 @@ class PostgresStore(PostgresReads):
         )
         self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
-        self._bus = Bus(address, heard=self._heard, restored=self._catch_up, probe=probe)
+        self._bus = Bus(address, heard=self._heard, restored=self._catch_up)
         self._hints = Hints(node, b"", self._bus.send)
 
     # --- life ----------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class PostgresWriter:
         """Stop without another commit."""
         if self._task:
             if self._connection:
-                _cut(self._connection)
+                cut(self._connection)
             self._task.cancel()
             await asyncio.wait([self._task], timeout=END_WITHIN)
             self._task = None

@@ -42,8 +42,8 @@ ENDS = (Done, Failed, Canceled, Interrupted, Rejected, Reply, TimedOut)
 
 
 @asynccontextmanager
-async def tasks_of(url: str, node: str, probe: float = 5.0) -> AsyncIterator[SharedTaskHandles]:
-    store = PostgresStore(parse(url), node, probe=probe)
+async def tasks_of(url: str, node: str) -> AsyncIterator[SharedTaskHandles]:
+    store = PostgresStore(parse(url), node)
     await store.open()
     handles = SharedTaskHandles("a", store, lingers=LINGERS)
     try:
@@ -202,9 +202,13 @@ _number: ContextVar[list[int]] = ContextVar("number")  # of the listening connec
 
 
 async def test_a_session_that_hears_nothing_is_replaced(
-    database: Postgres, postgres_url: str, caplog: pytest.LogCaptureFixture
+    database: Postgres,
+    postgres_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Takes a second, the pause of polls."""
+    monkeypatch.setattr("bridge.store.postgres.bus.PROBE", 0.5)
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES has an address of its own")
     proxy = Deaf(database.port)
@@ -215,7 +219,7 @@ async def test_a_session_that_hears_nothing_is_replaced(
         options = postgres_url.partition("&options=")[2]
         address = proxy.url.removeprefix("http://")
         url = f"postgresql://postgres@{address}/postgres?options={options}"
-        reader = await stack.enter_async_context(tasks_of(url, OTHER, probe=0.5))
+        reader = await stack.enter_async_context(tasks_of(url, OTHER))
         original = begin(writer, "t")
         await writer.store.flush()
         copy = await copy_of(reader, "t")
