@@ -152,7 +152,8 @@ class _Log(EventLog[Update]):
 class SharedTaskHandles(TaskHandles):
     """The tasks of one agent in a store that other servers use, too. A task that this server does
     not write is a Mirror, with one copy for all readers. `lingers`: seconds for which a copy stays
-    after its last reader."""
+    after its last reader. `most_idle`: copies without a reader. `mirrors` are by task id;
+    `following`: those that follow the store now."""
 
     def __init__(
         self,
@@ -161,11 +162,13 @@ class SharedTaskHandles(TaskHandles):
         freed: Callable[[], None] = lambda: None,
         *,
         lingers: float = LINGERS,
+        most_idle: int = MOST_IDLE,
     ) -> None:
         super().__init__(agent, store, freed)
         self._lingers = lingers
-        self._mirrors: dict[str, Mirror] = {}  # the last used one is the last
-        self._following: set[Mirror] = set()
+        self._most_idle = most_idle
+        self.mirrors: dict[str, Mirror] = {}  # the last used one is the last
+        self.following: set[Mirror] = set()
         self._finished: dict[str, None] = {}  # the tasks in memory, in the order of their use
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -191,7 +194,7 @@ class SharedTaskHandles(TaskHandles):
     def remove(self, task_id: str) -> None:
         super().remove(task_id)
         self._finished.pop(task_id, None)
-        mirror = self._mirrors.pop(task_id, None)
+        mirror = self.mirrors.pop(task_id, None)
         if mirror:
             mirror.end()
 
@@ -200,10 +203,10 @@ class SharedTaskHandles(TaskHandles):
         self._bound_ended(handle.task.id)
 
     def close(self) -> None:
-        for mirror in {*self._mirrors.values(), *self._following}:
+        for mirror in {*self.mirrors.values(), *self.following}:
             mirror.end()
-        self._mirrors.clear()
-        self._following.clear()
+        self.mirrors.clear()
+        self.following.clear()
         if self._sweeping:
             self._sweeping.cancel()
             self._sweeping = None
@@ -227,49 +230,49 @@ class SharedTaskHandles(TaskHandles):
 
     async def _mirrored(self, head: TaskHead) -> TaskHandle | None:
         """The copy of the task, with all batches that the head counts."""
-        known = self._mirrors.pop(head.task_id, None)
+        known = self.mirrors.pop(head.task_id, None)
         if known is None or known.handle.log.closed:
             known = Mirror(self.store, head, self._follows)
-        self._mirrors[head.task_id] = known
+        self.mirrors[head.task_id] = known
         known.used = asyncio.get_running_loop().time()
         try:
             await known.catch_up(head.batches)
         except BaseException:
-            if self._mirrors.get(head.task_id) is known:
-                del self._mirrors[head.task_id]
+            if self.mirrors.get(head.task_id) is known:
+                del self.mirrors[head.task_id]
             raise
         self._bound_mirrors()
         self._sweep_later()
         return known.handle
 
     def _follows(self, mirror: Mirror) -> None:
-        self._following.add(mirror)
+        self.following.add(mirror)
         self._sweep_later()
 
     def _bound_mirrors(self) -> None:
-        idle = [(key, one) for key, one in self._mirrors.items() if not one.wanted]
+        idle = [(key, one) for key, one in self.mirrors.items() if not one.wanted]
         size = sum(one.handle.size for _, one in idle)
         for number, (key, one) in enumerate(idle[:-1]):  # the newest one is about to be read
-            if len(idle) - number <= MOST_IDLE and size <= MOST_IDLE_BYTES:
+            if len(idle) - number <= self._most_idle and size <= MOST_IDLE_BYTES:
                 return
             size -= one.handle.size
-            del self._mirrors[key]
+            del self.mirrors[key]
 
     def _sweep_later(self) -> None:
-        if self._sweeping is None and (self._mirrors or self._following):
+        if self._sweeping is None and (self.mirrors or self.following):
             loop = asyncio.get_running_loop()
             self._sweeping = loop.call_later(self._lingers / 4, self._sweep)
 
     def _sweep(self) -> None:
         """Forget the copies that were not used for a while."""
         now = asyncio.get_running_loop().time()
-        for one in {*self._mirrors.values(), *self._following}:
+        for one in {*self.mirrors.values(), *self.following}:
             if one.wanted:
                 one.used = now
             elif now - one.used > self._lingers:
                 one.stop()
-                if self._mirrors.get(one.handle.task.id) is one:
-                    del self._mirrors[one.handle.task.id]
-        self._following = {one for one in self._following if one.following}
+                if self.mirrors.get(one.handle.task.id) is one:
+                    del self.mirrors[one.handle.task.id]
+        self.following = {one for one in self.following if one.following}
         self._sweeping = None
         self._sweep_later()

@@ -31,7 +31,7 @@ _SEEN = b"UPDATE node SET seen = now() WHERE id = %s AND epoch = %s"
 class Bus:
     """`heard` gets each payload for `channel`. `restored` is called after each start of listening:
     earlier payloads may be lost. A session that does not bring the probe of this server back within
-    PROBE seconds is replaced, because a broken connection can stay silent."""
+    `probe` seconds is replaced, because a broken connection can stay silent."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Bus:
         self._address = address
         self._heard = heard
         self._restored = restored
+        self.probe = PROBE
         self._channel = ""
         self._identity: tuple[str, int] = ("", 0)
         self._channels: list[str] = []
@@ -103,7 +104,7 @@ class Bus:
         while self._answered:
             self._answered = False
             self.send(self._channel, ALIVE)
-            async with aclosing(connection.notifies(timeout=PROBE)) as found:
+            async with aclosing(connection.notifies(timeout=self.probe)) as found:
                 async for one in found:
                     if one.payload == ALIVE:
                         self._answered = True

@@ -79,9 +79,11 @@ class Feed:
 
 
 class Hints:
-    """`key`: a secret of the servers of this database. `send` must not wait."""
+    """`key`: a secret of the servers of this database. `send` must not wait. `follows`: seconds for which a
+    server is told the batches of a task after it has asked."""
 
-    def __init__(self, node: str, key: bytes, send: Send) -> None:
+    def __init__(self, node: str, key: bytes, send: Send, follows: float = FOLLOWS) -> None:
+        self._follows = follows
         self._node = node
         self._key = key
         self._send = send
@@ -124,7 +126,7 @@ class Hints:
         now = asyncio.get_running_loop().time()
         if owner and owner != self._node and now >= feed.due:
             feed.due = now + RENEWS
-            self._say(owner, ["follow", task_id, self._node])
+            self.say(owner, ["follow", task_id, self._node])
 
     def catch_up(self) -> None:
         """Hints may be lost: let all readers read the tables, and ask again."""
@@ -143,7 +145,7 @@ class Hints:
         for node in self._servers(batch.task_id):
             head = ["news", *batch[:3], batch.last, ended]
             small = len(batch.events) <= LARGEST
-            self._say(node, head if small else head[:2], batch.events if small else b"")
+            self.say(node, head if small else head[:2], batch.events if small else b"")
         if ended:
             self._followed.pop(batch.task_id, None)
 
@@ -151,7 +153,7 @@ class Hints:
         for feed in self._feeds.get(task_id, ()):
             feed.read()
         for node in self._servers(task_id):
-            self._say(node, ["news", task_id])
+            self.say(node, ["news", task_id])
         self._followed.pop(task_id, None)
 
     def expire(self) -> None:
@@ -174,19 +176,19 @@ class Hints:
     def _follow(self, task_id: str, node: str) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._expires:
-            self._expires = now + FOLLOWS
+            self._expires = now + self._follows
             self.expire()
         if len(self._followed) >= MOST_FOLLOWED:
             return
         followed = self._followed.setdefault(task_id, {})
         known = followed.get(node, 0.0) > now
-        followed[node] = now + FOLLOWS
+        followed[node] = now + self._follows
         if not known:  # it has read the table before, and may have missed a batch meanwhile
-            self._say(node, ["news", task_id])
+            self.say(node, ["news", task_id])
 
     # --- payloads ------------------------------------------------------------------------------
 
-    def _say(self, node: str, head: Sequence[Any], events: bytes = b"") -> None:
+    def say(self, node: str, head: Sequence[Any], events: bytes = b"") -> None:
         channel = self.channel_of(node)
         try:
             body = orjson.dumps(head) + b"\n" + events
@@ -195,7 +197,7 @@ class Hints:
             return
         if len(body) + CODE > MOST_BYTES or "\0" in text:
             if events:
-                self._say(node, head[:2])
+                self.say(node, head[:2])
             return
         self._send(channel, self._code(channel, body) + text)
 

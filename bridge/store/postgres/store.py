@@ -75,8 +75,8 @@ class PostgresStore(PostgresReads):
         )
         self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
-        self._bus = Bus(address, heard=self._heard, restored=self._catch_up)
-        self._hints = Hints(node, b"", self._bus.send)
+        self.bus = Bus(address, heard=self._heard, restored=self._catch_up)
+        self.hints = Hints(node, b"", self.bus.send)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class PostgresStore(PostgresReads):
                 raise ConfigurationError(text) from error
             raise
         self._writer.start(connection, epoch)
-        self._bus.start(self._hints.channel, self.node, epoch)
+        self.bus.start(self.hints.channel, self.node, epoch)
 
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
@@ -111,7 +111,7 @@ class PostgresStore(PostgresReads):
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
-        self._hints = Hints(self.node, key, self._bus.send)
+        self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
 
     async def flush(self) -> None:
@@ -119,13 +119,13 @@ class PostgresStore(PostgresReads):
 
     async def close(self) -> None:
         await self._writer.close(CLOSE_WITHIN)
-        await self._bus.close()
+        await self.bus.close()
         await self._reader.close()
 
     async def abandon(self) -> None:
         """Close without another commit."""
         await self._writer.abandon()
-        await self._bus.close()
+        await self.bus.close()
         await self._reader.close()
 
     @property
@@ -183,22 +183,22 @@ class PostgresStore(PostgresReads):
                 case TaskRemoved(task_id):
                     self._removed[task_id] -= 1
                     self._removed += Counter()  # without zeros
-        if self._hints.active and not error:
+        if self.hints.active and not error:
             for change in changes:
                 if isinstance(change, EventBatch):
-                    self._hints.committed(change)
+                    self.hints.committed(change)
                 elif isinstance(change, TaskRemoved):
-                    self._hints.removed(change.task_id)
+                    self.hints.removed(change.task_id)
         if then:
             then(error)
 
     # --- hints ---------------------------------------------------------------------------------
 
     def _heard(self, payload: str) -> None:
-        self._hints.heard(payload)
+        self.hints.heard(payload)
 
     def _catch_up(self) -> None:
-        self._hints.catch_up()
+        self.hints.catch_up()
 
     # --- fences --------------------------------------------------------------------------------
 
@@ -215,9 +215,9 @@ class PostgresStore(PostgresReads):
     # --- reading -------------------------------------------------------------------------------
 
     async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:
-        with self._hints.feed(task_id) as feed:
+        with self.hints.feed(task_id) as feed:
             while head := await self.head(task_id):
-                self._hints.ask(task_id, feed, head.node)
+                self.hints.ask(task_id, feed, head.node)
                 if head.batches > after:
                     if not feed.hinted:  # the owner does not know, for example after its restart
                         feed.due = 0.0
@@ -238,7 +238,7 @@ class PostgresStore(PostgresReads):
                             yield batches
                         if ended:
                             return
-                        self._hints.ask(task_id, feed, head.node)
+                        self.hints.ask(task_id, feed, head.node)
 
 
 _ENTER = """

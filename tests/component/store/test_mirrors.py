@@ -42,8 +42,9 @@ ENDS = (Done, Failed, Canceled, Interrupted, Rejected, Reply, TimedOut)
 
 
 @asynccontextmanager
-async def tasks_of(url: str, node: str) -> AsyncIterator[SharedTaskHandles]:
+async def tasks_of(url: str, node: str, probe: float = 5.0) -> AsyncIterator[SharedTaskHandles]:
     store = PostgresStore(parse(url), node)
+    store.bus.probe = probe
     await store.open()
     handles = SharedTaskHandles("a", store, lingers=LINGERS)
     try:
@@ -122,29 +123,28 @@ async def test_nothing_is_left_of_a_copy_after_its_readers(pair: Pair) -> None:
     await writer.store.flush()
     copies = [await copy_of(reader, f"t{number}") for number in range(5)]
     reading = [asyncio.create_task(read(copy)) for copy in copies[:3]]
-    await until(lambda: len(reader._following) == 3)
+    await until(lambda: len(reader.following) == 3)
     await asyncio.sleep(3 * LINGERS)  # those that are read stay
-    assert set(reader._mirrors) == {"t0", "t1", "t2"}
+    assert set(reader.mirrors) == {"t0", "t1", "t2"}
     for one in reading:
         one.cancel()
     await asyncio.wait(reading)
-    await until(lambda: not reader._mirrors and not reader._following)
+    await until(lambda: not reader.mirrors and not reader.following)
     await until(lambda: not any("Mirror" in repr(one.get_coro()) for one in asyncio.all_tasks()))
-    assert not reader.store._hints.active  # type: ignore[attr-defined]
-    assert reader._sweeping is None
+    assert not reader.store.hints.active  # type: ignore[attr-defined]
 
 
 async def test_the_number_of_idle_copies_is_bounded(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair,
 ) -> None:
-    monkeypatch.setattr("bridge.runtime.mirror.MOST_IDLE", 3)
-    writer, reader = pair
+    writer, reader = pair[0], SharedTaskHandles("a", pair[1].store, most_idle=3)
     for number in range(10):
         begin(writer, f"t{number}")
     await writer.store.flush()
     for number in range(10):
         await copy_of(reader, f"t{number}")
-    assert set(reader._mirrors) == {"t7", "t8", "t9"}
+    assert set(reader.mirrors) == {"t7", "t8", "t9"}
+    reader.close()
 
 
 async def test_a_removed_task_ends_its_readers(pair: Pair) -> None:
@@ -152,7 +152,7 @@ async def test_a_removed_task_ends_its_readers(pair: Pair) -> None:
     begin(writer, "t")
     await writer.store.flush()
     reading = asyncio.create_task(read(await copy_of(reader, "t")))
-    await until(lambda: reader._following)
+    await until(lambda: reader.following)
     writer.store.append([TaskRemoved("t")], fence=None)
     assert await reading == []
     assert await reader.find("t") is None
@@ -166,7 +166,7 @@ async def test_a_damaged_task_is_reported(pair: Pair, postgres_url: str) -> None
         connection.execute("UPDATE event SET events = 'x'")
     with pytest.raises(DataLoss):
         await reader.find("t")
-    assert not reader._mirrors
+    assert not reader.mirrors
 
 
 class Deaf(Proxy):
@@ -205,10 +205,8 @@ async def test_a_session_that_hears_nothing_is_replaced(
     database: Postgres,
     postgres_url: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Takes a second, the pause of polls."""
-    monkeypatch.setattr("bridge.store.postgres.bus.PROBE", 0.5)
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES has an address of its own")
     proxy = Deaf(database.port)
@@ -219,7 +217,7 @@ async def test_a_session_that_hears_nothing_is_replaced(
         options = postgres_url.partition("&options=")[2]
         address = proxy.url.removeprefix("http://")
         url = f"postgresql://postgres@{address}/postgres?options={options}"
-        reader = await stack.enter_async_context(tasks_of(url, OTHER))
+        reader = await stack.enter_async_context(tasks_of(url, OTHER, 0.5))
         original = begin(writer, "t")
         await writer.store.flush()
         copy = await copy_of(reader, "t")

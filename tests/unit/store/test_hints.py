@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from bridge.store.postgres.hints import LARGEST, MOST_TOLD, Feed, Hints
+from bridge.store.postgres.hints import FOLLOWS, LARGEST, MOST_TOLD, Feed, Hints
 from bridge.store.protocol import EventBatch
 from bridge.task.transitions import TaskState
 
@@ -29,9 +29,9 @@ def read_back(number: int, events: bytes = b"[]") -> EventBatch:
 class Wire:
     """Servers whose hints arrive at once. `payloads`: all that were sent."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, follows: float = FOLLOWS) -> None:
         self.payloads: list[str] = []
-        self.servers = {name: Hints(name, KEY, self.send) for name in names}
+        self.servers = {name: Hints(name, KEY, self.send, follows) for name in names}
 
     def send(self, channel: str, payload: str) -> None:
         self.payloads.append(payload)
@@ -154,16 +154,13 @@ async def test_forged_and_damaged_hints_have_no_effect() -> None:
         assert await news(feed, 1) is None and not feed.hinted
         said: Any
         for said in ([], {}, 5, ["news"], ["news", 1], ["news", "t", "2", 2, 2, False], ["x", "t"]):
-            b._say("b", said)
+            b.say("b", said)
             b.heard(wire.payloads[-1])
         assert await news(feed, 1) is None
 
 
-async def test_servers_that_no_longer_ask_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bridge.store.postgres.hints.FOLLOWS", 0.0)
-    wire = Wire("a", "b")
+async def test_servers_that_no_longer_ask_are_forgotten() -> None:
+    wire = Wire("a", "b", follows=0.0)
     a, b = wire.servers.values()
     with b.feed("t") as feed:
         b.ask("t", feed, "a")
