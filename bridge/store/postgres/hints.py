@@ -79,8 +79,8 @@ class Feed:
 
 
 class Hints:
-    """`key`: a secret of the servers of this database. `send` must not wait. `follows`: seconds for which a
-    server is told the batches of a task after it has asked."""
+    """`key`: a secret of the servers of this database. `send` must not wait. `follows`:
+    seconds for which a server is told the batches of a task after it has asked."""
 
     def __init__(self, node: str, key: bytes, send: Send, follows: float = FOLLOWS) -> None:
         self._follows = follows
