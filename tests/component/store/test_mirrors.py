@@ -17,7 +17,7 @@ from bridge.errors import DataLoss
 from bridge.runtime.mirror import SharedTaskHandles
 from bridge.store.handle import TaskHandle
 from bridge.store.postgres.connect import parse
-from bridge.store.postgres.store import PostgresStore
+from bridge.store.postgres.store import POLL, PostgresStore
 from bridge.store.protocol import ContextKey, TaskRemoved
 from bridge.task.events import (
     Canceled,
@@ -145,6 +145,25 @@ async def test_the_number_of_idle_copies_is_bounded(
         await copy_of(reader, f"t{number}")
     assert set(reader.mirrors) == {"t7", "t8", "t9"}
     reader.close()
+
+
+async def test_hints_are_faster_than_polls(pair: Pair) -> None:
+    """Updates one after the other: with polls alone, each would take about a second."""
+    writer, reader = pair
+    original, loop = begin(writer, "t"), asyncio.get_running_loop()
+    happen(writer, original, Text("first"))
+    await writer.store.flush()
+    copy = await copy_of(reader, "t")
+    reading = asyncio.create_task(read(copy))
+    waits = []
+    for number in range(12):
+        begun = loop.time()
+        happen(writer, original, Text(f"text {number}"))
+        async with asyncio.timeout(WITHIN):
+            await copy.log.reached(original.log.last)
+        waits.append(loop.time() - begun)
+    reading.cancel()
+    assert sorted(waits)[6] < POLL / 3
 
 
 async def test_a_removed_task_ends_its_readers(pair: Pair) -> None:
