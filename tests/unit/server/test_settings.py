@@ -95,6 +95,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "agent_name": ("A name", "A name"),
     "agent_description": ("What it does", "What it does"),
     "bridge_default_agent": ("main", "main"),
+    "bridge_node": ("worker:1", "worker:1"),
     "bridge_card": ("0.3", "0.3"),
     "bridge_card_keys": ("keys.json", "keys.json"),
     "bridge_require_extension": ("true", True),
