@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -119,6 +120,9 @@ async def run_program(*line: str) -> tuple[int, str, str]:
     return process.returncode, output.decode(), problems.decode()
 
 
+_TIME = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")  # the end of the name of a folder
+
+
 async def failed_checks(url: str, folder: Path) -> dict[str, Sequence[Json]]:
     """The failed checks of each scenario that the suite ran; `folder` gets its files."""
     words = ("server", "--suite", "all", "--timeout", SCENARIO_MS)
@@ -130,7 +134,7 @@ async def failed_checks(url: str, folder: Path) -> dict[str, Sequence[Json]]:
 
 def _results(folder: Path) -> Iterator[tuple[str, Sequence[Json]]]:
     for path in sorted(folder.glob("server-*/checks.json")):
-        name = path.parent.name.removeprefix("server-").rpartition("-20")[0]
+        name = _TIME.sub("", path.parent.name.removeprefix("server-"))
         if not name.startswith(SKIPPED):
             checks = json.loads(path.read_text())
             yield name, [one for one in checks if one["status"] == "FAILURE"]
