@@ -310,7 +310,14 @@ def test_no_module_imports_the_name_of_another_distribution(path: Path) -> None:
 
 
 # Import names that are not the names of their distributions.
-BROUGHT_BY = {"dotenv": "python-dotenv", "jsonschema": "mcp", "yarl": "aiohttp"}
+BROUGHT_BY = {
+    "dotenv": "python-dotenv",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "jsonschema": "mcp",
+    "multidict": "aiohttp",
+    "yarl": "aiohttp",
+}
 
 
 def test_what_is_imported_is_declared_as_a_dependency() -> None:

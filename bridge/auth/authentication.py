@@ -11,10 +11,8 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
-
-from aiohttp import web
 
 from bridge.auth.config import NAME, AuthConfig
 from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
@@ -44,6 +42,20 @@ class Origin(Protocol):
     async def is_outside(self, connection: asyncio.BaseTransport | None) -> bool: ...
 
     async def session(self, connection: asyncio.BaseTransport | None) -> str | None: ...
+
+
+class Signed(Protocol):
+    """A request with credentials: of aiohttp, or of another binding. The names of `headers` ignore
+    case. `remote`: the address of the client. `transport` has the ends of its connection."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def remote(self) -> str | None: ...
+
+    @property
+    def transport(self) -> asyncio.BaseTransport | None: ...
 
 
 class TokenIssuer(Protocol):
@@ -114,12 +126,12 @@ class Identity:
         self._tokens = tokens_of(self._config, operator)
         self._origin = origin
 
-    async def session(self, request: web.Request) -> str | None:
+    async def session(self, request: Signed) -> str | None:
         """The marker of the session whose process sends the request; empty for an unknown session,
         None for a process that the server did not start. Raises Unavailable."""
         return await self._origin.session(request.transport) if self._origin else None
 
-    async def __call__(self, request: web.Request) -> Principal | None:
+    async def __call__(self, request: Signed) -> Principal | None:
         """The principal of a request. A valid token is accepted after any number of wrong tokens
         from the same address."""
         given, address = _given(request), request.remote or ""
@@ -143,7 +155,7 @@ class Identity:
             raise TooManyRequests(text, math.ceil(bucket.wait()))
         return None
 
-    async def _if_outside(self, request: web.Request, address: str) -> Principal:
+    async def _if_outside(self, request: Signed, address: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
         if self._origin and not await self._origin.is_outside(request.transport):
             self._reject(address, "as the operator, from a process of the server's own")
@@ -160,7 +172,7 @@ class Identity:
             self.report(address, reason, **more)
 
 
-def _given(request: web.Request) -> str | None:
+def _given(request: Signed) -> str | None:
     """The token of a request: Bearer, X-API-Key, or the password of Basic."""
     key = request.headers.get("X-API-Key")
     if key:

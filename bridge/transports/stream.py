@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -18,7 +19,7 @@ from bridge.task.transitions import TaskState
 
 HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
 Batch = list[tuple[int, bytes]]
-"""Items of a stream: numbers and JSON."""
+"""Items of a stream: numbers and JSON, or the form of a Wire."""
 Write = Callable[[Batch], bool]
 """Sends a batch synchronously. False: it was not possible, and nothing was sent."""
 
@@ -37,6 +38,17 @@ class KeepAlive:
 KEEP_ALIVE = KeepAlive()
 
 
+class Wire(Protocol):
+    """The form of the items for a binding without JSON. `number` is that of the item; a codec that
+    is `extended` is of a client that gets it in the item."""
+
+    def opening(self, codec: Codec, data: bytes, number: int) -> bytes:
+        """The first item, from its JSON."""
+
+    def update(self, codec: Codec, encoded: Mapping[str, Any], number: int) -> bytes:
+        """An update of the task, as the codec encodes it."""
+
+
 def _no_listener() -> AbstractContextManager[Listener]:
     return nullcontext(Listener())
 
@@ -48,7 +60,8 @@ class Stream:
 
     The stream of a send ends with a question of the agent, since the answer is another send; the
     stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
-    the open stream. `beginning`: yields while a Message may still replace the task.
+    the open stream. `beginning`: yields while a Message may still replace the task. `wire`: None
+    for JSON.
     """
 
     codec: Codec
@@ -61,9 +74,10 @@ class Stream:
     listening: Callable[[], AbstractContextManager[Listener]] = _no_listener
     beginning: AsyncIterator[None] | None = None
     heartbeat: float = HEARTBEAT
+    wire: Wire | None = None
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
-        """Batches of (number, JSON), and None after each `heartbeat` seconds of silence.
+        """Batches of (number, item), and None after each `heartbeat` seconds of silence.
 
         While the consumer does not wait for the next batch, updates go to `write` first. An update
         that it sends costs no turn of the event loop and is not yielded."""
@@ -90,7 +104,7 @@ class Stream:
                     yield rendered
                     if over:
                         return
-            except GeneratorExit:
+            except (GeneratorExit, asyncio.CancelledError):  # gRPC cancels the call
                 listener.left = True
                 raise
 
@@ -98,9 +112,10 @@ class Stream:
         """The items before the updates of the task."""
         if self.handle.task.reply and not self.handle.shown:
             self.over = True
-            yield [(self.after, orjson.dumps(self.codec.encode_sent(self.handle.task)))]
-        elif self.first is not None:
-            yield [(self.after, self.first)]
+            self.first = orjson.dumps(self.codec.encode_sent(self.handle.task))
+        if self.first is not None:
+            wire, data = self.wire, self.first
+            yield [(self.after, wire.opening(self.codec, data, self.after) if wire else data)]
             self.first = None
 
     def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
@@ -118,11 +133,13 @@ class Stream:
         return state.terminal or asks
 
     def _render(self, entry: Entry[Update], last: bool) -> bytes:
-        """The JSON of an entry. Several streams of a task share it per codec."""
-        key = (self.codec, last)
+        """The form of an entry. Several streams of a task share it per codec and wire."""
+        key = (self.codec, self.wire, last)
         if entry.rendered and key in entry.rendered:
             return entry.rendered[key]
-        data = dump_copy(self.codec.encode_update(self.handle.task, entry.update, last))
+        encoded = self.codec.encode_update(self.handle.task, entry.update, last)
+        wire = self.wire
+        data = wire.update(self.codec, encoded, entry.number) if wire else dump_copy(encoded)
         if self.handle.log.shared:
             entry.rendered = {**(entry.rendered or {}), key: data}
         return data
