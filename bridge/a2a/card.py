@@ -22,6 +22,7 @@ class Skill:
 @dataclass(frozen=True, slots=True)
 class Card:
     """`url`: the public URL of the JSON-RPC endpoint. `rest_url`: of the HTTP+JSON endpoint.
+    `grpc`: HOST:PORT of the gRPC endpoint, where `tenant` names the agent.
 
     `bearer`: requests need a token. `oidc`: URL of the discovery document of an OpenID provider
     whose tokens are accepted. `push`: push notifications are supported. `extended`: authenticated
@@ -44,6 +45,8 @@ class Card:
     extended: bool = False
     details: Mapping[str, Any] | None = None
     extension_required: bool = False
+    grpc: str | None = None
+    tenant: str | None = None
 
 
 def encode_extensions(card: Card) -> list[dict[str, Any]]:

@@ -216,14 +216,18 @@ class V1_0(Codec):
                 "securitySchemes": schemes,
                 "securityRequirements": [{"schemes": {name: {"list": []}}} for name in schemes],
             }
+        interfaces = [
+            {"url": url, "protocolBinding": binding, "protocolVersion": self.version}
+            for url, binding in ((card.url, "JSONRPC"), (card.rest_url, "HTTP+JSON"))
+        ]
+        if card.grpc:
+            grpc = {"url": card.grpc, "protocolBinding": "GRPC", "protocolVersion": self.version}
+            interfaces.append(grpc | without_none(tenant=card.tenant))
         return {
             "name": card.name,
             "description": card.description,
             "version": card.version,
-            "supportedInterfaces": [
-                {"url": url, "protocolBinding": binding, "protocolVersion": self.version}
-                for url, binding in ((card.url, "JSONRPC"), (card.rest_url, "HTTP+JSON"))
-            ],
+            "supportedInterfaces": interfaces,
             "capabilities": {
                 "streaming": True,
                 "pushNotifications": card.push,

@@ -16,6 +16,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
 from bridge.server.agents.cards import SKILLS, as_skill, make_card, make_details, make_signer
 from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.agents.sandboxes import group_limits
 from bridge.server.app import ServedAgent
 from bridge.server.state_dir import State
@@ -35,12 +36,13 @@ from bridge.workspace.project_config import ProjectConfigPolicy
 @dataclass(frozen=True, slots=True)
 class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
-    restart."""
+    restart. `grpc`: the gRPC port, if there is one."""
 
     pool: SessionPool
     push: Push
     state: State
     keep_alive: KeepAlive = KEEP_ALIVE
+    grpc: GrpcPlace | None = None
 
 
 def make_served_agent(
@@ -124,7 +126,7 @@ def _served(
     skills: tuple[Skill, ...] = (),
 ) -> ServedAgent:
     settings = agent.settings
-    card = functools.partial(make_card, agent, more_skills=skills)
+    card = functools.partial(make_card, agent, more_skills=skills, grpc=shared.grpc)
     extended = functools.partial(card, details=make_details(agent, version))
     sign = make_signer(settings)
     operations = Operations(

@@ -58,9 +58,10 @@ def banner(
     state: State,
     sandboxes: Mapping[str, Sandbox | None],
     notes: Sequence[str] = (),
+    grpc: str | None = None,
 ) -> str:
     """The agents, the addresses, and a command to try them. `versions` and `sandboxes` are by agent
-    id; `address` is http://HOST:PORT."""
+    id; `address` is http://HOST:PORT, `grpc` HOST:PORT."""
     required = agents[0].settings.auth.config.required
     file = state.operator and shlex.quote(str(state.operator.path))
     token = f"$(cat {file})" if file else "<token>"  # as a shell reads it from its file
@@ -81,6 +82,7 @@ def banner(
         f"  cleanup    {f'control groups in {groups}' if groups else 'signals to descendants'}",
         f"  endpoint   {address}/a2a/jsonrpc",
         *(f"             {address}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
+        *([f"  grpc       {grpc}"] if grpc else ()),
         f"  card       {address}/.well-known/agent-card.json",
         f"  try it     curl -N {address}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",

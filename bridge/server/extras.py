@@ -21,6 +21,7 @@ from bridge.store.protocol import Store
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
     from bridge.store.postgres.connect import Probe
+    from bridge.transports.grpc.server import GrpcServer
     from bridge.transports.mcp.server import McpConfig, McpServer
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,34 @@ def _needs_postgres() -> Iterator[None]:
             "BRIDGE_STORE is a PostgreSQL database, and a library for it is missing: "
             "pip install 'coding-agent-bridge[postgres]'"
         ) from None
+
+
+def grpc_server(settings: Settings) -> GrpcServer | None:
+    """The listener on BRIDGE_GRPC_PORT, which is bound and does not serve yet. Requires a running
+    event loop. Raises ConfigurationError, also if the extra `grpc` is missing."""
+    chosen, server = settings.grpc, settings.server
+    if chosen.port is None:
+        return None
+    try:
+        from bridge.transports.grpc.server import GrpcConfig, GrpcServer
+    except ImportError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        library = "grpcio" if (error.name or "").startswith("grpc") else "protobuf"
+        raise ConfigurationError(
+            f"BRIDGE_GRPC_PORT is set, but {library} is not installed. Install the extra: "
+            "coding-agent-bridge[grpc]"
+        ) from None
+    config = GrpcConfig(
+        host=chosen.host,
+        port=chosen.port,
+        certificate=Path(chosen.tls_cert).expanduser() if chosen.tls_cert else None,
+        key=Path(chosen.tls_key).expanduser() if chosen.tls_key else None,
+        max_body=server.max_body_bytes,
+        stall=server.stall_timeout_ms / 1000,
+        reflection=chosen.reflection,
+    )
+    return GrpcServer(config)
 
 
 def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:

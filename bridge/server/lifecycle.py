@@ -24,6 +24,7 @@ from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.delegates import make_endpoint
+from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
@@ -73,6 +74,7 @@ class _Parts:
     logins: asyncio.Task[list[str]]
     served: Sequence[ServedAgent]
     root: ServedAgent
+    grpc: GrpcPort
 
 
 async def serve(loaded: Loaded) -> int:
@@ -106,6 +108,7 @@ async def _assemble(
 ) -> _Parts:
     """The parts of the server. `unused` releases them if a later step fails."""
     settings = loaded.settings
+    grpc = GrpcPort(settings, agents[0].id)
     pool = make_pool(settings)
     fenced = asyncio.Event()
     state = await _open_state(loaded, unused, agents[0].id, fenced.set)
@@ -115,7 +118,7 @@ async def _assemble(
         allow_private=settings.push.allow_private,
         supported=settings.has_push,
     )
-    shared = SharedParts(pool, push, state)
+    shared = SharedParts(pool, push, state, grpc=grpc.place)
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
@@ -135,6 +138,7 @@ async def _assemble(
         logins=logins,
         served=served,
         root=make_root(agents, served, shared, version=versions[agents[0].id]),
+        grpc=grpc,
     )
 
 
@@ -164,10 +168,18 @@ async def _run(
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
         address = _address(runner)
+        await parts.grpc.serve(
+            parts.root,
+            parts.served,
+            base=address,
+            identity=identity,
+            serves=lambda: parts.state.store.problem is None,
+        )
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.fenced)
         log.info("stopping")
+        parts.grpc.drain()
         await asyncio.gather(*(site.stop() for site in sites))
         await _drain(settings, parts)
         monitor.close()
@@ -175,6 +187,7 @@ async def _run(
     finally:
         unused.close()
         parts.logins.cancel()
+        await parts.grpc.stop(CLOSE_TIMEOUT)
         await runner.cleanup()
         await parts.push.close()
         await parts.state.close()
@@ -209,6 +222,7 @@ async def _print_banner(parts: _Parts, address: str) -> None:
         state=parts.state,
         sandboxes=parts.sandboxes,
         notes=parts.logins.result() if done else (),
+        grpc=parts.grpc.address,
     )
     with contextlib.suppress(OSError):  # the reader of the pipe may have exited: `… 2>&1 | head`
         print(text, file=sys.stderr, flush=True)

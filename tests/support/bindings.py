@@ -1,4 +1,4 @@
-"""One interface to both bindings."""
+"""One interface to all bindings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from abc import ABC, abstractmethod
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from google.protobuf.json_format import ParseDict, ParseError
+
+from bridge.transports.grpc.messages import POOL
 from tests.support.client import Json
+from tests.support.grpc_client import GrpcClient, GrpcError
 from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
 from tests.support.served import Server
 
@@ -74,7 +78,41 @@ class RestBinding(Binding):
         return verb, path + (f"?{urlencode(words)}" if words else ""), None
 
 
+class NotInProtobuf(Exception):
+    """Protobuf cannot represent the request."""
+
+
+class GrpcBinding(Binding):
+    def __init__(self, server: Server, client: GrpcClient) -> None:
+        super().__init__(server)
+        self.client = client
+
+    async def ask(self, method: str, params: Json) -> Json:
+        self._check(method, params)
+        try:
+            if method in ("SendStreamingMessage", "SubscribeToTask"):
+                items = [item async for item in self.client.items(method, params)]
+                raise AssertionError(items)
+            result = await self.client.call(method, params)
+            return {"nextPageToken": "", **result} if method == "ListTasks" else result
+        except GrpcError as error:
+            return failed(error.text, error.details)
+
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        self._check(method, params)
+        return [item async for item in self.client.items(method, params)]
+
+    def _check(self, method: str, params: Json) -> None:
+        """Raise NotInProtobuf, but not for a member that protobuf does not know."""
+        try:
+            ParseDict(params, self.client.methods[method].request(), descriptor_pool=POOL)
+        except ParseError as problem:
+            if "has no field named" not in str(problem):
+                raise NotInProtobuf from None
+
+
 def failed(text: str, details: list[Json]) -> Json:
     (info,) = [one for one in details if one["@type"] == ERROR_INFO]
     wrong = [one["fieldViolations"] for one in details if one["@type"] == BAD_REQUEST]
-    return {"error": info["reason"], "facts": info["metadata"], "wrong": wrong, "message": text}
+    facts = info.get("metadata", {})
+    return {"error": info["reason"], "facts": facts, "wrong": wrong, "message": text}

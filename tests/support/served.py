@@ -18,6 +18,7 @@ from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
 from bridge.server.agents.delegates import make_endpoint
+from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
@@ -38,10 +39,15 @@ from tests.support.client import Client
 
 
 class Server:
-    def __init__(self, http: ClientSession, url: str, managers: list[TaskManager]) -> None:
+    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT."""
+
+    def __init__(
+        self, http: ClientSession, url: str, managers: list[TaskManager], grpc: str | None = None
+    ) -> None:
         self.http = http
         self.url = url
         self.managers = managers
+        self.grpc = grpc
 
     def client(self, version: str = "1.0", **headers: str) -> Client:
         """`headers`: for every request, with _ in place of -."""
@@ -98,7 +104,8 @@ async def serving_loaded(
     push = Push(state.store, encode_notification, allow_private=allow_private)
     await push.start(_find)
     agents = configure_agents(loaded)
-    shared = SharedParts(pool, push, state, keep_alive)
+    grpc = GrpcPort(chosen, agents[0].id)
+    shared = SharedParts(pool, push, state, keep_alive, grpc.place)
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
@@ -118,15 +125,18 @@ async def serving_loaded(
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
+    url = f"http://{host}:{port}"
+    await grpc.serve(root, served, base=url, identity=identity, serves=lambda: True)
     managers = [one.manager for one in served]
     for manager in managers:
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, f"http://{host}:{port}", managers)
+            yield Server(http, url, managers, grpc.address)
     finally:
         for manager in managers:
             await manager.close(drain=0)
+        await grpc.stop(0.5)
         await runner.cleanup()
         await push.close()
         await state.close()

@@ -12,6 +12,7 @@ from bridge.adapter import Adapter
 from bridge.auth.config import discovery
 from bridge.errors import ConfigurationError
 from bridge.server.agents.configured import ConfiguredAgent, agent_id_of
+from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.extras import card_signer
 from bridge.server.settings.root import Settings
 
@@ -32,6 +33,7 @@ def make_card(
     *,
     details: dict[str, object] | None = None,
     more_skills: tuple[Skill, ...] = (),
+    grpc: GrpcPlace | None = None,
 ) -> Card:
     """The agent's card. `address`: the part of its URLs before /a2a."""
     settings = agent.settings
@@ -51,6 +53,8 @@ def make_card(
         extended=required,
         details=details,
         extension_required=settings.agent.require_extension,
+        grpc=grpc.url(address) if grpc else None,
+        tenant=agent.id if grpc and agent.id != grpc.default else None,
     )
 
 

@@ -132,6 +132,7 @@ def _check(settings: Settings) -> None:
             f"HOST={host} accepts connections from other machines, and a client can run agents on "
             "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1."
         )
+    _check_grpc(settings)
     workspaces = settings.agent.workspaces
     for path in (workspaces.default, *workspaces.roots):
         setting = "AGENT_REPO_PATH or AGENT_ALLOWED_REPO_ROOTS"
@@ -140,6 +141,26 @@ def _check(settings: Settings) -> None:
         problem = obstacle(path)
         if problem:
             raise ConfigurationError(f"{setting}: {path} cannot be a workspace: {problem}.")
+
+
+def _check_grpc(settings: Settings) -> None:
+    """Raise ConfigurationError for a gRPC port that would send tokens over a network in clear text,
+    or that needs no token there."""
+    grpc, auth = settings.grpc, settings.auth.config
+    if bool(grpc.tls_cert) != bool(grpc.tls_key):
+        raise ConfigurationError("BRIDGE_GRPC_TLS_CERT and BRIDGE_GRPC_TLS_KEY require each other.")
+    if grpc.port is None or grpc.host in LOOPBACK:
+        return
+    if not grpc.tls_cert:
+        raise ConfigurationError(
+            f"BRIDGE_GRPC_HOST={grpc.host} accepts connections from other machines: set "
+            "BRIDGE_GRPC_TLS_CERT and BRIDGE_GRPC_TLS_KEY, or use 127.0.0.1 behind a proxy."
+        )
+    if not (auth.required and auth.has_tokens):
+        raise ConfigurationError(
+            f"BRIDGE_GRPC_HOST={grpc.host} accepts connections from other machines, and a client "
+            "can run agents on this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file)."
+        )
 
 
 def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:

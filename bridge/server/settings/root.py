@@ -14,6 +14,7 @@ from bridge.sandbox.own_files import OwnFile
 from bridge.server.settings.sections import (
     AgentSettings,
     AuthSettings,
+    GrpcSettings,
     LimitsSettings,
     McpSettings,
     PushSettings,
@@ -38,6 +39,7 @@ class Settings(BaseModel):
     store: StoreSettings = StoreSettings()
     push: PushSettings = PushSettings()
     mcp: McpSettings = McpSettings()
+    grpc: GrpcSettings = GrpcSettings()
     agent: AgentSettings = AgentSettings()
 
     def updated(self, given: Mapping[str, Any]) -> Settings:
@@ -103,6 +105,8 @@ class Settings(BaseModel):
             "BRIDGE_TOKEN_FILE": self.auth.token_file,
             "BRIDGE_STORE_FILE": self.store.store_file,
             "BRIDGE_PUSH_KEY_FILE": self.push.key_file,
+            "BRIDGE_GRPC_TLS_CERT": self.grpc.tls_cert,
+            "BRIDGE_GRPC_TLS_KEY": self.grpc.tls_key,
             "BRIDGE_CARD_KEYS": self.agent.card_keys,
             "BRIDGE_AUDIT_FILE": self.server.audit_file,
             "BRIDGE_OIDC_JWKS": self.auth.oidc_jwks,

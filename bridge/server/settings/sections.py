@@ -323,6 +323,25 @@ class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):
     """Maximum number of agents that delegate to each other through MCP."""
 
 
+class GrpcSettings(Section, alias_generator=_prefixed("bridge_grpc_")):
+    """gRPC: the port of the gRPC binding of A2A 1.0."""
+
+    port: Port | None = None
+    """TCP port of the gRPC binding; 0 = any free port. Unset: none. Requires the extra `grpc`."""
+    host: str = "127.0.0.1"
+    """Address of that port. An address that other machines can reach requires a certificate and
+    tokens."""
+    public_address: str | None = Field(default=None, pattern=r"^[^\s/]+:[0-9]{1,5}$")
+    """HOST:PORT on the agent card, if clients use a proxy. Unset: the host of the card with this
+    port; a port on loopback is only on the cards of local clients."""
+    tls_cert: str | None = None
+    """Path of a PEM file with the certificate chain. It is read again after a change."""
+    tls_key: str | None = None
+    """Path of a PEM file with the key of that certificate."""
+    reflection: bool = False
+    """Describe the services to clients that have no .proto files (server reflection)."""
+
+
 class AgentSettings(Section, alias_generator=_prefixed("agent_")):
     """One agent: its CLI, workspace, card and behaviour."""
 

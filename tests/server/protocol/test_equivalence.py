@@ -1,4 +1,4 @@
-"""The same questions over JSON-RPC 1.0 and HTTP+JSON have the same answers."""
+"""The same questions over JSON-RPC 1.0, HTTP+JSON and gRPC have the same answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.bindings import Binding, RestBinding, failed
+from tests.support.bindings import Binding, GrpcBinding, NotInProtobuf, RestBinding, failed
 from tests.support.cases import each
 from tests.support.client import Json, RpcError
+from tests.support.grpc_client import connected
 from tests.support.rest import HOOK, message
 from tests.support.served import serving
 
@@ -53,24 +54,42 @@ def normalised(answer: Any) -> Any:
     return walk(answer)
 
 
-Bindings = tuple[Binding, Binding]
+def without_defaults(value: Any) -> Any:
+    """`value` without the members that protobuf does not send: false, 0, and empty ones."""
+    if isinstance(value, dict):
+        members = {name: without_defaults(one) for name, one in value.items()}
+        return {name: one for name, one in members.items() if one or one is None}
+    return [without_defaults(one) for one in value] if isinstance(value, list) else value
+
+
+Bindings = tuple[Binding, Binding, Binding]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bindings(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Bindings]:
-    """Both bindings of a server. It has so many slots that no task waits for one: a waiting task
+    """All bindings of a server. It has so many slots that no task waits for one: a waiting task
     has one more status, which only one of the bindings might show."""
     workspace = tmp_path_factory.mktemp("workspace")
-    async with serving(workspace, bridge_max_sessions=32) as server:
-        yield JsonRpcBinding(server), RestBinding(server)
+    async with (
+        serving(workspace, bridge_max_sessions=32, bridge_grpc_port=0) as server,
+        connected(server.grpc) as client,
+    ):
+        yield JsonRpcBinding(server), RestBinding(server), GrpcBinding(server, client)
 
 
-async def both(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
-    """The result of `scenario`, which must be the same through both bindings."""
-    first, second = [normalised(await scenario(binding)) for binding in bindings]
+async def alike(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
+    """The result of `scenario`, which must be the same through all bindings. gRPC is left out if
+    protobuf cannot represent the request, and does not send members with default values."""
+    *json_bindings, over_grpc = bindings
+    first, second = [normalised(await scenario(binding)) for binding in json_bindings]
     assert first == second
+    try:
+        third = normalised(await scenario(over_grpc))
+    except NotInProtobuf:
+        return first
+    assert without_defaults(first) == without_defaults(third)
     return first
 
 
@@ -78,21 +97,21 @@ async def both(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]
 
 
 async def test_a_send_has_the_same_task(bindings: Bindings) -> None:
-    task = await both(bindings, lambda binding: binding.send("status busy\ntext hello\ndone well"))
+    task = await alike(bindings, lambda binding: binding.send("status busy\ntext hello\ndone well"))
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_a_direct_reply_is_the_same_message(bindings: Bindings) -> None:
     params = {"message": message("reply hi")}
-    assert "message" in await both(bindings, lambda binding: binding.ask("SendMessage", params))
-    (item,) = await both(bindings, lambda binding: binding.stream("SendStreamingMessage", params))
+    assert "message" in await alike(bindings, lambda binding: binding.ask("SendMessage", params))
+    (item,) = await alike(bindings, lambda binding: binding.stream("SendStreamingMessage", params))
     assert "message" in item
 
 
 @each("ending", ["done", "fail no", "reject no", "exit 3"])
 async def test_a_stream_has_the_same_items(bindings: Bindings, ending: str) -> None:
     params = {"message": message(f"status busy\nthought hm\ntext a\n{ending}")}
-    items = await both(bindings, lambda binding: joined(binding, params))
+    items = await alike(bindings, lambda binding: joined(binding, params))
     assert next(iter(items[0])) == "task"
     assert items[-1]["statusUpdate"]["status"]["state"] in (
         *("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"),
@@ -117,7 +136,7 @@ async def test_a_send_that_does_not_wait_has_the_same_task(
         canceled = await binding.ask("CancelTask", {"id": task["id"]})
         return [task.keys() - {"metadata"}, canceled["status"]["state"]]
 
-    task, state = await both(bindings, scenario)
+    task, state = await alike(bindings, scenario)
     assert task == {"id", "contextId", "status"}
     assert state == "TASK_STATE_CANCELED"
 
@@ -129,7 +148,7 @@ async def test_a_question_is_answered_in_the_same_way(bindings: Bindings) -> Non
         unclear = await binding.send("", taskId=asked["id"], parts=nonsense)
         return [asked, unclear, await binding.send("yes", taskId=asked["id"])]
 
-    tasks = await both(bindings, scenario)
+    tasks = await alike(bindings, scenario)
     assert [task["status"]["state"].removeprefix("TASK_STATE_") for task in tasks] == [
         *("INPUT_REQUIRED", "INPUT_REQUIRED", "COMPLETED"),
     ]
@@ -144,7 +163,7 @@ async def test_a_subscription_has_the_same_items(bindings: Bindings) -> None:
             seen = [item async for item in other]
         return [*seen, await binding.ask("SubscribeToTask", {"id": task["id"]})]
 
-    *_, last, refused = await both(bindings, scenario)
+    *_, last, refused = await alike(bindings, scenario)
     assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
     assert refused["error"] == "UNSUPPORTED_OPERATION"
 
@@ -156,7 +175,7 @@ async def test_a_canceled_task_looks_the_same(bindings: Bindings) -> None:
             await binding.ask(method, named) for method in ("CancelTask", "GetTask", "CancelTask")
         ]
 
-    canceled, got, again = await both(bindings, scenario)
+    canceled, got, again = await alike(bindings, scenario)
     assert canceled == got
     assert again["error"] == "TASK_NOT_CANCELABLE"
 
@@ -168,7 +187,7 @@ async def test_history_is_cut_in_the_same_way(bindings: Bindings, length: Any) -
         asked = {} if length is None else {"historyLength": length}
         return await binding.ask("GetTask", {"id": task["id"], **asked})
 
-    task = await both(bindings, scenario)
+    task = await alike(bindings, scenario)
     assert len(task.get("history", ())) == min(3 if length is None else length, 3)
 
 
@@ -200,7 +219,7 @@ async def test_a_list_has_the_same_tasks(bindings: Bindings, asked: Json, found:
         await binding.ask("CancelTask", {"id": last["id"]})
         return listed
 
-    listed = await both(bindings, scenario)
+    listed = await alike(bindings, scenario)
     assert (len(listed["tasks"]), listed["totalSize"], listed["nextPageToken"]) == (
         found,
         found,
@@ -222,7 +241,7 @@ async def test_pages_are_the_same(bindings: Bindings) -> None:
             asked["pageToken"] = page["nextPageToken"]
         return pages
 
-    assert [len(page) for page in await both(bindings, scenario)] == [2, 2, 1]
+    assert [len(page) for page in await alike(bindings, scenario)] == [2, 2, 1]
 
 
 async def test_push_configs_are_the_same(bindings: Bindings) -> None:
@@ -244,7 +263,7 @@ async def test_push_configs_are_the_same(bindings: Bindings) -> None:
             await binding.ask("ListTaskPushNotificationConfigs", task),
         ]
 
-    answers = await both(bindings, scenario)
+    answers = await alike(bindings, scenario)
     assert [answer.get("error", "") for answer in answers] == [*[""] * 7, "TASK_NOT_FOUND", ""]
     assert "secret" not in json.dumps(answers)
 
@@ -305,7 +324,7 @@ def ids(cases: list[tuple[str, Json]]) -> list[str]:
 
 
 async def check_refused(bindings: Bindings, method: str, params: Json) -> Json:
-    answer: Json = await both(bindings, lambda binding: binding.ask(method, params))
+    answer: Json = await alike(bindings, lambda binding: binding.ask(method, params))
     assert answer["error"] == "INVALID_PARAMS", answer
     assert answer["wrong"], "no field is named"
     return answer
@@ -341,7 +360,7 @@ async def test_a_wrong_push_config_is_refused_for_the_same_reason(
         created = {"taskId": (await binding.send("done"))["id"], **params}
         return await binding.ask("CreateTaskPushNotificationConfig", created)
 
-    answer = await both(bindings, scenario)
+    answer = await alike(bindings, scenario)
     assert answer["error"] == "INVALID_PARAMS"
     assert answer["wrong"]
 
@@ -372,7 +391,7 @@ async def test_a_wrong_history_length_is_refused_for_the_same_reason(
     ids=lambda value: str(value)[:40],
 )
 async def test_an_unknown_task_is_not_found(bindings: Bindings, method: str, params: Json) -> None:
-    answer = await both(bindings, lambda binding: binding.ask(method, params))
+    answer = await alike(bindings, lambda binding: binding.ask(method, params))
     assert answer["error"] == "TASK_NOT_FOUND"
 
 
@@ -383,7 +402,7 @@ async def test_a_task_of_another_context_is_refused(bindings: Bindings) -> None:
         refused = await binding.ask("SendMessage", {"message": answer})
         return [refused, await binding.ask("CancelTask", {"id": task["id"]})]
 
-    refused, _ = await both(bindings, scenario)
+    refused, _ = await alike(bindings, scenario)
     assert refused["error"] == "INVALID_PARAMS"
 
 
@@ -395,11 +414,13 @@ async def test_a_message_to_a_task_that_has_ended_is_refused(
         params = {"message": message("more", taskId=task["id"])}
         return [await binding.ask(m, params) for m in ("SendMessage", "SendStreamingMessage")]
 
-    for refused in await both(bindings, scenario):
+    for refused in await alike(bindings, scenario):
         assert refused["error"] == "UNSUPPORTED_OPERATION"
 
 
 async def test_unknown_members_are_ignored(bindings: Bindings) -> None:
+    """A tenant of the request is left out over gRPC, where it names the agent."""
+
     async def scenario(binding: Binding) -> Json:
         extra = {"tenant": "acme", "unknown": {"deep": [1, None]}}
         part = {"text": "text hello", **extra}
@@ -408,23 +429,29 @@ async def test_unknown_members_are_ignored(bindings: Bindings) -> None:
             "configuration": {"historyLength": 0, **extra},
             **extra,
         }
+        if isinstance(binding, GrpcBinding):
+            del params["tenant"]
         return await binding.ask("SendMessage", params)
 
-    assert (await both(bindings, scenario))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert (await alike(bindings, scenario))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_the_extended_card_is_unsupported_without_a_token(
     bindings: Bindings,
 ) -> None:
-    answer = await both(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
+    answer = await alike(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
     assert answer["error"] == "UNSUPPORTED_OPERATION"
 
 
 async def test_the_extended_card_is_the_same(workspace: Path) -> None:
-    async with serving(workspace, bridge_token="x" * 16) as server:
-        server.http.headers["Authorization"] = "Bearer " + "x" * 16
-        bindings = JsonRpcBinding(server), RestBinding(server)
-        card = await both(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
+    token = "Bearer " + "x" * 16
+    async with (
+        serving(workspace, bridge_token="x" * 16, bridge_grpc_port=0) as server,
+        connected(server.grpc, authorization=token) as client,
+    ):
+        server.http.headers["Authorization"] = token
+        bindings = JsonRpcBinding(server), RestBinding(server), GrpcBinding(server, client)
+        card = await alike(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
     assert card["capabilities"]["extendedAgentCard"]
 
 

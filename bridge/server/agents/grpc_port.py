@@ -1,0 +1,92 @@
+"""The gRPC port of a server, and its address on the cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from bridge.auth.authentication import Identity
+from bridge.auth.config import LOOPBACK
+from bridge.server.app import ServedAgent
+from bridge.server.extras import grpc_server
+from bridge.server.settings.root import Settings
+from bridge.transports.grpc.request import GrpcAgent
+
+if TYPE_CHECKING:
+    from bridge.transports.grpc.server import GrpcServer
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcPlace:
+    """The gRPC port for cards. `host` and `port`: of its listener. `public`: HOST:PORT that
+    replaces them. `default`: the id of the agent that needs no tenant."""
+
+    host: str
+    port: int
+    public: str | None
+    default: str
+
+    def url(self, address: str) -> str | None:
+        """The URL on the card for clients that reach the server at the HTTP URL `address`; None if
+        they cannot reach the gRPC port."""
+        if self.public:
+            return self.public
+        named = urlsplit(address).hostname or ""
+        listener = ip_address(self.host)
+        if listener.is_loopback and named not in LOOPBACK:
+            return None
+        own = listener.is_loopback or (named in LOOPBACK and not listener.is_unspecified)
+        host = self.host if own else named
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+class GrpcPort:
+    """The port of BRIDGE_GRPC_PORT, which is bound and does not serve yet, or no port. `default`:
+    the id of the agent that needs no tenant. Requires a running event loop. Raises
+    ConfigurationError."""
+
+    def __init__(self, settings: Settings, default: str) -> None:
+        self._server: GrpcServer | None = grpc_server(settings)
+        self._public_url = settings.server.public_url
+        public = settings.grpc.public_address
+        server = self._server
+        self.place = GrpcPlace(server.host, server.port, public, default) if server else None
+
+    @property
+    def address(self) -> str | None:
+        """HOST:PORT of the listener."""
+        return self._server.address if self._server else None
+
+    async def serve(
+        self,
+        root: ServedAgent,
+        agents: Sequence[ServedAgent],
+        *,
+        base: str,
+        identity: Identity,
+        serves: Callable[[], bool],
+    ) -> None:
+        """Serve the agents. `base`: the URL of the HTTP port. `serves`: whether the server accepts
+        tasks now."""
+        if self._server is None:
+            return
+        base = (self._public_url or base).rstrip("/")
+        places = [("", base, root), *((one.id, f"{base}/agents/{one.id}", one) for one in agents)]
+        served = {
+            tenant: GrpcAgent(one.operations, address, one.extension_required)
+            for tenant, address, one in places
+        }
+        await self._server.start(served, identity, serves)
+
+    def drain(self) -> None:
+        """Refuse new calls from now on; open calls continue until stop()."""
+        if self._server:
+            self._server.drain()
+
+    async def stop(self, grace: float) -> None:
+        """End the open calls after at most `grace` seconds, and close the port."""
+        if self._server:
+            await self._server.stop(grace)

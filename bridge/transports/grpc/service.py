@@ -1,0 +1,210 @@
+"""The service lf.a2a.v1.A2AService over the operations of the server.
+
+The handlers take and return bytes. grpcio would send the text of an exception of a deserializer, or
+of a handler, to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import grpc
+
+from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codecs import CODECS
+from bridge.auth.principal import Principal
+from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.errors import InvalidParams, RequestError, Unauthenticated, Unavailable
+from bridge.transports import sse
+from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
+from bridge.transports.grpc.request import GrpcAgent, RpcRequest
+from bridge.transports.grpc.status import DETAILS, status_of
+from bridge.transports.json_body import AT_ONCE
+from bridge.transports.negotiation import (
+    activated_extensions,
+    check_extension,
+    codec_for,
+    shows_retry,
+)
+from bridge.transports.operation import STREAMING, Caller, Operations, Pending
+from bridge.transports.stream import Batch
+
+log = logging.getLogger(__name__)
+log.addFilter(RateLimitedLogs())
+
+SERVICE = "lf.a2a.v1.A2AService"
+UNAUTHENTICATED = (
+    "Send a token in the metadata: authorization: Bearer TOKEN, or x-api-key: TOKEN. The operator "
+    "token is in a file that the server's banner names."
+)
+_ITEMS = StreamItems()
+_LARGE = ThreadPoolExecutor(1, "protobuf")  # for larger requests, to leave a core free
+_VERSIONS = tuple(codec for codec in CODECS if codec.has_rest)  # those with protobuf messages
+
+Identify = Callable[[RpcRequest], Awaitable[Principal | None]]
+Context = Any  # grpc.aio.ServicerContext
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of the service: its operation, and the classes of its messages."""
+
+    name: str
+    operation: Operation
+    request: Any
+    response: Any
+
+
+def methods() -> list[Method]:
+    """The methods of the service. They have the names of JSON-RPC 1.0."""
+    return [
+        Method(
+            one.name,
+            _VERSIONS[0].methods[one.name],
+            message_class(one.input_type.full_name),
+            message_class(one.output_type.full_name),
+        )
+        for one in POOL.FindServiceByName(SERVICE).methods
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A call after the checks of its sender and its message. `seen`: the last item that the client
+    has received."""
+
+    operations: Operations
+    codec: Codec
+    caller: Caller
+    params: dict[str, Any]
+    seen: int | None
+
+
+class A2AService:
+    """`agents` by tenant; the tenant "" is the agent at the root. `ours`: the address of the
+    listener, as in RpcRequest. `stall`: seconds after which a stream ends if its client does not
+    read."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, GrpcAgent],
+        identify: Identify,
+        *,
+        ours: tuple[str, int] | None,
+        stall: float,
+    ) -> None:
+        self._agents = agents
+        self._identify = identify
+        self._ours = ours
+        self._stall = stall
+
+    def handler(self) -> Any:
+        """The handler of all methods, for a server of grpc.aio."""
+        handlers = {
+            one.name: (
+                grpc.unary_stream_rpc_method_handler(partial(self._guarded, self._stream, one))
+                if one.operation in STREAMING
+                else grpc.unary_unary_rpc_method_handler(partial(self._guarded, self._call, one))
+            )
+            for one in methods()
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def principal(self, context: Context) -> tuple[Principal, RpcRequest]:
+        """The sender of a call. Raises Unauthenticated and the errors of Identity."""
+        request = RpcRequest(context.invocation_metadata(), context.peer(), self._ours)
+        principal = await self._identify(request)
+        if principal is None:
+            raise Unauthenticated(UNAUTHENTICATED)
+        return principal, request
+
+    async def _guarded(
+        self,
+        answer: Callable[[Method, bytes, Context], Awaitable[bytes | None]],
+        method: Method,
+        data: bytes,
+        context: Context,
+    ) -> bytes | None:
+        """The answer of a method, or its error as the status of the call."""
+        try:
+            return await answer(method, data, context)
+        except RequestError as error:
+            problem: Exception = error
+        except Exception as error:
+            log.exception("request failed")
+            problem = error
+        await self.refuse(context, problem)
+        return None
+
+    async def refuse(self, context: Context, error: Exception) -> None:
+        """End a call with the status of an error. A client that does not read gets it later."""
+        code, text, details = status_of(error)
+        try:
+            async with asyncio.timeout(self._stall):
+                await context.abort(code, text, ((DETAILS, details),))
+        except TimeoutError:
+            raise asyncio.CancelledError from None  # grpcio writes no line to the log for it
+
+    async def _call(self, method: Method, data: bytes, context: Context) -> bytes:
+        call = await self._prepared(method, data, context)
+        result = await call.operations.call(call.codec, method.operation, call.params, call.caller)
+        if isinstance(result, Pending):
+            result = await result.answer()
+        return encode(method.response, result)
+
+    async def _stream(self, method: Method, data: bytes, context: Context) -> None:
+        call = await self._prepared(method, data, context)
+        stream = await call.operations.stream(
+            call.codec, method.operation, call.params, call.caller, call.seen
+        )
+        del call  # a stream may stay open for days
+        async with aclosing(replace(stream, wire=_ITEMS).items(_never)) as batches:
+            async for batch in batches:
+                for _, item in batch or ():
+                    await self._write(context, item)
+
+    async def _write(self, context: Context, item: bytes) -> None:
+        """Send an item. Waits until the buffer of the call has space for it."""
+        try:
+            async with asyncio.timeout(self._stall):
+                await context.write(item)
+        except TimeoutError:
+            text = f"The client read nothing for {self._stall:g} s. Resume with last-event-id."
+            raise Unavailable(text) from None
+
+    async def _prepared(self, method: Method, data: bytes, context: Context) -> _Prepared:
+        """Checks the sender before it decodes the message. Raises RequestError."""
+        principal, request = await self.principal(context)
+        codec = codec_for(request, method.name, _VERSIONS)
+        if len(data) <= AT_ONCE:
+            params = decode(method.request, data)
+        else:
+            loop = asyncio.get_running_loop()
+            params = await loop.run_in_executor(_LARGE, decode, method.request, data)
+        agent = self._agent(params.pop("tenant", ""))
+        check_extension(request, agent.extension_required)
+        activated = activated_extensions(request)
+        if activated:
+            pairs = tuple((name.lower(), value) for name, value in activated.items())
+            await context.send_initial_metadata(pairs)
+        caller = Caller(agent.address, principal, shows_retry(request))
+        seen = sse.last_event_id(request)
+        return _Prepared(agent.operations, codec, caller, params, seen)
+
+    def _agent(self, tenant: str) -> GrpcAgent:
+        if tenant not in self._agents:
+            text = "No agent has this tenant. The card of each agent names its tenant."
+            raise InvalidParams(text, [("tenant", "unknown")])
+        return self._agents[tenant]
+
+
+def _never(batch: Batch) -> bool:
+    """A call has no way to send items at once."""
+    return False
