@@ -21,7 +21,7 @@ _QUALITY = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 _VERSION = re.compile(r"(\d+\.\d+)(?:\.\d+)*")
 
 
-class Asked(Protocol):
+class ServiceParameters(Protocol):
     """The service parameters of a request of any binding: a request of aiohttp, or metadata. The
     names of `headers` ignore case."""
 
@@ -37,7 +37,7 @@ def codec_of(version: str, extended: bool) -> Codec:
     return next(one for one in (EXTENDED if extended else CODECS) if one.version == version)
 
 
-def codec_for(request: Asked, name: str, codecs: tuple[Codec, ...]) -> Codec:
+def codec_for(request: ServiceParameters, name: str, codecs: tuple[Codec, ...]) -> Codec:
     """The codec of the version in the header or the query (§3.6). Without a version it is the
     oldest; the patch number is ignored. The codec is extended if the client activates EXTENSION.
     `codecs`: the versions that have the method or path `name`. Raises VersionNotSupported."""
@@ -65,7 +65,7 @@ def retry_after(error: Exception) -> dict[str, str]:
     return {}
 
 
-def activated_extensions(request: Asked) -> dict[str, str]:
+def activated_extensions(request: ServiceParameters) -> dict[str, str]:
     """The response headers for the extensions that the client activates."""
     headers: dict[str, str] = {}
     for name in ("A2A-Extensions", "X-A2A-Extensions"):
@@ -111,14 +111,14 @@ def _quality(parameters: Iterable[str]) -> float:
     return 1.0
 
 
-def shows_retry(request: Asked) -> bool:
+def shows_retry(request: ServiceParameters) -> bool:
     """Whether the client retries with the same messageId: it resumes a stream, or sends an
     Idempotency-Key of any value. A client that activates EXTENSION also does. Others, such as the
     official test suites, use one id for several messages."""
     return "Last-Event-ID" in request.headers or "Idempotency-Key" in request.headers
 
 
-def check_extension(request: Asked, required: bool) -> None:
+def check_extension(request: ServiceParameters, required: bool) -> None:
     """Raise ExtensionSupportRequired if the agent requires EXTENSION and the client does not
     activate it (§3.3.4)."""
     if required and not activated_extensions(request):

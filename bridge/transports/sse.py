@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from bridge.store.event_log import EventLog
-from bridge.transports.negotiation import Asked, activated_extensions
+from bridge.transports.negotiation import ServiceParameters, activated_extensions
 from bridge.transports.stream import HEARTBEAT, Batch, Stream, Write
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _PING = b": ping\n"
 Items = AsyncGenerator[Batch | None]
 
 
-def last_event_id(request: Asked) -> int | None:
+def last_event_id(request: ServiceParameters) -> int | None:
     """The number in Last-Event-ID, if it is valid."""
     given = request.headers.get("Last-Event-ID", "")
     return int(given) if re.fullmatch("[0-9]{1,18}", given) else None

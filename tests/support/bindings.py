@@ -78,6 +78,9 @@ class RestBinding(Binding):
         return verb, path + (f"?{urlencode(words)}" if words else ""), None
 
 
+CONTENT = {"text", "data"}  # two contents of a part
+
+
 class NotInProtobuf(Exception):
     """Protobuf cannot represent the request."""
 
@@ -103,7 +106,12 @@ class GrpcBinding(Binding):
         return [item async for item in self.client.items(method, params)]
 
     def _check(self, method: str, params: Json) -> None:
-        """Raise NotInProtobuf, but not for a member that protobuf does not know."""
+        """Raise NotInProtobuf, but not for a member that protobuf does not know. ParseDict changes
+        some wrong parts instead of failing."""
+        parts = params.get("message", {}).get("parts") or []
+        for part in filter(lambda one: one is not None, parts):
+            if part == [] or part.get("raw") == "!" or part.keys() >= CONTENT:
+                raise NotInProtobuf
         try:
             ParseDict(params, self.client.methods[method].request(), descriptor_pool=POOL)
         except ParseError as problem:
