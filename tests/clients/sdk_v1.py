@@ -8,7 +8,7 @@ states, kinds, roles and error names are spelled alike, so that the outputs can 
 
 Environment: ``A2A_PROMPT`` is the text of the first message (default "hello"), ``A2A_ANSWER`` the
 answer given in the scenario ``question`` (default "allow"), ``A2A_TRANSPORT`` the only binding that
-the client knows: "JSONRPC" (the default) or "HTTP+JSON". ``A2A_TOKEN`` is the bearer token.
+the client knows: "JSONRPC" (the default), "HTTP+JSON" or "GRPC". ``A2A_TOKEN`` is the bearer token.
 """
 
 import argparse
@@ -19,19 +19,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+import grpc
 import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.helpers import get_message_text, get_text_parts, new_text_message
 from a2a.types import (
     Artifact,
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
     Message,
     Role,
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
     Task,
+    TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
 )
@@ -125,6 +132,27 @@ def user_message(text: str, task_id: str = "", context_id: str = "") -> SendMess
     return SendMessageRequest(message=message)
 
 
+def signed(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
+    """The details of a call with the token: credentials of gRPC itself would need TLS."""
+    token = ("authorization", f"Bearer {os.environ['A2A_TOKEN']}")
+    return details._replace(metadata=grpc.aio.Metadata(*(details.metadata or ()), token))
+
+
+class UnaryToken(grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(self, continuation, client_call_details, request):
+        return await continuation(signed(client_call_details), request)
+
+
+class StreamToken(grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(self, continuation, client_call_details, request):
+        return await continuation(signed(client_call_details), request)
+
+
+def open_channel(url: str) -> grpc.aio.Channel:
+    """A channel; an interceptor serves one kind of call."""
+    return grpc.aio.insecure_channel(url, interceptors=[UnaryToken(), StreamToken()])
+
+
 @asynccontextmanager
 async def connect(base_url: str, *, streaming: bool) -> AsyncIterator[Client]:
     """Yield a client with connections of its own, which are closed with the block.
@@ -137,7 +165,10 @@ async def connect(base_url: str, *, streaming: bool) -> AsyncIterator[Client]:
     http = httpx.AsyncClient(headers=headers, **timeout)
     async with http:
         config = ClientConfig(
-            streaming=streaming, httpx_client=http, supported_protocol_bindings=[transport()]
+            streaming=streaming,
+            httpx_client=http,
+            supported_protocol_bindings=[transport()],
+            grpc_channel_factory=open_channel,
         )
         factory = ClientFactory(config)
         card = await A2ACardResolver(http, base_url).get_agent_card()
@@ -272,9 +303,35 @@ async def errors(base_url: str) -> Report:
     return {"unknownTask": unknown, "finishedTask": finished}
 
 
+async def others(base_url: str) -> Report:
+    """List tasks, create, get, list and delete a push config, and read the extended card."""
+    async with connect(base_url, streaming=False) as client:
+        task = await send_blocking(client, user_message(prompt()))
+        page = await client.list_tasks(ListTasksRequest(context_id=task.context_id))
+        config = TaskPushNotificationConfig(task_id=task.id, url="https://example.org/hook")
+        made = await client.create_task_push_notification_config(config)
+        name = {"task_id": task.id, "id": made.id}
+        got = await client.get_task_push_notification_config(
+            GetTaskPushNotificationConfigRequest(**name)
+        )
+        asked = ListTaskPushNotificationConfigsRequest(task_id=task.id)
+        listed = await client.list_task_push_notification_configs(asked)
+        await client.delete_task_push_notification_config(
+            DeleteTaskPushNotificationConfigRequest(**name)
+        )
+        left = await client.list_task_push_notification_configs(asked)
+        card = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
+    return {
+        "listed": [one.id for one in page.tasks] == [task.id],
+        "url": got.url,
+        "configs": [len(listed.configs), len(left.configs)],
+        "bindings": [one.protocol_binding for one in card.supported_interfaces],
+    }
+
+
 SCENARIOS: dict[str, Callable[[str], Awaitable[Report]]] = {
     scenario.__name__: scenario
-    for scenario in (send, stream, get, resubscribe, question, cancel, errors)
+    for scenario in (send, stream, get, resubscribe, question, cancel, errors, others)
 }
 
 

@@ -11,7 +11,11 @@ from typing import Any
 
 from tests import CHECKOUT
 
-SDKS = ["python-v1", "python-v1-rest", "python-v03", "js-v1", "js-v1-rest", "js-v03"]
+SDKS = [
+    *("python-v1", "python-v1-rest", "python-v1-grpc", "python-v03"),
+    *("js-v1", "js-v1-rest", "js-v03"),
+]
+TRANSPORTS = {"rest": "HTTP+JSON", "grpc": "GRPC"}  # by the end of the name; else JSON-RPC
 RUNS_WITHIN = 45.0  # seconds; the programs give up after 30
 
 
@@ -49,7 +53,7 @@ async def play(
             "A2A_PROMPT": prompt,
             "A2A_TOKEN": token,
             "A2A_ANSWER": answer,
-            "A2A_TRANSPORT": "HTTP+JSON" if sdk.endswith("-rest") else "JSONRPC",
+            "A2A_TRANSPORT": TRANSPORTS.get(sdk.rpartition("-")[2], "JSONRPC"),
         },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
