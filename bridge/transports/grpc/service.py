@@ -176,6 +176,7 @@ class A2AService:
             async with asyncio.timeout(self._stall):
                 await context.write(item)
         except TimeoutError:
+            log.info("a client does not read its stream", extra={"peer": context.peer()})
             text = f"The client read nothing for {self._stall:g} s. Resume with last-event-id."
             raise Unavailable(text) from None
 

@@ -1,0 +1,427 @@
+"""The gRPC binding: metadata, identity, streams, limits, health and reflection.
+test_equivalence.py compares its results with those of the other bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from bridge.a2a.card import EXTENSION
+from bridge.server.settings.load import load
+from bridge.transports.grpc.health import HEALTH
+from bridge.transports.grpc.messages import message_class
+from bridge.transports.grpc.service import SERVICE
+from tests.support.agents import Write
+from tests.support.client import Json, state, streamed_text, task_id
+from tests.support.grpc_client import GrpcClient, GrpcError, connected, path, to_bytes
+from tests.support.liveness import Liveness
+from tests.support.rest import message
+from tests.support.served import Server, serving, serving_loaded
+
+WITHIN = 20.0  # seconds
+TOKEN = "x" * 16
+
+
+@asynccontextmanager
+async def served(workspace: Path, **settings: Any) -> AsyncIterator[tuple[Server, GrpcClient]]:
+    """A server with a gRPC port, and a client of it."""
+    async with (
+        serving(workspace, bridge_grpc_port=0, **settings) as server,
+        connected(server.grpc) as client,
+        asyncio.timeout(WITHIN),
+    ):
+        yield server, client
+
+
+def number(item: Json) -> int:
+    (content,) = item.values()
+    return int(content["metadata"]["bridge"]["eventId"])
+
+
+async def refused(call: Any) -> GrpcError:
+    with pytest.raises(GrpcError) as caught:
+        await call
+    return caught.value
+
+
+# --- metadata ----------------------------------------------------------------------------------
+
+
+async def test_the_version_is_checked(workspace: Path) -> None:
+    async with served(workspace) as (_, client):
+        for version in ("", "0.3", "2.0", "nonsense"):
+            error = await refused(client.call("ListTasks", {}, a2a_version=version))
+            assert error.code is grpc.StatusCode.FAILED_PRECONDITION
+            assert error.details[0]["reason"] == "VERSION_NOT_SUPPORTED"
+        assert await client.call("ListTasks", {}, a2a_version="1.0.1")
+
+
+async def test_calls_need_a_token(workspace: Path) -> None:
+    """Checked before the message is decoded."""
+    async with served(workspace, bridge_token=TOKEN) as (_, client):
+        unsigned = client.channel.unary_unary(path("GetTask"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unsigned(b"\xff", metadata=(("a2a-version", "1.0"),))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        error = await refused(client.call("ListTasks", {}, authorization="Bearer wrong"))
+        assert error.code is grpc.StatusCode.UNAUTHENTICATED
+        for metadata in ({"authorization": f"Bearer {TOKEN}"}, {"x_api_key": TOKEN}):
+            assert "tasks" in await client.call("GetExtendedAgentCard", {}, **metadata) or True
+            await client.call("ListTasks", {}, **metadata)
+
+
+async def test_the_extension_can_be_required(workspace: Path) -> None:
+    async with served(workspace, bridge_require_extension=True) as (_, client):
+        error = await refused(client.call("ListTasks", {}))
+        assert error.details[0]["reason"] == "EXTENSION_SUPPORT_REQUIRED"
+        await client.call("ListTasks", {}, a2a_extensions=f"urn:other, {EXTENSION}")
+
+
+async def test_an_activated_extension_is_confirmed(workspace: Path) -> None:
+    async with served(workspace) as (_, client):
+        call = client.channel.unary_unary(path("ListTasks"))
+        metadata = (("a2a-version", "1.0"), ("a2a-extensions", EXTENSION))
+        answer = call(b"", metadata=metadata)
+        await answer
+        assert dict(await answer.initial_metadata())["a2a-extensions"] == EXTENSION
+
+
+async def test_a_tenant_names_the_agent(write: Write) -> None:
+    config = write("BRIDGE_GRPC_PORT = 0\n[agents.one]\n[agents.two]\n")
+    loaded = load({"config_file": str(config)})
+    async with serving_loaded(loaded) as server, connected(server.grpc) as client:
+        for tenant in ("one", "two"):
+            params = {"tenant": tenant, "message": message("done")}
+            sent = (await client.call("SendMessage", params))["task"]
+            found = await client.call("GetTask", {"tenant": tenant, "id": sent["id"]})
+            assert found["id"] == sent["id"]
+        error = await refused(client.call("ListTasks", {"tenant": "three"}))
+        assert (error.code.name, error.details[0]["reason"]) == (
+            "INVALID_ARGUMENT",
+            "INVALID_PARAMS",
+        )
+        declared = []
+        for prefix in ("", "/agents/one", "/agents/two"):
+            url = f"{server.url}{prefix}/.well-known/agent-card.json"
+            async with server.http.get(url) as response:
+                interfaces = (await response.json())["supportedInterfaces"]
+            (own,) = [one for one in interfaces if one["protocolBinding"] == "GRPC"]
+            assert own["url"] == server.grpc
+            declared.append(own.get("tenant"))
+        assert declared == [None, None, "two"]
+
+
+# --- streams -----------------------------------------------------------------------------------
+
+
+async def test_only_a_client_with_the_extension_gets_numbers(workspace: Path) -> None:
+    script = {"message": message("status busy\ntext hello\ndone well")}
+    async with served(workspace) as (_, client):
+        plain = [item async for item in client.items("SendStreamingMessage", script)]
+        assert "eventId" not in str(plain)
+        items = client.items("SendStreamingMessage", script, a2a_extensions=EXTENSION)
+        numbered = [item async for item in items]
+    assert streamed_text(plain) == streamed_text(numbered) == "hello"
+    numbers = [number(item) for item in numbered]
+    assert numbers[0] == 0
+    assert numbers[1:] == list(range(numbers[1], numbers[1] + len(numbers) - 1))
+
+
+async def test_a_stream_resumes_over_another_binding(workspace: Path, live: Liveness) -> None:
+    """The numbers are those of `id:` of server-sent events."""
+    script = message(f"text a\nwait {live.path} x\ntext b\ntext c\nask q What?")
+    async with served(workspace, bridge_stream_on_question="open") as (server, client):
+        begun = client.items("SendStreamingMessage", {"message": script}, a2a_extensions=EXTENSION)
+        async for item in begun:
+            if "artifactUpdate" in item:
+                break
+        seen, task = number(item), task_id(item)
+        await begun.aclose()
+        await live.release("x")
+        resumed = client.items(
+            "SubscribeToTask", {"id": task}, last_event_id=str(seen), a2a_extensions=EXTENSION
+        )
+        over_grpc = [item]
+        async for item in resumed:
+            over_grpc.append(item)
+            if state(item) == "input-required":
+                break
+        await resumed.aclose()
+        other = server.client(A2A_Extensions=EXTENSION, Last_Event_ID=str(seen))
+        over_sse = []
+        async with other.subscribe(task) as items:
+            async for item in items:
+                over_sse.append(item)
+                if state(item) == "input-required":
+                    break
+        await client.call("CancelTask", {"id": task})
+    assert [number(one) for one in over_grpc] == list(range(seen, seen + len(over_grpc)))
+    assert streamed_text(over_grpc) == "abc"
+    assert len(over_sse) == len(over_grpc) - 1
+    assert streamed_text([over_grpc[0], *over_sse]) == "abc"
+
+
+async def test_a_position_in_the_metadata_of_the_request_is_a_whole_number(workspace: Path) -> None:
+    """protobuf sends it as the double 1.0."""
+    async with served(workspace) as (_, client):
+        sent = client.items("SendStreamingMessage", {"message": message("text a\nask q What?")})
+        task = [task_id(item) async for item in sent][0]
+        params = {"id": task}
+        items = client.items("SubscribeToTask", params, last_event_id="1", a2a_extensions=EXTENSION)
+        assert number(await anext(items)) == 2
+        await items.aclose()
+        again = {
+            "message": {**message("x", taskId=task), "metadata": {"bridge": {"budgetUsd": "x"}}}
+        }
+        error = await refused(client.call("SendMessage", again))
+        assert error.details[0]["reason"] == "INVALID_PARAMS"
+        await client.call("CancelTask", {"id": task})
+
+
+async def test_a_call_that_is_cut_counts_as_a_disconnect(workspace: Path, live: Liveness) -> None:
+    """A stream, and a blocking send whose deadline passes. Waits for the grace of the setting."""
+    settings = {"bridge_on_disconnect": "cancel", "bridge_disconnect_grace_ms": 100}
+    async with served(workspace, **settings) as (server, client):
+        script = {"message": message(f"wait {live.path} a")}
+        items = client.items("SendStreamingMessage", script)
+        streamed = task_id(await anext(items))
+        await items.aclose()
+        one = client.methods["SendMessage"]
+        waiting = {"message": message(f"wait {live.path} b", contextId="own")}
+        call = client.channel.unary_unary(path("SendMessage"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(to_bytes(one, waiting), metadata=(("a2a-version", "1.0"),), timeout=0.3)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        ids = {streamed}
+        while True:
+            listed = await server.client().call("ListTasks", {"contextId": "own"})
+            ids |= {task["id"] for task in listed["tasks"]}
+            states = [state(await server.client().get(task)) for task in ids]
+            if states == ["canceled", "canceled"]:
+                break
+
+
+async def test_a_reader_that_stops_ends_only_its_own_stream(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It gets the items that were sent, and an error that it may retry."""
+    stalled = asyncio.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "does not read" in record.getMessage():
+                stalled.set()
+
+    logger = logging.getLogger("bridge.transports.grpc.service")
+    logger.setLevel("INFO")
+    handler = Handler()
+    logger.addHandler(handler)
+    text = "x" * 400_000
+    script = message("\n".join(f"text {text}" for _ in range(12)))
+    narrow = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    try:
+        async with served(workspace, bridge_stall_timeout_ms=300) as (server, client):
+            async with grpc.aio.insecure_channel(server.grpc or "", narrow) as channel:
+                one = client.methods["SendStreamingMessage"]
+                slow = channel.unary_stream(path(one.name))(
+                    to_bytes(one, {"message": script}), metadata=(("a2a-version", "1.0"),)
+                )
+                await slow.read()
+                await stalled.wait()
+                task = await client.call("SendMessage", {"message": message("done")})
+                assert state(task) == "completed"
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    async for _ in slow:
+                        pass
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel("NOTSET")
+
+
+# --- what does not work ------------------------------------------------------------------------
+
+
+async def test_corrupted_messages_reveal_nothing(workspace: Path) -> None:
+    """1,000 messages with changed bytes: each is answered, and no status has the text of an
+    exception."""
+    seed = random.Random(1)
+    async with served(workspace) as (_, client):
+        good = [
+            (name, to_bytes(client.methods[name], params))
+            for name, params in (
+                ("GetTask", {"id": "none", "historyLength": 3}),
+                ("ListTasks", {"pageSize": 5, "statusTimestampAfter": "2026-01-01T00:00:00Z"}),
+                ("CancelTask", {"id": "none", "metadata": {"a": [1, {"b": None}]}}),
+                ("GetTaskPushNotificationConfig", {"taskId": "none", "id": "c"}),
+            )
+        ]
+
+        async def send(name: str, data: bytes) -> grpc.StatusCode:
+            call = client.channel.unary_unary(path(name))
+            try:
+                await call(data, metadata=(("a2a-version", "1.0"),))
+            except grpc.aio.AioRpcError as error:
+                assert not any(
+                    word in error.details()
+                    for word in ("Error", "Exception", "Traceback", "<class")
+                )
+                return error.code()
+            return grpc.StatusCode.OK
+
+        calls = []
+        for _ in range(1000):
+            name, data = seed.choice(good)
+            changed = bytearray(data)
+            for _ in range(seed.randint(1, 3)):
+                changed[seed.randrange(len(changed))] = seed.randrange(256)
+            calls.append(send(name, bytes(changed[: seed.randint(1, len(changed))])))
+        codes = set()
+        for start in range(0, 1000, 50):
+            codes |= set(await asyncio.gather(*calls[start : start + 50]))
+    assert grpc.StatusCode.INVALID_ARGUMENT in codes
+    assert codes <= {
+        *(grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND),
+    }
+
+
+async def test_a_message_above_the_limit_is_refused(workspace: Path) -> None:
+    async with served(workspace, bridge_max_body_bytes=1024 * 64) as (_, client):
+        error = await refused(client.call("SendMessage", {"message": message("x" * 70_000)}))
+        assert error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_unknown_methods_are_unimplemented(workspace: Path) -> None:
+    async with served(workspace) as (_, client):
+        for name in (f"/{SERVICE}/Nothing", "/a2a.v1.A2AService/GetTask"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await client.channel.unary_unary(name)(b"")
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_quota_names_the_time_to_wait(workspace: Path) -> None:
+    async with served(workspace, bridge_token=TOKEN) as (server, client):
+        for _ in range(20):  # wrong tokens of this address
+            await refused(client.call("ListTasks", {}, authorization="Bearer wrong"))
+        error = await refused(client.call("ListTasks", {}, authorization="Bearer wrong"))
+    assert error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert any("RetryInfo" in one["@type"] for one in error.details)
+
+
+# --- the port ----------------------------------------------------------------------------------
+
+
+async def test_health_needs_no_token(workspace: Path) -> None:
+    check, answer = (message_class(f"{HEALTH}Check{kind}") for kind in ("Request", "Response"))
+    async with served(workspace, bridge_token=TOKEN) as (_, client):
+        call = client.channel.unary_unary(f"/{HEALTH}/Check")
+        for service in ("", SERVICE):
+            data = await call(check(service=service).SerializeToString())
+            assert answer.FromString(data).status == 1
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(check(service="other").SerializeToString())
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        watching = client.channel.unary_stream(f"/{HEALTH}/Watch")
+        watch = watching(b"")
+        assert answer.FromString(await watch.read()).status == 1
+        unknown = watching(check(service="other").SerializeToString())
+        assert answer.FromString(await unknown.read()).status == 3
+        for call in (watch, unknown):
+            call.cancel()
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_a_client_can_begin_with_reflection_alone(workspace: Path, version: str) -> None:
+    """It lists the services, reads the descriptors, and calls a method, as grpcurl does."""
+    prefix = f"grpc.reflection.{version}.ServerReflection"
+    asked, answer = (message_class(f"{prefix}{kind}") for kind in ("Request", "Response"))
+    token = (("authorization", f"Bearer {TOKEN}"),)
+    settings = {"bridge_token": TOKEN, "bridge_grpc_reflection": True}
+    async with served(workspace, **settings) as (server, client):
+        info = client.channel.stream_stream(f"/{prefix}/ServerReflectionInfo")
+        unsigned = info(iter([asked(list_services="").SerializeToString()]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unsigned.read()
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+        async def ask(**question: str) -> Any:
+            call = info(iter([asked(**question).SerializeToString()]), metadata=token)
+            return answer.FromString(await call.read())
+
+        listed = (await ask(list_services="")).list_services_response.service
+        assert SERVICE in {one.name for one in listed}
+        unknown = await ask(file_containing_symbol="no.such.Thing")
+        assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+        files = (await ask(file_containing_symbol=SERVICE)).file_descriptor_response
+        pool = DescriptorPool()
+        for data in reversed(files.file_descriptor_proto):  # imports come after the file
+            with contextlib.suppress(TypeError):
+                pool.Add(FileDescriptorProto.FromString(data))
+        method = pool.FindServiceByName(SERVICE).FindMethodByName("ListTasks")
+        request, response = (GetMessageClass(t) for t in (method.input_type, method.output_type))
+        call = client.channel.unary_unary(f"/{SERVICE}/{method.name}")
+        data = await call(
+            request(page_size=3).SerializeToString(), metadata=(*token, ("a2a-version", "1.0"))
+        )
+        assert response.FromString(data).page_size == 3
+
+
+async def test_there_is_no_reflection_by_default(workspace: Path) -> None:
+    async with served(workspace) as (_, client):
+        info = client.channel.stream_stream(
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await info(iter([b""])).read()
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for localhost, made by openssl, and its key."""
+    made, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", made),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return made, key
+
+
+async def test_a_certificate_is_read_again_after_a_change(workspace: Path, tmp_path: Path) -> None:
+    """A client that trusts only the new one cannot connect before it is there."""
+    made, key = certificate(tmp_path, "first")
+    settings = {"bridge_grpc_tls_cert": str(made), "bridge_grpc_tls_key": str(key)}
+    async with served(workspace, **settings) as (server, _):
+        for name in ("first", "second"):
+            if name == "second":
+                certificate(tmp_path, name)
+            trusted = grpc.ssl_channel_credentials(made.read_bytes())
+            address = f"localhost:{(server.grpc or '').rpartition(':')[2]}"
+            async with connected(address, trusted) as client:
+                await client.call("ListTasks", {})
+
+
+async def test_a_second_server_cannot_use_the_port(workspace: Path) -> None:
+    async with served(workspace) as (server, _):
+        port = int((server.grpc or "").rpartition(":")[2])
+        with pytest.raises(Exception, match="cannot listen on 127.0.0.1"):
+            async with serving(workspace, bridge_grpc_port=port):
+                pass
