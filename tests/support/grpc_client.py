@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,7 +34,7 @@ class GrpcClient:
 
     def __init__(self, channel: grpc.aio.Channel, **metadata: str) -> None:
         self.channel = channel
-        self.metadata = {"a2a-version": "1.0", **metadata}
+        self.metadata = {"a2a_version": "1.0", **metadata}
         self.methods: dict[str, Method] = {one.name: one for one in methods()}
 
     async def call(self, method: str, params: Json, **metadata: str) -> Json:
@@ -46,14 +46,17 @@ class GrpcClient:
             raise GrpcError(error) from None
         return to_json(one.response.FromString(data))
 
-    async def items(self, method: str, params: Json, **metadata: str) -> AsyncIterator[Json]:
+    async def items(self, method: str, params: Json, **metadata: str) -> AsyncGenerator[Json]:
         one = self.methods[method]
-        call = self.channel.unary_stream(path(method))
+        open_call = self.channel.unary_stream(path(method))
+        call = open_call(to_bytes(one, params), metadata=self._sent(metadata))
         try:
-            async for data in call(to_bytes(one, params), metadata=self._sent(metadata)):
+            async for data in call:
                 yield to_json(one.response.FromString(data))
         except grpc.aio.AioRpcError as error:
             raise GrpcError(error) from None
+        finally:
+            call.cancel()
 
     def _sent(self, metadata: dict[str, str]) -> tuple[tuple[str, str], ...]:
         """Names with _ in place of -."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.codecs import CODECS
@@ -135,6 +136,8 @@ class A2AService:
         """The answer of a method, or its error as the status of the call."""
         try:
             return await answer(method, data, context)
+        except grpc.aio.InternalError:  # the client has left
+            raise asyncio.CancelledError from None
         except RequestError as error:
             problem: Exception = error
         except Exception as error:
@@ -149,7 +152,7 @@ class A2AService:
         try:
             async with asyncio.timeout(self._stall):
                 await context.abort(code, text, ((DETAILS, details),))
-        except TimeoutError:
+        except (TimeoutError, grpc.aio.InternalError):
             raise asyncio.CancelledError from None  # grpcio writes no line to the log for it
 
     async def _call(self, method: Method, data: bytes, context: Context) -> bytes:

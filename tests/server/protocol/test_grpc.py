@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,9 +22,11 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from bridge.a2a.card import EXTENSION
+from bridge.errors import ConfigurationError
 from bridge.server.settings.load import load
 from bridge.transports.grpc.health import HEALTH
 from bridge.transports.grpc.messages import message_class
+from bridge.transports.grpc.server import GrpcConfig, GrpcServer
 from bridge.transports.grpc.service import SERVICE
 from tests.support.agents import Write
 from tests.support.client import Json, state, streamed_text, task_id
@@ -80,7 +83,6 @@ async def test_calls_need_a_token(workspace: Path) -> None:
         error = await refused(client.call("ListTasks", {}, authorization="Bearer wrong"))
         assert error.code is grpc.StatusCode.UNAUTHENTICATED
         for metadata in ({"authorization": f"Bearer {TOKEN}"}, {"x_api_key": TOKEN}):
-            assert "tasks" in await client.call("GetExtendedAgentCard", {}, **metadata) or True
             await client.call("ListTasks", {}, **metadata)
 
 
@@ -110,10 +112,8 @@ async def test_a_tenant_names_the_agent(write: Write) -> None:
             found = await client.call("GetTask", {"tenant": tenant, "id": sent["id"]})
             assert found["id"] == sent["id"]
         error = await refused(client.call("ListTasks", {"tenant": "three"}))
-        assert (error.code.name, error.details[0]["reason"]) == (
-            "INVALID_ARGUMENT",
-            "INVALID_PARAMS",
-        )
+        assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert error.details[1]["fieldViolations"][0]["field"] == "tenant"
         declared = []
         for prefix in ("", "/agents/one", "/agents/two"):
             url = f"{server.url}{prefix}/.well-known/agent-card.json"
@@ -175,21 +175,15 @@ async def test_a_stream_resumes_over_another_binding(workspace: Path, live: Live
     assert streamed_text([over_grpc[0], *over_sse]) == "abc"
 
 
-async def test_a_position_in_the_metadata_of_the_request_is_a_whole_number(workspace: Path) -> None:
-    """protobuf sends it as the double 1.0."""
+async def test_a_repeated_message_resumes_after_a_number(workspace: Path) -> None:
+    """protobuf sends the number in `metadata.bridge.after` as a double."""
+    sent = {**message("text a\ndone"), "messageId": "0123456789abcdef"}
     async with served(workspace) as (_, client):
-        sent = client.items("SendStreamingMessage", {"message": message("text a\nask q What?")})
-        task = [task_id(item) async for item in sent][0]
-        params = {"id": task}
-        items = client.items("SubscribeToTask", params, last_event_id="1", a2a_extensions=EXTENSION)
-        assert number(await anext(items)) == 2
-        await items.aclose()
-        again = {
-            "message": {**message("x", taskId=task), "metadata": {"bridge": {"budgetUsd": "x"}}}
-        }
-        error = await refused(client.call("SendMessage", again))
-        assert error.details[0]["reason"] == "INVALID_PARAMS"
-        await client.call("CancelTask", {"id": task})
+        first = client.items("SendStreamingMessage", {"message": sent}, a2a_extensions=EXTENSION)
+        items = [item async for item in first]
+        params = {"message": sent, "metadata": {"bridge": {"after": number(items[1])}}}
+        rest = client.items("SendStreamingMessage", params, a2a_extensions=EXTENSION)
+        assert [item async for item in rest] == items[2:]
 
 
 async def test_a_call_that_is_cut_counts_as_a_disconnect(workspace: Path, live: Liveness) -> None:
@@ -201,18 +195,16 @@ async def test_a_call_that_is_cut_counts_as_a_disconnect(workspace: Path, live: 
         streamed = task_id(await anext(items))
         await items.aclose()
         one = client.methods["SendMessage"]
-        waiting = {"message": message(f"wait {live.path} b", contextId="own")}
+        waiting = {"message": message(f"wait {live.path} b")}
         call = client.channel.unary_unary(path("SendMessage"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(to_bytes(one, waiting), metadata=(("a2a-version", "1.0"),), timeout=0.3)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        ids = {streamed}
-        while True:
-            listed = await server.client().call("ListTasks", {"contextId": "own"})
-            ids |= {task["id"] for task in listed["tasks"]}
-            states = [state(await server.client().get(task)) for task in ids]
-            if states == ["canceled", "canceled"]:
+        while True:  # a list does not count as a client that returns
+            tasks = (await server.client().call("ListTasks", {}))["tasks"]
+            if [state(task) for task in tasks] == ["canceled", "canceled"]:
                 break
+        assert streamed in [task["id"] for task in tasks]
 
 
 async def test_a_reader_that_stops_ends_only_its_own_stream(
@@ -230,8 +222,7 @@ async def test_a_reader_that_stops_ends_only_its_own_stream(
     logger.setLevel("INFO")
     handler = Handler()
     logger.addHandler(handler)
-    text = "x" * 400_000
-    script = message("\n".join(f"text {text}" for _ in range(12)))
+    script = message("repeat 400000 x\n" * 8 + "done")
     narrow = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
     try:
         async with served(workspace, bridge_stall_timeout_ms=300) as (server, client):
@@ -245,7 +236,7 @@ async def test_a_reader_that_stops_ends_only_its_own_stream(
                 task = await client.call("SendMessage", {"message": message("done")})
                 assert state(task) == "completed"
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    async for _ in slow:
+                    while await slow.read() is not grpc.aio.EOF:
                         pass
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     finally:
@@ -276,10 +267,7 @@ async def test_corrupted_messages_reveal_nothing(workspace: Path) -> None:
             try:
                 await call(data, metadata=(("a2a-version", "1.0"),))
             except grpc.aio.AioRpcError as error:
-                assert not any(
-                    word in error.details()
-                    for word in ("Error", "Exception", "Traceback", "<class")
-                )
+                assert not re.search("Error|Exception|Traceback|<class", error.details())
                 return error.code()
             return grpc.StatusCode.OK
 
@@ -314,7 +302,7 @@ async def test_unknown_methods_are_unimplemented(workspace: Path) -> None:
 
 
 async def test_a_quota_names_the_time_to_wait(workspace: Path) -> None:
-    async with served(workspace, bridge_token=TOKEN) as (server, client):
+    async with served(workspace, bridge_token=TOKEN) as (_, client):
         for _ in range(20):  # wrong tokens of this address
             await refused(client.call("ListTasks", {}, authorization="Bearer wrong"))
         error = await refused(client.call("ListTasks", {}, authorization="Bearer wrong"))
@@ -351,7 +339,7 @@ async def test_a_client_can_begin_with_reflection_alone(workspace: Path, version
     asked, answer = (message_class(f"{prefix}{kind}") for kind in ("Request", "Response"))
     token = (("authorization", f"Bearer {TOKEN}"),)
     settings = {"bridge_token": TOKEN, "bridge_grpc_reflection": True}
-    async with served(workspace, **settings) as (server, client):
+    async with served(workspace, **settings) as (_, client):
         info = client.channel.stream_stream(f"/{prefix}/ServerReflectionInfo")
         unsigned = info(iter([asked(list_services="").SerializeToString()]))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -422,6 +410,6 @@ async def test_a_certificate_is_read_again_after_a_change(workspace: Path, tmp_p
 async def test_a_second_server_cannot_use_the_port(workspace: Path) -> None:
     async with served(workspace) as (server, _):
         port = int((server.grpc or "").rpartition(":")[2])
-        with pytest.raises(Exception, match="cannot listen on 127.0.0.1"):
-            async with serving(workspace, bridge_grpc_port=port):
-                pass
+        config = GrpcConfig(host="127.0.0.1", port=port, max_body=1024, stall=1.0)
+        with pytest.raises(ConfigurationError, match="cannot listen on 127"):
+            GrpcServer(config)
