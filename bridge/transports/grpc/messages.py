@@ -27,6 +27,7 @@ from bridge.errors import InvalidParams, InvalidRequest, ParseError
 from bridge.transports.json_body import MAX_DEPTH, MAX_TOKENS
 
 EXACT = 2**53  # doubles represent all integers up to this one
+DEEPEST = 35  # levels of JSON in a result: up to three levels of messages each, of 100 at most
 _TEXT_CHUNK = {"taskId", "contextId", "artifact", "append", "lastChunk"}
 _STATUS = {"taskId", "contextId", "status"}
 _MESSAGE = {"messageId", "role", "parts", "taskId", "contextId"}
@@ -123,7 +124,23 @@ def encode(kind: Any, result: Any) -> bytes:
 
 
 def _parsed(kind: Any, result: Mapping[str, Any]) -> Any:
-    return ParseDict(result, kind(), ignore_unknown_fields=True, descriptor_pool=POOL)
+    try:
+        return ParseDict(result, kind(), ignore_unknown_fields=True, descriptor_pool=POOL)
+    except JsonError:  # nested too deeply
+        flat = _flattened(result, DEEPEST)
+        return ParseDict(flat, kind(), ignore_unknown_fields=True, descriptor_pool=POOL)
+
+
+def _flattened(value: Any, levels: int) -> Any:
+    """`value` with the JSON text of each object and list below `levels` levels."""
+    match value:
+        case dict() | list() if not levels:
+            return orjson.dumps(value).decode()
+        case dict():
+            return {name: _flattened(one, levels - 1) for name, one in value.items()}
+        case list():
+            return [_flattened(one, levels - 1) for one in value]
+    return value
 
 
 def _serialized(message: Any) -> bytes:

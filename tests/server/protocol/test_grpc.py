@@ -190,7 +190,7 @@ async def test_a_call_that_is_cut_counts_as_a_disconnect(workspace: Path, live: 
     """A stream, and a blocking send whose deadline passes. Waits for the grace of the setting."""
     settings = {"bridge_on_disconnect": "cancel", "bridge_disconnect_grace_ms": 100}
     async with served(workspace, **settings) as (server, client):
-        script = {"message": message(f"wait {live.path} a")}
+        script = {"message": message(f"status begun\nwait {live.path} a")}
         items = client.items("SendStreamingMessage", script)
         streamed = task_id(await anext(items))
         await items.aclose()
