@@ -11,10 +11,7 @@ from typing import Any
 
 from tests import CHECKOUT
 
-SDKS = [
-    *("python-v1", "python-v1-rest", "python-v1-grpc", "python-v03"),
-    *("js-v1", "js-v1-rest", "js-v03"),
-]
+SDKS = ["python-v1", "python-v1-rest", "python-v03", "js-v1", "js-v1-rest", "js-v03"]
 TRANSPORTS = {"rest": "HTTP+JSON", "grpc": "GRPC"}  # by the end of the name; else JSON-RPC
 RUNS_WITHIN = 45.0  # seconds; the programs give up after 30
 

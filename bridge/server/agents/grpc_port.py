@@ -82,7 +82,7 @@ class GrpcPort:
         await self._server.start(served, identity, serves)
 
     def drain(self) -> None:
-        """Refuse new calls from now on; open calls continue until stop()."""
+        """Answer new calls with Unavailable from now on; open calls continue."""
         if self._server:
             self._server.drain()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
 import os
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 logging.getLogger("grpc._cython.cygrpc").addFilter(RateLimitedLogs())
 
 MOST_CALLS = 1000  # at once on all connections; 100 on one connection
-LONGEST_DRAIN = 24 * 3600.0  # seconds; stop() comes earlier
 METADATA = 32 * 1024  # bytes of the metadata of a call
 
 
@@ -54,7 +52,7 @@ class GrpcServer:
     def __init__(self, config: GrpcConfig) -> None:
         self._config = config
         self._health: Health | None = None
-        self._draining: asyncio.Future[None] | None = None
+        self._service: A2AService | None = None
         host = _numeric(config.host)
         self._server = grpc.aio.server(
             options=_options(config),
@@ -86,7 +84,9 @@ class GrpcServer:
     ) -> None:
         """Serve the agents, by tenant; the tenant "" is the agent at the root. `serves`: whether
         the server accepts tasks now."""
-        service = A2AService(agents, identify, ours=self._ours, stall=self._config.stall)
+        self._service = service = A2AService(
+            agents, identify, ours=self._ours, stall=self._config.stall
+        )
         self._health = Health(serves, frozenset({SERVICE}))
         handlers = [service.handler(), self._health.handler()]
         if self._config.reflection:
@@ -96,18 +96,15 @@ class GrpcServer:
         await self._server.start()
 
     def drain(self) -> None:
-        """Refuse new calls from now on; open calls continue until stop()."""
-        if self._health:
+        """Answer new calls with Unavailable from now on; open calls continue."""
+        if self._service and self._health:
+            self._service.stop()
             self._health.stop()
-        self._draining = asyncio.ensure_future(self._server.stop(LONGEST_DRAIN))
 
     async def stop(self, grace: float) -> None:
         """End the open calls after at most `grace` seconds, and close the port."""
-        if self._health:
-            self._health.stop()
+        self.drain()
         await self._server.stop(grace)
-        if self._draining:
-            await self._draining
 
 
 def _options(config: GrpcConfig) -> list[tuple[str, int]]:

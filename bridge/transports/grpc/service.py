@@ -105,6 +105,11 @@ class A2AService:
         self._identify = identify
         self._ours = ours
         self._stall = stall
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Refuse new calls from now on; open calls continue."""
+        self._stopping = True
 
     def handler(self) -> Any:
         """The handler of all methods, for a server of grpc.aio."""
@@ -119,7 +124,10 @@ class A2AService:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def principal(self, context: Context) -> tuple[Principal, RpcRequest]:
-        """The sender of a call. Raises Unauthenticated and the errors of Identity."""
+        """The sender of a call. Raises Unauthenticated, the errors of Identity, and Unavailable if
+        the server stops."""
+        if self._stopping:
+            raise Unavailable("The server is shutting down.")
         request = RpcRequest(context.invocation_metadata(), context.peer(), self._ours)
         principal = await self._identify(request)
         if principal is None:

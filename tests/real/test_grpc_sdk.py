@@ -1,0 +1,54 @@
+"""The official Python client over gRPC, with a scripted agent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.official_sdks import play
+from tests.support.served import serving
+
+pytestmark = pytest.mark.real
+TOKEN = "x" * 16
+
+
+async def test_all_scenarios(workspace: Path) -> None:
+    """A start of the client takes a second, and eight of them run at once."""
+    scripts = {
+        "send": "text hi\ndone",
+        "stream": "status a\ntext hi\ndone",
+        "get": "status x\ntext hi",
+        "resubscribe": "text a\npause 1\ntext b",
+        "question": "permit q May I?\ntext !",
+        "cancel": "text a\npause 20",
+        "errors": "done",
+        "others": "done",
+    }
+    async with serving(workspace, bridge_grpc_port=0, bridge_token=TOKEN) as server:
+        plays = [
+            play(server.url, "python-v1-grpc", name, script, "yes", TOKEN)
+            for name, script in scripts.items()
+        ]
+        seen = dict(zip(scripts, await asyncio.gather(*plays), strict=True))
+    assert (seen["send"]["state"], seen["send"]["text"]) == ("completed", "hi")
+    assert (seen["stream"]["kinds"][0], seen["stream"]["text"]) == ("task", "hi")
+    assert seen["stream"]["kinds"][-1] == "status:completed"
+    assert seen["get"]["historyRoles"][0] == "user"
+    assert seen["get"]["historyLength0"] == 0
+    assert (seen["resubscribe"]["firstKind"], seen["resubscribe"]["text"]) == ("task", "ab")
+    assert seen["question"]["options"] == ["Go on", "Do not"]
+    assert seen["question"]["state"] == "completed"
+    assert seen["cancel"]["state"] == seen["cancel"]["streamState"] == "canceled"
+    assert seen["cancel"]["secondCancel"] == "TaskNotCancelableError"
+    assert seen["errors"] == {
+        "unknownTask": "TaskNotFoundError",
+        "finishedTask": "UnsupportedOperationError",
+    }
+    assert seen["others"] == {
+        "listed": True,
+        "url": "https://example.org/hook",
+        "configs": [1, 0],
+        "bindings": ["JSONRPC", "HTTP+JSON", "GRPC"],
+    }

@@ -1,0 +1,173 @@
+"""The gRPC port of the program: its library, its end, and a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from bridge.a2a.card import EXTENSION
+from tests import CHECKOUT
+from tests.support import grpc_intruder
+from tests.support.bridge_process import BridgeProcess, bridge, scripted
+from tests.support.client import artifact_text, state, streamed_text, task_id
+from tests.support.command_line import refusal, run
+from tests.support.grpc_client import GrpcError, connected
+from tests.support.liveness import Liveness
+from tests.support.rest import message
+from tests.support.restart import Place, kill
+
+WITHIN = 45.0  # seconds
+PROBE = """
+import sys
+from bridge.server import lifecycle
+from bridge.cli import main
+found = [name for name in sys.modules if name.split('.')[0] in ('grpc', 'google', 'redis')]
+assert not found, found
+print(sorted(name for name in sys.modules if name.startswith('bridge.transports.grpc.')))
+"""
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from bridge.__main__ import main
+sys.exit(main())
+"""
+
+
+def port_of(server: BridgeProcess) -> str:
+    found = re.search(r"^  grpc +(\S+)$", server.log, re.MULTILINE)
+    assert found, server.log
+    return found[1]
+
+
+def test_a_server_without_the_port_imports_no_library() -> None:
+    """A start of an interpreter takes up to a second."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == str(["bridge.transports.grpc.request"])
+
+
+@pytest.mark.parametrize(
+    ("module", "library"), [("grpc", "grpcio"), ("google.protobuf", "protobuf")]
+)
+def test_a_missing_library_ends_the_start(tmp_path: Path, module: str, library: str) -> None:
+    (tmp_path / "work").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, module, "--port", "0"],
+        cwd=tmp_path / "work",
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(CHECKOUT),
+            "HOME": str(tmp_path),
+            "BRIDGE_GRPC_PORT": "0",
+            "BRIDGE_SANDBOX": "none",
+            "AGENT_ADAPTER": "replay",
+        },
+        capture_output=True,
+        text=True,
+        timeout=WITHIN,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == (
+        f"coding-agent-bridge: BRIDGE_GRPC_PORT is set, but {library} is not installed. Install "
+        "the extra: coding-agent-bridge[grpc]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"BRIDGE_GRPC_HOST": "0.0.0.0"}, "BRIDGE_GRPC_TLS_CERT"),
+        ({"BRIDGE_GRPC_TLS_CERT": "/nowhere"}, "require each other"),
+        ({"BRIDGE_GRPC_TLS_CERT": "/no", "BRIDGE_GRPC_TLS_KEY": "/no"}, "No such file"),
+    ],
+)
+def test_a_port_that_is_not_safe_is_refused(
+    tmp_path: Path, settings: dict[str, str], words: str
+) -> None:
+    env = {"BRIDGE_GRPC_PORT": "0", "AGENT_ADAPTER": "replay", "PORT": "0", **settings}
+    assert words in refusal(run(cwd=tmp_path, BRIDGE_SANDBOX="none", **env))
+
+
+async def test_a_stream_survives_a_crash_and_resumes_over_both_bindings(
+    place: Place, live: Liveness
+) -> None:
+    """The agent outlives the server. Two starts of a server take two seconds."""
+    place.env = {"BRIDGE_GRPC_PORT": "0"}
+    script = {"message": message(f"text a\nwait {live.path} x\ntext b\ndone")}
+    numbered = {"a2a_extensions": EXTENSION}
+    async with asyncio.timeout(WITHIN), place.server() as (server, _):
+        async with connected(port_of(server)) as client:
+            items = client.items("SendStreamingMessage", script, **numbered)
+            async for item in items:
+                if "artifactUpdate" in item:
+                    break
+            seen, task = item["artifactUpdate"]["metadata"]["bridge"]["eventId"], task_id(item)
+            await kill(server)
+            with pytest.raises(GrpcError) as caught:
+                await anext(items)
+            assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    async with asyncio.timeout(WITHIN), place.server() as (server, other):
+        async with connected(port_of(server)) as client:
+            resumed = client.items(
+                "SubscribeToTask", {"id": task}, last_event_id=str(int(seen)), **numbered
+            )
+            other.headers.update({"Last-Event-ID": str(int(seen)), "A2A-Extensions": EXTENSION})
+            async with other.subscribe(task) as over_sse:
+                await live.release("x")
+                first = [one async for one in resumed]
+                second = [one async for one in over_sse]
+        done = await other.get(task)
+    assert streamed_text([item, *first]) == streamed_text([item, *second]) == artifact_text(done)
+    assert artifact_text(done) == "ab"
+    assert len(first) == len(second)
+
+
+async def test_an_agent_is_not_the_operator(workspace: Path) -> None:
+    """The same token that a process outside may use."""
+    env = {
+        **scripted(workspace),
+        "BRIDGE_AUTH": "auto",
+        "BRIDGE_GRPC_PORT": "0",
+        "AGENT_ARGS": f"-I {grpc_intruder.PROGRAM}",
+    }
+    async with asyncio.timeout(WITHIN), bridge(workspace, **env) as server:
+        token = server.credentials["Authorization"].removeprefix("Bearer ")
+        address = port_of(server)
+        async with connected(address, authorization=f"Bearer {token}") as client:
+            sent = await client.call("SendMessage", {"message": message(f"{address} {token}")})
+    assert artifact_text(sent["task"]) == "PERMISSION_DENIED"
+
+
+async def test_a_stopping_server_refuses_new_calls_and_ends_its_streams(
+    workspace: Path, live: Liveness
+) -> None:
+    """While the task has time to finish."""
+    env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0", "BRIDGE_DRAIN_MS": "20000"}
+    script = {"message": message(f"text a\nwait {live.path} x\ntext b\ndone")}
+    async with asyncio.timeout(WITHIN), bridge(workspace, **env) as server:
+        async with connected(port_of(server)) as client, connected(port_of(server)) as late:
+            await late.call("ListTasks", {})
+            items = client.items("SendStreamingMessage", script)
+            seen = [await anext(items), await anext(items)]
+            server.process.send_signal(signal.SIGTERM)
+            await server.logged("stopping")
+            with pytest.raises(GrpcError) as caught:
+                while True:
+                    await late.call("ListTasks", {})
+            assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+            await live.release("x")
+            seen += [item async for item in items]
+        assert await server.ended() == 0
+    assert streamed_text(seen) == "ab"
+    assert state(seen[-1]) == "completed"
