@@ -275,6 +275,17 @@ def test_only_one_module_imports_the_store_on_postgresql() -> None:
     assert users - inside == {"bridge/server/extras.py"}
 
 
+def test_only_the_binding_imports_grpc() -> None:
+    """And only extras.py imports the modules of the binding that need the library."""
+    folder = CHECKOUT / "bridge/transports/grpc"
+    for path in ALL_FILES:
+        if path.parent == folder:
+            continue
+        assert not {one.partition(".")[0] for one in others(path)} & {"google", "grpc"}, label(path)
+        if label(path) not in ("bridge/server/extras.py", "bridge/server/agents/grpc_port.py"):
+            assert not any("transports.grpc" in one for one in modules(path)), label(path)
+
+
 def test_only_the_registry_imports_by_name() -> None:
     users = {label(path) for path in PRODUCT if any("importlib" in one for one in others(path))}
     assert users == IMPORTS_BY_NAME
@@ -528,6 +539,10 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest; root: errors"),
+    "tests/server/protocol/test_grpc.py": (
+        "needs connections",
+        "transports/grpc: health reflection server service",
+    ),
     "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse stream"),
     "tests/server/protocol/test_options.py": ("needs requests", "runtime: extension"),
     "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),

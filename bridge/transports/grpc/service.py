@@ -127,7 +127,7 @@ class A2AService:
         """The sender of a call. Raises Unauthenticated, the errors of Identity, and Unavailable if
         the server stops."""
         if self._stopping:
-            raise Unavailable("The server is shutting down.")
+            raise Unavailable("The server is shutting down; try again in a moment.")
         request = RpcRequest(context.invocation_metadata(), context.peer(), self._ours)
         principal = await self._identify(request)
         if principal is None:
