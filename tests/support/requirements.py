@@ -47,6 +47,7 @@ AREAS = {
     "json": "JSON shapes",
     "rpc": "The JSON-RPC binding",
     "http": "The HTTP+JSON binding",
+    "grpc": "The gRPC binding",
     "error": "Errors",
     "safe": "Access and limits",
 }
@@ -1657,14 +1658,97 @@ HTTP = (
         deferred="JSON-RPC suffices for an agent of 0.3. Clients over HTTP follow neither its "
         "specification nor each other.",
     ),
+)
+
+GRPC = (
     Requirement(
-        "http-grpc",
-        "both",
-        "§10; 0.3 §3.2.2",
+        "grpc-service",
+        "1.0",
+        "§10.1",
         "MAY",
-        "There is a gRPC binding.",
-        deferred="The other two bindings suffice for an agent, and every official client speaks "
-        "one of them; the card declares no gRPC.",
+        "A server with BRIDGE_GRPC_PORT has the gRPC binding, and its card declares it.",
+        (
+            *_in("real/grpc_sdk", "test_all_scenarios"),
+            *_in("unit/transports/messages", "test_each_operation_has_a_method"),
+            *_in("unit/server/grpc_port", "test_a_card_has_an_address_that_its_reader_can_reach"),
+        ),
+    ),
+    Requirement(
+        "grpc-same",
+        "1.0",
+        "§5.1",
+        "MUST",
+        "The binding has the effects, answers and errors of the other ones.",
+        _in(
+            "server/protocol/equivalence",
+            "test_a_send_has_the_same_task",
+            "test_a_stream_has_the_same_items",
+            "test_a_subscription_has_the_same_items",
+            "test_push_configs_are_the_same",
+            "test_an_unknown_task_is_not_found",
+        ),
+    ),
+    Requirement(
+        "grpc-parameters",
+        "1.0",
+        "§10.2, §3.6",
+        "MUST",
+        "Service parameters are metadata. A call without a version is one of 0.3 and is refused.",
+        _in(
+            "server/protocol/grpc",
+            "test_the_version_is_checked",
+            "test_the_extension_can_be_required",
+            "test_an_activated_extension_is_confirmed",
+            "test_calls_need_a_token",
+        ),
+    ),
+    Requirement(
+        "grpc-tenant",
+        "1.0",
+        "§4.4.6, §8.3.2",
+        "MUST",
+        "The tenant of an interface on the card leads to its agent.",
+        _in("server/protocol/grpc", "test_a_tenant_names_the_agent"),
+    ),
+    Requirement(
+        "grpc-errors",
+        "1.0",
+        "§5.4, §10.6",
+        "MUST",
+        "Errors have the code of the specification, and details with an ErrorInfo.",
+        (
+            *_in(
+                "unit/transports/status",
+                "test_each_error_has_its_code_and_reason",
+                "test_an_unexpected_exception_reveals_nothing",
+            ),
+            *_in("server/protocol/grpc", "test_corrupted_messages_reveal_nothing"),
+        ),
+    ),
+    Requirement(
+        "grpc-streams",
+        "1.0",
+        "§10.5, §3.5.2",
+        "MUST",
+        "A stream has its items in order, and the end of a call does not end its task.",
+        (
+            *_in("server/protocol/grpc", "test_a_stream_resumes_over_another_binding"),
+            *_in(
+                "system/grpc",
+                "test_a_stream_survives_a_crash_and_resumes_over_both_bindings",
+            ),
+        ),
+    ),
+    Requirement(
+        "grpc-tls",
+        "1.0",
+        "§10.1",
+        "MUST",
+        "A port that other machines can reach has TLS.",
+        (
+            *_in("server/protocol/grpc", "test_a_certificate_is_read_again_after_a_change"),
+            *_in("system/grpc", "test_a_port_that_is_not_safe_is_refused"),
+        ),
     ),
 )
 
@@ -1842,6 +1926,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *SHAPES,
     *JSON_RPC,
     *HTTP,
+    *GRPC,
     *ERRORS,
     *SAFETY,
 )
@@ -1885,6 +1970,16 @@ DIFFERENCES = """\
 * A message of 0.3 that names an ended task and its context begins the next task of that context,
   because Gemini CLI keeps the id of an interrupted task. In 1.0 it is refused.
 * An agent that breaks off fails its task; InvalidAgentResponse is not used.
+
+gRPC differs from the other bindings where protobuf forces it ([transports.md](transports.md#grpc)):
+
+* Members with default values are absent, so that an empty text or number is a missing one, and an
+  error names it as missing.
+* A request that protobuf cannot represent (an unknown name of an enum, a wrong type, a part with
+  two contents) does not reach the server.
+* Numbers inside metadata and data parts are doubles, and messages nest less deeply than JSON.
+* `tenant` selects the agent. The other bindings select it by path and ignore a tenant.
+* Texts and details of errors are shortened to the metadata that clients accept.
 """
 
 
