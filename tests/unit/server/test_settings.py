@@ -109,6 +109,10 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_mcp_approve": ("model", "model"),
     "bridge_mcp_forms": ("quick", "quick"),
     "bridge_mcp_depth": ("3", 3),
+    "bridge_grpc_port": ("50051", 50051),
+    "bridge_grpc_host": ("::1", "::1"),
+    "bridge_grpc_public_address": ("grpc.example.org:443", "grpc.example.org:443"),
+    "bridge_grpc_reflection": ("yes", True),
     "bridge_keep_days": ("3", 3),
     "bridge_max_store_bytes": ("4", 4),
     "bridge_on_restart": ("fail", "fail"),
@@ -124,6 +128,7 @@ ELSEWHERE = {
     *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
+    *("bridge_grpc_tls_cert", "bridge_grpc_tls_key"),  # in tests/system/test_grpc.py
 }
 
 
