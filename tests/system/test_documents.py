@@ -63,7 +63,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_script_that_the_readme_names_can_be_run() -> None:
     named = set(re.findall(r"`(scripts/[\w-]+)", documents.README.read_text("utf-8")))
-    verbs = "install demo test soak check openapi bench chaos fuzz update-clis"
+    verbs = "install demo test soak check proto openapi bench chaos fuzz update-clis"
     assert named == {f"scripts/{verb}" for verb in verbs.split()}
     for script in named:
         assert os.access(CHECKOUT / script, os.X_OK), script

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -149,6 +150,17 @@ async def test_an_agent_is_not_the_operator(workspace: Path) -> None:
     assert artifact_text(sent["task"]) == "PERMISSION_DENIED"
 
 
+async def test_a_start_that_fails_leaves_no_noise(tmp_path: Path, workspace: Path) -> None:
+    """The port is bound before the state folder is opened, which another server uses."""
+    env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0"}
+    async with bridge(workspace, **env) as server:
+        second = {**env, "AGENT_REPO_PATH": str(workspace), "PORT": "0", "BRIDGE_SANDBOX": "none"}
+        assert "state" in refusal(await asyncio.to_thread(partial(run, cwd=tmp_path, **second)))
+        second |= {"BRIDGE_GRPC_PORT": port_of(server).rpartition(":")[2]}
+        text = refusal(await asyncio.to_thread(partial(run, cwd=tmp_path, **second)))
+        assert "Address already in use" in text
+
+
 async def test_a_stopping_server_refuses_new_calls_and_ends_its_streams(
     workspace: Path, live: Liveness
 ) -> None:
@@ -166,6 +178,8 @@ async def test_a_stopping_server_refuses_new_calls_and_ends_its_streams(
                 while True:
                     await late.call("ListTasks", {})
             assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+            health = late.channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert await health(b"") == b"\x08\x02"  # NOT_SERVING
             await live.release("x")
             seen += [item async for item in items]
         assert await server.ended() == 0

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
+import grpc.aio
 from google.protobuf.message import DecodeError
 
+from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.errors import TooManyRequests
 from bridge.transports.grpc.messages import message_class
+
+log = logging.getLogger(__name__)
+log.addFilter(RateLimitedLogs())
 
 HEALTH = "grpc.health.v1.Health"
 MOST_WATCHERS = 100  # open calls of Watch; they have no principal with a quota
@@ -36,21 +45,39 @@ class Health:
         return grpc.method_handlers_generic_handler(
             HEALTH,
             {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+                "Check": grpc.unary_unary_rpc_method_handler(partial(self._guarded, self._check)),
+                "Watch": grpc.unary_stream_rpc_method_handler(partial(self._guarded, self._watch)),
             },
         )
 
-    async def _check(self, data: bytes, context: Any) -> bytes:
-        service = await _service(data, context)
+    async def _guarded(
+        self, answer: Callable[[str, Any], Awaitable[bytes | None]], data: bytes, context: Any
+    ) -> bytes | None:
+        """The answer of a method, without the text of an exception."""
+        try:
+            return await answer(_REQUEST.FromString(data).service, context)
+        except grpc.aio.InternalError:  # the client has left
+            raise asyncio.CancelledError from None
+        except DecodeError:
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, "The request is malformed."
+        except KeyError:
+            code, text = grpc.StatusCode.NOT_FOUND, "Unknown service."
+        except TooManyRequests as error:
+            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+        except Exception:
+            log.exception("request failed")
+            code, text = grpc.StatusCode.INTERNAL, "Internal error; the server's log has it."
+        await context.abort(code, text)
+        return None
+
+    async def _check(self, service: str, context: Any) -> bytes:
         if service not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "Unknown service.")
+            raise KeyError(service)
         return self._status(service)
 
-    async def _watch(self, data: bytes, context: Any) -> None:
-        service = await _service(data, context)
+    async def _watch(self, service: str, context: Any) -> None:
         if self._watchers >= MOST_WATCHERS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many calls of Watch.")
+            raise TooManyRequests("Too many calls of Watch.")
         self._watchers += 1
         try:
             await self._report(service, context)
@@ -68,10 +95,8 @@ class Health:
                 sent = status
             if last:
                 return
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), POLL)
-            except TimeoutError:
-                continue
 
     def _status(self, service: str) -> bytes:
         name = "SERVICE_UNKNOWN"
@@ -80,13 +105,3 @@ class Health:
             name = "SERVING" if serves else "NOT_SERVING"
         data: bytes = _RESPONSE(status=name).SerializeToString()
         return data
-
-
-async def _service(data: bytes, context: Any) -> str:
-    """The service that a request names; ends the call if the request is malformed."""
-    try:
-        name: str = _REQUEST.FromString(data).service
-    except DecodeError:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The request is malformed.")
-        raise AssertionError from None  # abort() raises
-    return name

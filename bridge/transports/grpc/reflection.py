@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import grpc
+import grpc.aio
 from google.protobuf.message import DecodeError
 
+from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import ParseError, RequestError
 from bridge.transports.grpc.messages import POOL, message_class
+
+log = logging.getLogger(__name__)
+log.addFilter(RateLimitedLogs())
 
 VERSIONS = ("v1", "v1alpha")
 SERVICES = tuple(f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS)
@@ -51,7 +58,12 @@ class Reflection:
                 self._fill(response, request)
                 await context.write(response.SerializeToString())
             return
+        except grpc.aio.InternalError:  # the client has left
+            raise asyncio.CancelledError from None
         except RequestError as error:
+            problem: Exception = error
+        except Exception as error:  # grpcio would send its text to the client
+            log.exception("request failed")
             problem = error
         await self._refuse(context, problem)
 

@@ -61,10 +61,12 @@ class GrpcServer:
         )
         address = f"[{host}]:{config.port}" if ":" in host else f"{host}:{config.port}"
         try:
+            _check_free(host, config.port)
             self.port = self._bind(address)
-        except RuntimeError:
-            text = f"cannot listen on {address}: set another BRIDGE_GRPC_PORT or BRIDGE_GRPC_HOST."
-            raise ConfigurationError(text) from None
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or "the address is in use"
+            text = f"cannot listen on {address}: {reason}. Set another BRIDGE_GRPC_PORT"
+            raise ConfigurationError(f"{text} or BRIDGE_GRPC_HOST.") from None
         everywhere = ipaddress.ip_address(host).is_unspecified
         self._ours = None if everywhere else (host, self.port)
         self.host = host
@@ -138,6 +140,12 @@ def _numeric(host: str) -> str:
     except OSError as error:
         raise ConfigurationError(f"BRIDGE_GRPC_HOST={host}: {error.strerror}") from None
     return str(found[0][4][0])
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise OSError if the port cannot be used. grpcio writes lines of its own to stderr for it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host, port), family=family).close()
 
 
 class _Certificate:

@@ -28,6 +28,7 @@ from bridge.transports.grpc.health import HEALTH
 from bridge.transports.grpc.messages import message_class
 from bridge.transports.grpc.server import GrpcConfig, GrpcServer
 from bridge.transports.grpc.service import SERVICE
+from tests.support import principals
 from tests.support.agents import Write
 from tests.support.client import Json, state, streamed_text, task_id
 from tests.support.grpc_client import GrpcClient, GrpcError, connected, path, to_bytes
@@ -310,6 +311,35 @@ async def test_a_quota_names_the_time_to_wait(workspace: Path) -> None:
     assert any("RetryInfo" in one["@type"] for one in error.details)
 
 
+async def test_a_task_of_another_principal_is_not_found(workspace: Path) -> None:
+    """tests/server/auth/test_ownership.py has all cases over the other bindings."""
+    methods = (
+        *("GetTask", "CancelTask", "SubscribeToTask"),
+        *("ListTaskPushNotificationConfigs", "CreateTaskPushNotificationConfig"),
+    )
+    async with (
+        principals.server(workspace, bridge_grpc_port=0) as server,
+        connected(server.grpc) as client,
+    ):
+        owner, other, reader = (
+            {"authorization": principals.headers(who)["Authorization"]}
+            for who in ("owner", "other", "reader")
+        )
+        params = {"message": message("text a\nask q What?")}
+        task = (await client.call("SendMessage", params, **owner))["task"]["id"]
+        named = {"id": task, "taskId": task, "url": "https://example.org/hook"}
+        for method in methods:
+            if method == "SubscribeToTask":
+                call: Any = anext(client.items(method, named, **other))
+            else:
+                call = client.call(method, named, **other)
+            assert (await refused(call)).code is grpc.StatusCode.NOT_FOUND
+        assert not (await client.call("ListTasks", {}, **other)).get("tasks")
+        error = await refused(client.call("SendMessage", params, **reader))
+        assert error.code is grpc.StatusCode.PERMISSION_DENIED
+        await client.call("CancelTask", {"id": task}, **owner)
+
+
 # --- the port ----------------------------------------------------------------------------------
 
 
@@ -323,6 +353,9 @@ async def test_health_needs_no_token(workspace: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(check(service="other").SerializeToString())
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         watching = client.channel.unary_stream(f"/{HEALTH}/Watch")
         watch = watching(b"")
         assert answer.FromString(await watch.read()).status == 1
