@@ -176,6 +176,21 @@ async def test_a_stream_resumes_over_another_binding(workspace: Path, live: Live
     assert streamed_text([over_grpc[0], *over_sse]) == "abc"
 
 
+async def test_two_bindings_follow_one_task_at_a_time(workspace: Path, live: Liveness) -> None:
+    """Both get each update in their own form."""
+    script = message(f"status busy\nwait {live.path} a\ntext a\nstatus more\ntext b\ndone")
+    async with served(workspace) as (server, client):
+        items = client.items("SendStreamingMessage", {"message": script})
+        over_grpc = [await anext(items)]
+        async with server.client().subscribe(task_id(over_grpc[0])) as others:
+            over_sse = [await anext(others)]
+            await live.release("a")
+            over_grpc += [item async for item in items]
+            over_sse += [item async for item in others]
+    assert streamed_text(over_grpc) == streamed_text(over_sse) == "ab"
+    assert state(over_grpc[-1]) == state(over_sse[-1]) == "completed"
+
+
 async def test_a_repeated_message_resumes_after_a_number(workspace: Path) -> None:
     """protobuf sends the number in `metadata.bridge.after` as a double."""
     sent = {**message("text a\ndone"), "messageId": "0123456789abcdef"}

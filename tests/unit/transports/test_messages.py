@@ -38,9 +38,10 @@ STATUS = {"state": "TASK_STATE_WORKING", "timestamp": WHEN}
 SAID = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "é"}], **IDS}
 ARTIFACT = {"artifactId": "assistant-response", "name": "Assistant response"}
 CHUNK = {**IDS, "append": True, "lastChunk": False}
+LAST = {**IDS, "append": False, "lastChunk": True}
 PLAIN: list[Any] = [
     {"artifactUpdate": {**CHUNK, "artifact": {**ARTIFACT, "parts": [{"text": "hello "}]}}},
-    {"artifactUpdate": {**CHUNK, "artifact": {"artifactId": "a", "parts": [{"text": ""}]}}},
+    {"artifactUpdate": {**LAST, "artifact": {"artifactId": "a", "parts": [{"text": ""}]}}},
     {"statusUpdate": {**IDS, "status": STATUS}},
     {"statusUpdate": {**IDS, "status": {**STATUS, "timestamp": "2026-01-31T00:00:00.000Z"}}},
     {"statusUpdate": {**IDS, "status": {**STATUS, "message": SAID}}},
