@@ -24,6 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from bridge.a2a.codec import Codec
 from bridge.errors import InvalidParams, InvalidRequest, ParseError
+from bridge.task.text import is_deep
 from bridge.transports.json_body import MAX_DEPTH, MAX_TOKENS
 
 EXACT = 2**53  # doubles represent all integers up to this one
@@ -124,11 +125,8 @@ def encode(kind: Any, result: Any) -> bytes:
 
 
 def _parsed(kind: Any, result: Mapping[str, Any]) -> Any:
-    try:
-        return ParseDict(result, kind(), ignore_unknown_fields=True, descriptor_pool=POOL)
-    except JsonError:  # nested too deeply
-        flat = _flattened(result, DEEPEST)
-        return ParseDict(flat, kind(), ignore_unknown_fields=True, descriptor_pool=POOL)
+    flat = _flattened(result, DEEPEST) if is_deep(result, DEEPEST) else result
+    return ParseDict(flat, kind(), ignore_unknown_fields=True, descriptor_pool=POOL)
 
 
 def _flattened(value: Any, levels: int) -> Any:
