@@ -1746,8 +1746,11 @@ GRPC = (
         "MUST",
         "A port that other machines can reach has TLS.",
         (
-            *_in("server/protocol/grpc", "test_a_certificate_is_read_again_after_a_change"),
-            *_in("system/grpc", "test_a_port_that_is_not_safe_is_refused"),
+            *_in(
+                "server/protocol/grpc",
+                "test_a_certificate_is_read_again_after_a_change",
+                "test_a_port_that_is_not_safe_is_refused",
+            ),
         ),
     ),
 )

@@ -36,7 +36,7 @@ print(sorted(name for name in sys.modules if name.startswith('bridge.transports.
 """
 WITHOUT = """
 import sys
-sys.modules[sys.argv.pop(1)] = None
+sys.modules['grpc'] = None
 from bridge.__main__ import main
 sys.exit(main())
 """
@@ -57,13 +57,11 @@ def test_a_server_without_the_port_imports_no_library() -> None:
     assert done.stdout.strip() == str(["bridge.transports.grpc.request"])
 
 
-@pytest.mark.parametrize(
-    ("module", "library"), [("grpc", "grpcio"), ("google.protobuf", "protobuf")]
-)
-def test_a_missing_library_ends_the_start(tmp_path: Path, module: str, library: str) -> None:
+def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
+    """A start of an interpreter takes up to a second."""
     (tmp_path / "work").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, module, "--port", "0"],
+        [sys.executable, "-c", WITHOUT, "--port", "0"],
         cwd=tmp_path / "work",
         env={
             "PATH": "/usr/bin:/bin",
@@ -80,24 +78,9 @@ def test_a_missing_library_ends_the_start(tmp_path: Path, module: str, library: 
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr == (
-        f"coding-agent-bridge: BRIDGE_GRPC_PORT is set, but {library} is not installed. Install "
-        "the extra: coding-agent-bridge[grpc]\n"
+        "coding-agent-bridge: BRIDGE_GRPC_PORT is set, but grpcio is not installed. Install the "
+        "extra: coding-agent-bridge[grpc]\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"BRIDGE_GRPC_HOST": "0.0.0.0"}, "BRIDGE_GRPC_TLS_CERT"),
-        ({"BRIDGE_GRPC_TLS_CERT": "/nowhere"}, "require each other"),
-        ({"BRIDGE_GRPC_TLS_CERT": "/no", "BRIDGE_GRPC_TLS_KEY": "/no"}, "No such file"),
-    ],
-)
-def test_a_port_that_is_not_safe_is_refused(
-    tmp_path: Path, settings: dict[str, str], words: str
-) -> None:
-    env = {"BRIDGE_GRPC_PORT": "0", "AGENT_ADAPTER": "replay", "PORT": "0", **settings}
-    assert words in refusal(run(cwd=tmp_path, BRIDGE_SANDBOX="none", **env))
 
 
 async def test_a_stream_survives_a_crash_and_resumes_over_both_bindings(
@@ -135,7 +118,7 @@ async def test_a_stream_survives_a_crash_and_resumes_over_both_bindings(
 
 
 async def test_an_agent_is_not_the_operator(workspace: Path) -> None:
-    """The same token that a process outside may use."""
+    """The same token that a process outside may use. A start of a server takes a second."""
     env = {
         **scripted(workspace),
         "BRIDGE_AUTH": "auto",
@@ -151,20 +134,18 @@ async def test_an_agent_is_not_the_operator(workspace: Path) -> None:
 
 
 async def test_a_start_that_fails_leaves_no_noise(tmp_path: Path, workspace: Path) -> None:
-    """The port is bound before the state folder is opened, which another server uses."""
+    """The port is bound before the state folder is opened, which another server uses. Two starts of
+    a server take two seconds."""
     env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0"}
     async with bridge(workspace, **env) as server:
         second = {**env, "AGENT_REPO_PATH": str(workspace), "PORT": "0", "BRIDGE_SANDBOX": "none"}
         assert "state" in refusal(await asyncio.to_thread(partial(run, cwd=tmp_path, **second)))
-        second |= {"BRIDGE_GRPC_PORT": port_of(server).rpartition(":")[2]}
-        text = refusal(await asyncio.to_thread(partial(run, cwd=tmp_path, **second)))
-        assert "Address already in use" in text
 
 
 async def test_a_stopping_server_refuses_new_calls_and_ends_its_streams(
     workspace: Path, live: Liveness
 ) -> None:
-    """While the task has time to finish."""
+    """While the task has time to finish. A start of a server takes a second."""
     env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0", "BRIDGE_DRAIN_MS": "20000"}
     script = {"message": message(f"text a\nwait {live.path} x\ntext b\ndone")}
     async with asyncio.timeout(WITHIN), bridge(workspace, **env) as server:

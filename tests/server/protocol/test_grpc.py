@@ -22,20 +22,24 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from bridge.a2a.card import EXTENSION
+from bridge.a2a.codec import Operation
 from bridge.errors import ConfigurationError
 from bridge.server.settings.load import load
 from bridge.transports.grpc.health import HEALTH
 from bridge.transports.grpc.messages import message_class
 from bridge.transports.grpc.server import GrpcConfig, GrpcServer
-from bridge.transports.grpc.service import SERVICE
+from bridge.transports.grpc.service import SERVICE, Method, methods
+from bridge.transports.operation import STREAMING
 from tests.support import principals
 from tests.support.agents import Write
+from tests.support.cases import each
 from tests.support.client import Json, state, streamed_text, task_id
 from tests.support.grpc_client import GrpcClient, GrpcError, connected, path, to_bytes
 from tests.support.liveness import Liveness
 from tests.support.rest import message
 from tests.support.served import Server, serving, serving_loaded
 
+NAMELESS = {Operation.LIST, Operation.EXTENDED_CARD}  # operations that name no task
 WITHIN = 20.0  # seconds
 TOKEN = "x" * 16
 
@@ -326,33 +330,43 @@ async def test_a_quota_names_the_time_to_wait(workspace: Path) -> None:
     assert any("RetryInfo" in one["@type"] for one in error.details)
 
 
-async def test_a_task_of_another_principal_is_not_found(workspace: Path) -> None:
-    """tests/server/auth/test_ownership.py has all cases over the other bindings."""
-    methods = (
-        *("GetTask", "CancelTask", "SubscribeToTask"),
-        *("ListTaskPushNotificationConfigs", "CreateTaskPushNotificationConfig"),
-    )
+ABSENT = "00000000-0000-4000-8000-000000000000"
+
+
+async def test_a_foreign_task_looks_like_a_missing_task(workspace: Path) -> None:
+    """tests/server/auth/test_ownership.py has all states and rights over the other bindings."""
+
+    async def answer(client: GrpcClient, one: Method, task: str, who: str) -> tuple[Any, str]:
+        sent = {**message("x"), "taskId": task}
+        params = {"id": task, "taskId": task, "url": "https://example.org/hook", "message": sent}
+        if one.operation in STREAMING:
+            call: Any = anext(client.items(one.name, params, **signed(who)))
+        else:
+            call = client.call(one.name, params, **signed(who))
+        error = await refused(call)
+        return error.code, str((error.text, error.details)).replace(task, "TASK")
+
+    def signed(who: str) -> dict[str, str]:
+        return {name.lower(): value for name, value in principals.headers(who).items()}
+
     async with (
         principals.server(workspace, bridge_grpc_port=0) as server,
         connected(server.grpc) as client,
     ):
-        owner, other, reader = (
-            {"authorization": principals.headers(who)["Authorization"]}
-            for who in ("owner", "other", "reader")
-        )
         params = {"message": message("text a\nask q What?")}
-        task = (await client.call("SendMessage", params, **owner))["task"]["id"]
-        named = {"id": task, "taskId": task, "url": "https://example.org/hook"}
-        for method in methods:
-            if method == "SubscribeToTask":
-                call: Any = anext(client.items(method, named, **other))
-            else:
-                call = client.call(method, named, **other)
-            assert (await refused(call)).code is grpc.StatusCode.NOT_FOUND
-        assert not (await client.call("ListTasks", {}, **other)).get("tasks")
-        error = await refused(client.call("SendMessage", params, **reader))
+        task = (await client.call("SendMessage", params, **signed("owner")))["task"]["id"]
+        named = [one for one in methods() if one.operation not in NAMELESS]
+        for one in named:
+            foreign = await answer(client, one, task, "other")
+            assert foreign == await answer(client, one, ABSENT, "other")
+            assert foreign[0] is grpc.StatusCode.NOT_FOUND, one.name
+            code, _ = await answer(client, one, task, "anonymous")
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert not (await client.call("ListTasks", {}, **signed("other"))).get("tasks")
+        error = await refused(client.call("SendMessage", params, **signed("reader")))
         assert error.code is grpc.StatusCode.PERMISSION_DENIED
-        await client.call("CancelTask", {"id": task}, **owner)
+        await client.call("CancelTask", {"id": task}, **signed("boss"))
+    assert len(named) == 9
 
 
 # --- the port ----------------------------------------------------------------------------------
@@ -461,3 +475,39 @@ async def test_a_second_server_cannot_use_the_port(workspace: Path) -> None:
         config = GrpcConfig(host="127.0.0.1", port=port, max_body=1024, stall=1.0)
         with pytest.raises(ConfigurationError, match="cannot listen on 127"):
             GrpcServer(config)
+
+
+@each(
+    ("settings", "words"),
+    [
+        ({"bridge_grpc_host": "0.0.0.0"}, "BRIDGE_GRPC_TLS_CERT"),
+        ({"bridge_grpc_tls_cert": "/no"}, "require each other"),
+        (
+            {
+                "bridge_grpc_host": "0.0.0.0",
+                "bridge_grpc_tls_cert": "/no",
+                "bridge_grpc_tls_key": "/no",
+            },
+            "BRIDGE_TOKEN",
+        ),
+    ],
+)
+def test_a_port_that_is_not_safe_is_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load({"bridge_grpc_port": 0, "port": 0, **settings})
+
+
+async def test_a_certificate_must_be_readable(tmp_path: Path) -> None:
+    made, key = certificate(tmp_path, "first")
+    for paths in ((tmp_path / "missing", key), (key, made)):
+        with pytest.raises(ConfigurationError, match="BRIDGE_GRPC_TLS_CERT"):
+            GrpcServer(
+                GrpcConfig(
+                    host="127.0.0.1",
+                    port=0,
+                    certificate=paths[0],
+                    key=paths[1],
+                    max_body=1024,
+                    stall=1.0,
+                )
+            )
