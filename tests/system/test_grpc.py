@@ -137,7 +137,7 @@ async def test_a_start_that_fails_leaves_no_noise(tmp_path: Path, workspace: Pat
     """The port is bound before the state folder is opened, which another server uses. Two starts of
     a server take two seconds."""
     env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0"}
-    async with bridge(workspace, **env) as server:
+    async with bridge(workspace, **env):
         second = {**env, "AGENT_REPO_PATH": str(workspace), "PORT": "0", "BRIDGE_SANDBOX": "none"}
         assert "state" in refusal(await asyncio.to_thread(partial(run, cwd=tmp_path, **second)))
 
