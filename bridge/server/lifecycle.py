@@ -168,13 +168,7 @@ async def _run(
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
         address = _address(runner)
-        await parts.grpc.serve(
-            parts.root,
-            parts.served,
-            base=address,
-            identity=identity,
-            serves=lambda: parts.state.store.problem is None,
-        )
+        await parts.grpc.serve(parts.root, parts.served, address, identity, parts.state.store)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.fenced)

@@ -126,7 +126,7 @@ async def serving_loaded(
     await site.start()
     host, port = runner.addresses[0][:2]
     url = f"http://{host}:{port}"
-    await grpc.serve(root, served, base=url, identity=identity, serves=lambda: True)
+    await grpc.serve(root, served, url, identity, state.store)
     managers = [one.manager for one in served]
     for manager in managers:
         manager.warm_up()

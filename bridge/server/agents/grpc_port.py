@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bridge.auth.authentication import Identity
 from bridge.auth.config import LOOPBACK
-from bridge.server.app import ServedAgent
+from bridge.server.app import HealthCheck, ServedAgent
 from bridge.server.extras import grpc_server
 from bridge.server.settings.root import Settings
 from bridge.transports.grpc.request import GrpcAgent
@@ -64,13 +64,12 @@ class GrpcPort:
         self,
         root: ServedAgent,
         agents: Sequence[ServedAgent],
-        *,
         base: str,
         identity: Identity,
-        serves: Callable[[], bool],
+        store: HealthCheck,
     ) -> None:
-        """Serve the agents. `base`: the URL of the HTTP port. `serves`: whether the server accepts
-        tasks now."""
+        """Serve the agents. `base`: the URL of the HTTP port. The health service reports whether
+        `store` can be written."""
         if self._server is None:
             return
         base = (self._public_url or base).rstrip("/")
@@ -79,7 +78,7 @@ class GrpcPort:
             tenant: GrpcAgent(one.operations, address, one.extension_required)
             for tenant, address, one in places
         }
-        await self._server.start(served, identity, serves)
+        await self._server.start(served, identity, lambda: store.problem is None)
 
     def drain(self) -> None:
         """Answer new calls with Unavailable from now on; open calls continue."""

@@ -112,15 +112,13 @@ class A2AService:
         self._stopping = True
 
     def handler(self) -> Any:
-        """The handler of all methods, for a server of grpc.aio."""
-        handlers = {
-            one.name: (
-                grpc.unary_stream_rpc_method_handler(partial(self._guarded, self._stream, one))
-                if one.operation in STREAMING
-                else grpc.unary_unary_rpc_method_handler(partial(self._guarded, self._call, one))
-            )
-            for one in methods()
-        }
+        """The handler of all methods, for a server of grpc.aio. For grpcio, all of them answer with
+        a stream: one message and the status are the same bytes, and a write can have a limit."""
+        handlers = {}
+        for one in methods():
+            answer = self._stream if one.operation in STREAMING else self._call
+            guarded = partial(self._guarded, answer, one)
+            handlers[one.name] = grpc.unary_stream_rpc_method_handler(guarded)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def principal(self, context: Context) -> tuple[Principal, RpcRequest]:
@@ -136,12 +134,12 @@ class A2AService:
 
     async def _guarded(
         self,
-        answer: Callable[[Method, bytes, Context], Awaitable[bytes | None]],
+        answer: Callable[[Method, bytes, Context], Awaitable[None]],
         method: Method,
         data: bytes,
         context: Context,
-    ) -> bytes | None:
-        """The answer of a method, or its error as the status of the call."""
+    ) -> None:
+        """Answer a call; an error becomes its status."""
         try:
             return await answer(method, data, context)
         except grpc.aio.InternalError:  # the client has left
@@ -152,7 +150,6 @@ class A2AService:
             log.exception("request failed")
             problem = error
         await self.refuse(context, problem)
-        return None
 
     async def refuse(self, context: Context, error: Exception) -> None:
         """End a call with the status of an error. A client that does not read gets it later."""
@@ -163,12 +160,12 @@ class A2AService:
         except (TimeoutError, grpc.aio.InternalError):
             raise asyncio.CancelledError from None  # grpcio writes no line to the log for it
 
-    async def _call(self, method: Method, data: bytes, context: Context) -> bytes:
+    async def _call(self, method: Method, data: bytes, context: Context) -> None:
         call = await self._prepared(method, data, context)
         result = await call.operations.call(call.codec, method.operation, call.params, call.caller)
         if isinstance(result, Pending):
             result = await result.answer()
-        return encode(method.response, result)
+        await self._write(context, encode(method.response, result))
 
     async def _stream(self, method: Method, data: bytes, context: Context) -> None:
         call = await self._prepared(method, data, context)
@@ -182,12 +179,12 @@ class A2AService:
                     await self._write(context, item)
 
     async def _write(self, context: Context, item: bytes) -> None:
-        """Send an item. Waits until the buffer of the call has space for it."""
+        """Send a message. Waits until the buffer of the call has space for it."""
         try:
             async with asyncio.timeout(self._stall):
                 await context.write(item)
         except TimeoutError:
-            log.info("a client does not read its stream", extra={"peer": context.peer()})
+            log.info("a client does not read its answer", extra={"peer": context.peer()})
             text = f"The client read nothing for {self._stall:g} s. Resume with last-event-id."
             raise Unavailable(text) from None
 

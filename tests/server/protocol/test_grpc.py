@@ -227,10 +227,11 @@ async def test_a_call_that_is_cut_counts_as_a_disconnect(workspace: Path, live: 
         assert streamed in [task["id"] for task in tasks]
 
 
-async def test_a_reader_that_stops_ends_only_its_own_stream(
+async def test_a_reader_that_stops_ends_only_its_own_answer(
     workspace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It gets the items that were sent, and an error that it may retry."""
+    """A stream and a single message. It gets the items that were sent, and an error that it may
+    retry."""
     stalled = asyncio.Event()
 
     class Handler(logging.Handler):
@@ -259,6 +260,14 @@ async def test_a_reader_that_stops_ends_only_its_own_stream(
                     while await slow.read() is not grpc.aio.EOF:
                         pass
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                stalled.clear()
+                sent = await client.call("SendMessage", {"message": message("repeat 2000000 x")})
+                get = client.methods["GetTask"]
+                lazy = channel.unary_stream(path(get.name))(  # its one message is not read
+                    to_bytes(get, {"id": task_id(sent)}), metadata=(("a2a-version", "1.0"),)
+                )
+                await stalled.wait()
+                lazy.cancel()
     finally:
         logger.removeHandler(handler)
         logger.setLevel("NOTSET")
