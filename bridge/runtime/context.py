@@ -54,15 +54,17 @@ class Context:
         return handle is not next((turn.handle for turn in self._turns()), None)
 
     def restore(
-        self, tasks: Sequence[tuple[TaskHandle, Message]], session: StoredSession | None
+        self,
+        tasks: Sequence[tuple[TaskHandle, Message]],
+        session: StoredSession | None,
+        lost: Interrupted,
     ) -> None:
         """Continue the unfinished tasks of an earlier server. The first task may have begun in
-        `session`."""
+        `session`; a begun task without one ends with `lost`."""
         for handle, prompt in tasks:
             turn = self._turn(handle, prompt, left=session if handle.begun else None)
             if handle.begun and not session:
-                text = "The server restarted and the agent process was lost."
-                turn.apply(Interrupted(text, "restart"))
+                turn.apply(lost)
             else:
                 self._queue.append(turn)
         if self._queue:

@@ -27,7 +27,11 @@ from bridge.store.protocol import (
     OpenSession,
     SessionClosed,
 )
+from bridge.task.events import Interrupted
 from bridge.task.message import Message
+
+RESTARTED = Interrupted("The server restarted and the agent process was lost.", "restart")
+NODE_LOST = Interrupted("The server that ran this task was lost.", "node-lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +135,21 @@ class Contexts:
         tasks = [(task, prompt) for task, prompt in tasks if task.fence]
         return Stored(contexts, tasks, await self._store.sessions(agent), fences)
 
-    def restore(self, stored: Stored, reattach: bool) -> set[str]:
+    async def adopt(self, fence: Fence, lost: Interrupted = NODE_LOST) -> Sequence[TaskHandle]:
+        """Continue a context that another server had. Its tasks that had not begun begin now, and
+        the other ones end with `lost`. Returns its unfinished tasks. `fence`: claimed here."""
+        key = fence.context
+        contexts = await self._store.contexts(self.tasks.agent, key)
+        tasks = await self.tasks.restore(key)
+        for task, _ in tasks:
+            task.fence = fence
+        self.restore(Stored(contexts, tasks, (), {key: fence}), reattach=False, lost=lost)
+        return [task for task, _ in tasks if not task.task.state.terminal]
+
+    def restore(self, stored: Stored, reattach: bool, lost: Interrupted = RESTARTED) -> set[str]:
         """Continue the work of an earlier server. Tasks that had not begun begin now. With
-        `reattach`, running tasks continue with their running CLIs. Returns the ids of the sessions
-        that are used again."""
+        `reattach`, running tasks continue with their running CLIs; the other ones end with `lost`.
+        Returns the ids of the sessions that are used again."""
         for saved in stored.contexts:
             start = readable(SessionStart, saved.start)
             if start:
@@ -151,7 +166,7 @@ class Contexts:
         kept: set[str] = set()
         for key, tasks in unfinished.items():
             session = left.get(key) if tasks[0][0].begun else None
-            self._contexts[key].restore(tasks, session)
+            self._contexts[key].restore(tasks, session, lost)
             kept |= {session.id} if session else set()
         for gone in {one.id for one in stored.sessions} - kept:
             self._store.append([SessionClosed(gone)], fence=None)

@@ -160,11 +160,14 @@ class TaskHandles:
     def close(self) -> None:
         """End the readers of tasks that other servers write."""
 
-    async def restore(self) -> Sequence[tuple[TaskHandle, Message]]:
-        """The tasks that an earlier server has left unfinished, with their prompts. A task with a
-        damaged prompt stays in the store."""
+    async def restore(
+        self, context: ContextKey | None = None
+    ) -> Sequence[tuple[TaskHandle, Message]]:
+        """The tasks that an earlier server has left unfinished, with their prompts: those of this
+        context, or of all contexts of this server. A task with a damaged prompt stays in the
+        store."""
         found = []
-        for one in await self.store.unfinished(self.agent):
+        for one in await self.store.unfinished(self.agent, context):
             prompt = readable(Message, one.prompt)
             if prompt:
                 task = blank_task(one.head)

@@ -300,11 +300,14 @@ class TaskIndex:
             return list(self._push.get(task_id, {}).values())
         return [config for configs in self._push.values() for config in configs.values()]
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+    async def unfinished(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[UnfinishedTask]:
         return [
             UnfinishedTask(task.head(task_id), await self.prompt(task_id))
             for task_id, task in list(self._tasks.items())
             if task.context.agent == agent and not task.state.terminal
+            if context in (None, task.context)
         ]
 
     async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:

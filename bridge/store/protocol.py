@@ -375,10 +375,16 @@ class Store(Protocol):
         """Also a message of this process whose commit is under way: the log of its task shows
         nothing before."""
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        """The unfinished tasks, in the order of their creation."""
+    async def unfinished(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[UnfinishedTask]:
+        """The unfinished tasks of this context, or of all contexts of this node, in the order of
+        their creation."""
 
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]: ...
+    async def contexts(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[ContextSaved]:
+        """This context, if it was saved, or all saved contexts of this node."""
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]: ...
 

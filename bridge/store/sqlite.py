@@ -271,9 +271,12 @@ class SqliteStore(TaskIndex):
             found = await self._journal.read_some(PIECE, _EVENTS, row, after)
         return [EventBatch(task_id, *values) for values in found]
 
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
+    async def contexts(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[ContextSaved]:
         rows = await self._read("SELECT id, start FROM context WHERE agent = ?", agent)
-        return [ContextSaved(_context(agent, name), start) for name, start in rows]
+        saved = [ContextSaved(_context(agent, name), start) for name, start in rows]
+        return [one for one in saved if context in (None, one.context)]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
         found = []

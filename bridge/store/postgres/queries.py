@@ -109,9 +109,15 @@ UNFINISHED = f"""
     SELECT {HEAD}, prompt FROM task LEFT JOIN context ON context.agent = task.agent
         AND context.owner = task.owner AND context.id = task.context
     WHERE task.agent = %s AND {OPEN} AND (node IS NULL OR node = %s) ORDER BY place"""  # noqa: S608
+UNFINISHED_OF = f"""
+    SELECT {HEAD}, prompt FROM task WHERE agent = %s AND owner = %b AND context = %b AND {OPEN}
+    ORDER BY place"""  # noqa: S608
 CONTEXTS = """
     SELECT agent, owner, id, start FROM context
     WHERE agent = %s AND start IS NOT NULL AND (node IS NULL OR node = %s)"""
+ONE_CONTEXT = """
+    SELECT agent, owner, id, start FROM context
+    WHERE agent = %s AND owner = %b AND id = %b AND start IS NOT NULL"""
 SESSIONS = """
     SELECT id, agent, owner, context, start, position,
         ARRAY(SELECT told FROM told WHERE told.session = session.id ORDER BY number)

@@ -85,12 +85,22 @@ class PostgresReads:
             task_id = decode_id(found[0][0]) if found else None
         return KnownMessage(task_id) if task_id and task_id not in self._removed else None
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        found = await self._reader.rows(queries.UNFINISHED, agent, self.node)
+    async def unfinished(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[UnfinishedTask]:
+        if context:
+            found = await self._reader.rows(queries.UNFINISHED_OF, *columns_of(context))
+        else:
+            found = await self._reader.rows(queries.UNFINISHED, agent, self.node)
         return [UnfinishedTask(head_of(row), row[-1]) for row in found]
 
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
-        found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
+    async def contexts(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[ContextSaved]:
+        if context:
+            found = await self._reader.rows(queries.ONE_CONTEXT, *columns_of(context))
+        else:
+            found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
         return [ContextSaved(key_of(*key), start) for *key, start in found]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
