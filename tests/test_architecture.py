@@ -480,7 +480,7 @@ TESTED_ELSEWHERE = {
         "store/postgres: bus claims connect queries reader reads schema sealing statements store "
         "writer",
     ),
-    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
+    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",
         "store/sqlite: database",
