@@ -480,6 +480,14 @@ TESTED_ELSEWHERE = {
         "store/postgres: bus claims connect queries reader reads schema sealing statements store "
         "writer",
     ),
+    "tests/component/store/test_cluster.py": (
+        "needs a PostgreSQL server",
+        "store: cluster; store/postgres: cluster",
+    ),
+    "tests/system/test_nodes.py": (
+        "needs several servers",
+        "runtime/nodes: cooperation inbox placement",
+    ),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",

@@ -140,7 +140,7 @@ class TaskManager:
     async def _ask(self, elsewhere: Elsewhere, command: Command) -> Accepted | None:
         """The answer of the server that has the context; None if it does not have it any more."""
         if self._cluster is None or elsewhere.holder is None or not elsewhere.holder.runs:
-            raise elsewhere
+            raise Unavailable(str(elsewhere)) from elsewhere
         answer = await self._cluster.ask(command, elsewhere.holder.id)
         return None if answer is None else read_answer(answer)
 
