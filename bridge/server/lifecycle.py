@@ -28,7 +28,8 @@ from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import announce, banner
-from bridge.server.extras import postgres_store, token_issuer
+from bridge.server.agents.node import NodeAgents
+from bridge.server.extras import postgres_store, take_over, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
 from bridge.server.settings.load import Loaded
@@ -52,18 +53,14 @@ NO_LANDLOCK = (
 )
 LOGIN_WAIT = 0.5  # seconds that the banner waits for the login status of the CLIs
 CLOSE_TIMEOUT = 5.0  # seconds for connections to end after all tasks have ended
-FENCED = os.EX_CONFIG
-"""The exit status if another server uses the identity of this one, in a copy of its state folder. A
-restart would stop that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """The parts of a server that live until its end. The dictionaries are by agent id; `agents`
-    and `served` have the same order. `fenced` is set if another server uses the identity of this
-    one."""
+    and `served` have the same order. `node` knows whether another server took this one for lost."""
 
-    fenced: asyncio.Event
+    node: NodeAgents
     agents: Sequence[ConfiguredAgent]
     pool: SessionPool
     state: State
@@ -107,8 +104,8 @@ async def _assemble(
     """The parts of the server. `unused` releases them if a later step fails."""
     settings = loaded.settings
     pool = make_pool(settings)
-    fenced = asyncio.Event()
-    state = await _open_state(loaded, unused, agents[0].id, fenced.set)
+    node = NodeAgents()
+    state = await _open_state(loaded, unused, [one.id for one in agents], node)
     push = Push(
         state.store,
         encode_notification,
@@ -125,7 +122,7 @@ async def _assemble(
         for one in agents
     ]
     return _Parts(
-        fenced=fenced,
+        node=node,
         agents=agents,
         pool=pool,
         state=state,
@@ -166,12 +163,12 @@ async def _run(
         address = _address(runner)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
-        await _first_of(stop, parts.fenced)
+        await _first_of(stop, parts.node.ended)
         log.info("stopping")
         await asyncio.gather(*(site.stop() for site in sites))
         await _drain(settings, parts)
         monitor.close()
-        return FENCED if parts.fenced.is_set() else 0
+        return parts.node.status
     finally:
         unused.close()
         parts.logins.cancel()
@@ -187,7 +184,7 @@ async def _drain(settings: Settings, parts: _Parts) -> None:
     """Wait for the tasks; then end the others, or keep them for the next server (BRIDGE_ON_STOP).
     After a fence they belong to another server."""
     drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
-    if parts.fenced.is_set():
+    if parts.node.ended.is_set():
         drain, keep = 0.0, False
     await asyncio.gather(*(one.manager.close(drain, keep) for one in parts.served))
 
@@ -250,16 +247,16 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 async def _open_state(
-    loaded: Loaded, unused: contextlib.ExitStack, agent: str, on_fenced: Callable[[], None]
+    loaded: Loaded, unused: contextlib.ExitStack, agents: Sequence[str], node: NodeAgents
 ) -> State:
-    """The state of earlier servers, if there is a folder for it, and the operator token. `agent`:
-    the id of the default agent."""
+    """The state of earlier servers, if there is a folder for it, and the operator token. `agents`:
+    the ids of the agents, the default one first."""
     settings, clean = loaded.settings, loaded.secrets.clean
     audit, database = settings.audit_file, settings.store.database
 
-    def make_store(node: str) -> Store:
-        name = settings.store.node or default_name(agent, node)
-        return postgres_store(settings, node, name, on_fenced)
+    def make_store(identity: str) -> Store:
+        name = settings.store.node or default_name(agents[0], identity)
+        return postgres_store(settings, identity, name, agents, node)
 
     try:
         folder = settings.store_folder
@@ -318,7 +315,7 @@ def _close(sandboxes: Mapping[str, Sandbox | None]) -> None:
 async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
-    managers = {served.id: served.manager for served in parts.served}
+    managers = parts.node.managers = {served.id: served.manager for served in parts.served}
     loaded = [(manager, await manager.contexts.load()) for manager in managers.values()]
     kept: set[str] = set()
     for manager, stored in loaded:
@@ -332,6 +329,7 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
     await parts.push.start(find)
     for served in parts.served:
         served.manager.warm_up()
+    take_over(parts.state.store)
 
 
 def limits(settings: Settings) -> ConnectionLimits:

@@ -118,6 +118,7 @@ class TaskHandles:
     def __init__(self, agent: str, store: Store, freed: Callable[[], None] = lambda: None) -> None:
         self.agent = agent
         self.store = store
+        self.in_doubt = False  # another server may write these tasks
         self._freed = freed
         self._recent = Recent(store)
         self._handles: dict[str, TaskHandle] = {}

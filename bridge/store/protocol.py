@@ -77,10 +77,12 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class ContextSaved:
-    """`start` is a SessionStart: directory, options, and the conversation of the CLI."""
+    """`start` is a SessionStart: directory, options, and the conversation of the CLI. `share`: the
+    servers with this share can continue the context; None: only this one."""
 
     context: ContextKey
     start: bytes
+    share: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +260,8 @@ class OpenSession:
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
-    `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks."""
+    `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks.
+    `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest beat."""
 
     id: str
     name: str
@@ -266,6 +269,8 @@ class NodeStatus:
     runs: bool
     seen: int
     working: int
+    state: str = "up"
+    age: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The arithmetic of leases. Pure: each function gets the time by the clock of this machine, in
+"""The arithmetic of leases. Each function gets the time by the clock of this machine (clock()), in
 seconds; no time of another machine is compared.
 
 A node counts (`beat`) as long as it works. It trusts its own lease until VALID of the lease after
@@ -9,12 +9,20 @@ and the tick of the guard.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 INTERVAL = 0.2  # of a lease between two beats; also the limit of the answer to a beat
 VALID = 0.6  # of a lease after the start of a good beat
 MOST_GAP = 0.4  # of a lease between two reads; after a longer gap every wait begins again
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while suspended
+
+
+def clock() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 class Lease:

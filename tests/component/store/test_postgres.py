@@ -40,6 +40,7 @@ from bridge.store.protocol import (
 )
 from bridge.store.push import PushConfig, PushSaved
 from bridge.task.transitions import TaskState
+from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
 
@@ -372,8 +373,8 @@ async def test_a_claim_waits_for_the_removal_of_the_context(
 
 
 async def test_a_later_incarnation_ends_the_writes_of_the_earlier_one(postgres_url: str) -> None:
-    fenced = asyncio.Event()
-    async with opened(postgres_url, on_fenced=fenced.set) as old:
+    host = RecordingHost()
+    async with opened(postgres_url, host=host) as old:
         fence = await old.claim(A, NODE, 1e9)
         assert fence
         assert await commit(old, created("t"), batch("t", 1), fence=fence) is None
@@ -381,7 +382,7 @@ async def test_a_later_incarnation_ends_the_writes_of_the_earlier_one(postgres_u
             assert await commit(new, batch("t", 2)) is None
             results = [commit(old, batch("t", 3), fence=fence), commit(old, created("u"))]
             assert [type(one) for one in await asyncio.gather(*results)] == [FenceLost] * 2
-            assert fenced.is_set() and NODE in str(old.problem)
+            assert host.calls[-1] == ("fenced", True) and NODE in str(old.problem)
             assert isinstance(await commit(old, TaskRemoved("t")), FenceLost)
             assert await old.renew(NODE, 1e9) == [fence]
             with pytest.raises(Unavailable):
