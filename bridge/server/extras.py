@@ -65,6 +65,8 @@ def postgres_store(
     key = settings.push.key
     seal = Seal(key) if key else None
     terms = Terms(
+        name=name,
+        version=__version__,
         lease=settings.store.lease_ms / 1000,
         grace=settings.store.node_grace_ms / 1000,
         shares=[*settings.shares],
@@ -72,9 +74,7 @@ def postgres_store(
         slots=settings.server.max_sessions,
         config=digest(settings, agents),
     )
-    return PostgresStore(
-        address, node, name=name, seal=seal, version=__version__, terms=terms, host=host
-    )
+    return PostgresStore(address, node, seal=seal, terms=terms, host=host)
 
 
 def take_over(store: Store) -> None:

@@ -24,11 +24,11 @@ from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.delegates import make_endpoint
+from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import announce, banner
-from bridge.server.agents.node import NodeAgents
 from bridge.server.extras import postgres_store, take_over, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor

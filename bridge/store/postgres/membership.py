@@ -67,9 +67,11 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a node promises. `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the
+    """What a node says to the others. `name`: for people; `version`: of the bridge. `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the
     ids of those that it serves. `config`: a digest of the settings that all nodes must share."""
 
+    name: str = ""
+    version: str = ""
     lease: float = 15.0
     grace: float = 120.0
     shares: Sequence[str] = ()

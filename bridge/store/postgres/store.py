@@ -50,11 +50,11 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 
 class PostgresStore(PostgresReads):
-    """`node`: the id of this server, which survives its restarts, and `name` its name for people.
-    `version`: of the bridge. Several nodes may use the database. A later
-    store with the same id is its next incarnation: the appends of this one are rejected then, and
-    `host` is told. `terms`: what the node promises the others. `seal` is None for a server without push notifications. `answer_within`:
-    seconds for the answer to a commit; then it is sent again."""
+    """`node`: the id of this server, which survives its restarts. Several nodes may use the
+    database. `terms`: what the node says to the others. A later store with the same id is its next
+    incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
+    server without push notifications. `answer_within`: seconds for the answer to a commit; then it
+    is sent again."""
 
     durable = True
     shared = True
@@ -65,16 +65,13 @@ class PostgresStore(PostgresReads):
         node: str,
         *,
         seal: Seal | None = None,
-        version: str = "",
-        name: str = "",
         terms: Terms = TERMS,
         host: Host | None = None,
         answer_within: float = ANSWER_WITHIN,
     ) -> None:
         super().__init__(PostgresReader(address), node, seal)
         self._address = address
-        self._version = version
-        self._name = name
+        self._terms = terms
         self._writer = PostgresWriter(
             address, node, seal, self._fenced, answer_within=answer_within, lease=terms.lease
         )
@@ -114,9 +111,11 @@ class PostgresStore(PostgresReads):
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
         epoch."""
-        await show_presence(connection, self.node, self.membership.terms.lease)
+        await show_presence(connection, self.node, self._terms.lease)
         async with connection.transaction():
-            entered = await connection.execute(_ENTER, (self.node, self._version, self._name))
+            entered = await connection.execute(
+                _ENTER, (self.node, self._terms.version, self._terms.name)
+            )
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))

@@ -255,6 +255,8 @@ class PostgresWriter:
         )
         log.error("this incarnation has ended: %s", reason, extra={"node": self._node})
         self._on_fenced(copied)
+        if self._connection:
+            cut(self._connection)  # no answer matters any more
 
     async def _attempt(self, appends: Sequence[_Append]) -> None:
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.postgres.connect import explain, parse
+from bridge.store.postgres.membership import Terms
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.store import PostgresStore
@@ -431,8 +432,8 @@ async def test_another_node_cannot_fence_this_one_within_a_commit(
 
 async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
     async with (
-        opened(postgres_url, NODE, name="agent:a") as first,
-        opened(postgres_url, OTHER, name="agent:b") as second,
+        opened(postgres_url, NODE, terms=Terms(name="agent:a")) as first,
+        opened(postgres_url, OTHER, terms=Terms(name="agent:b")) as second,
     ):
         fence = await first.claim(A, NODE, 1e9)
         assert fence
