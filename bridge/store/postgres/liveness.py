@@ -25,7 +25,7 @@ def clock() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-class Lease:
+class NodeLease:
     """The lease of this node. `length` is in seconds."""
 
     def __init__(self, length: float) -> None:

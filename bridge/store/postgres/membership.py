@@ -17,7 +17,15 @@ from typing import Protocol
 import psycopg
 
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, limited
-from bridge.store.postgres.liveness import INTERVAL, MOST_GAP, VALID, Beat, Lease, Observer, clock
+from bridge.store.postgres.liveness import (
+    INTERVAL,
+    MOST_GAP,
+    VALID,
+    Beat,
+    NodeLease,
+    Observer,
+    clock,
+)
 from bridge.store.protocol import ContextKey, Fence
 
 log = logging.getLogger(__name__)
@@ -67,8 +75,9 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a node says to the others. `name`: for people; `version`: of the bridge. `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the
-    ids of those that it serves. `config`: a digest of the settings that all nodes must share."""
+    """What a node says to the others. `name`: for people; `version`: of the bridge. `lease` and
+    `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it serves; `slots`:
+    for live sessions. `config`: a digest of the settings that all nodes must share."""
 
     name: str = ""
     version: str = ""
@@ -105,14 +114,14 @@ class Membership:
     beaten: asyncio.Event = field(default_factory=asyncio.Event)  # after each good beat
     doubtful: bool = False
     epoch: int = 0
-    lease: Lease = field(init=False)
+    lease: NodeLease = field(init=False)
     observer: Observer = field(init=False)
     _connection: Connection | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _told: set[str] = field(default_factory=set)  # nodes with other settings
 
     def __post_init__(self) -> None:
-        self.lease = Lease(self.terms.lease)
+        self.lease = NodeLease(self.terms.lease)
         self.observer = Observer(self.terms.lease)
 
     @property

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bridge.store.postgres.liveness import INTERVAL, VALID, Beat, Lease, Observer
+from bridge.store.postgres.liveness import INTERVAL, VALID, Beat, NodeLease, Observer
 
 L = 10.0
 TICK = 0.12  # seconds for the guard and for the freeze
@@ -32,7 +32,7 @@ class Machine:
     name: str
     rate: float
     epoch: int
-    lease: Lease = field(default_factory=lambda: Lease(L))
+    lease: NodeLease = field(default_factory=lambda: NodeLease(L))
     observer: Observer = field(default_factory=lambda: Observer(L))
     due: float = 0.0  # true time of its next beat
 
@@ -167,7 +167,7 @@ def test_a_node_that_returns_is_not_the_one_that_was_seen() -> None:
 
 
 def test_a_lease_counts_from_the_start_of_its_beat() -> None:
-    lease = Lease(L)
+    lease = NodeLease(L)
     assert not lease.is_valid(0)
     lease.renewed(100)
     lease.renewed(99)  # a late answer takes nothing back
