@@ -1,12 +1,15 @@
-"""Several servers on one database: hosts of stores without agents."""
+"""Several servers on one database: hosts of stores without agents, and readers that move on."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import aiohttp
+
 from bridge.store.postgres.membership import Take
 from bridge.store.protocol import ContextKey, Fence
+from tests.support.client import Client
 
 
 class RecordingHost:
@@ -53,3 +56,37 @@ class RecordingHost:
                 self.changed.clear()
                 await self.changed.wait()
         return self.had(name)[0]
+
+
+class Follower:
+    """One reader of a task over all its connections. `events` are the lines of data, which the
+    servers have numbered from 1 without a gap."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.events: list[bytes] = []
+        self._news = asyncio.Event()
+
+    async def follow(self, client: Client) -> None:
+        """Read on at this server, up to the end of the stream, or of the server."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask"}
+        body["params"] = {"id": self.task_id}  # type: ignore[assignment]
+        headers = {"A2A-Version": "1.0", "Last-Event-ID": str(len(self.events))}
+        url, line = f"{client.url}/a2a/jsonrpc", b""
+        try:
+            async with client.session.post(url, json=body, headers=headers) as response:
+                assert response.content_type == "text/event-stream", await response.text()
+                async for line in response.content:
+                    if line.startswith(b"id:"):
+                        assert int(line[3:]) == len(self.events) + 1
+                    elif line.startswith(b"data:"):
+                        self.events.append(line)
+                        self._news.set()
+        except aiohttp.ClientError:
+            pass
+
+    async def reached(self, number: int) -> None:
+        async with asyncio.timeout(45):
+            while len(self.events) < number:
+                self._news.clear()
+                await self._news.wait()

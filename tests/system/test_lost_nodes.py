@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from contextlib import AbstractAsyncContextManager
@@ -14,10 +15,12 @@ import pytest
 from bridge.process.cgroup import home
 from bridge.server.agents.node import LOST
 from tests.support.client import Client, Json, RpcError, artifact_text, state
+from tests.support.ledger import check_epochs
 from tests.support.liveness import Liveness
 from tests.support.movable_agent import PROGRAM
-from tests.support.restart import Place, finished, heard, kill
+from tests.support.nodes import Follower
 from tests.support.proxy import Proxy, serving
+from tests.support.restart import Place, finished, heard, kill
 from tests.support.servers import Postgres, on_postgres
 
 pytestmark = pytest.mark.skipif(home() is None, reason="no control groups of version 2")
@@ -129,9 +132,17 @@ async def test_a_stopped_server_freezes_its_agents_and_ends(nodes: Place, live: 
 
 
 class Gateway(Proxy):
-    """Passes nothing on, and takes no connection, while it is `off`."""
+    """Passes nothing on, and takes no connection, while it is `off`; afterwards it cuts those that
+    have waited."""
 
-    off = False
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.off = False
+        self.on = asyncio.Event()
+
+    def turn_on(self) -> None:
+        self.off = False
+        self.on.set()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.off:
@@ -141,7 +152,8 @@ class Gateway(Proxy):
 
     async def before(self, data: bytes, up: bool) -> None:
         if self.off:
-            await asyncio.get_running_loop().create_future()  # without FIN
+            await self.on.wait()  # without FIN
+            raise ConnectionResetError
 
 
 def through(url: str, proxy: Proxy) -> str:
@@ -161,7 +173,10 @@ async def be_without_a_database(place: Place, database: Postgres, url: str, numb
             "AGENT_ALLOWED_REPO_ROOTS": f"{pinned.parent}:{place.workspace}",
             "BRIDGE_SHARE": f"s={place.workspace}",
         }
-        async with server(place, "a", **env) as (first, a), server(place, "b", **env) as (_, b):
+        async with (
+            server(place, "a", **env) as (first, a),
+            server(place, "b", **env) as (second, b),
+        ):
             options = {"metadata": {"bridge": {"cwd": str(pinned.parent)}}}
             texts = [f"text one\nappend {path} {5 * LEASE}\ntext two" for path in (movable, pinned)]
             tasks = [await a.send_now(texts[0]), await a.send_now(texts[1], **options)]
@@ -172,7 +187,10 @@ async def be_without_a_database(place: Place, database: Postgres, url: str, numb
                 await a.get(tasks[0]["id"])
             assert error.value.error["data"][0]["reason"] == "UNAVAILABLE"
             await asyncio.sleep(max(0, began + 3 * LEASE - time.clock_gettime(time.CLOCK_BOOTTIME)))
-            proxy.off, ended = False, time.clock_gettime(time.CLOCK_BOOTTIME)
+            proxy.turn_on()
+            ended = time.clock_gettime(time.CLOCK_BOOTTIME)
+            for one in (first, second):
+                await one.logged("is valid again")
             for task in tasks:
                 done = await finished(b, task["id"])
                 assert (state(done), artifact_text(done)) == ("completed", "onetwo")
@@ -182,6 +200,7 @@ async def be_without_a_database(place: Place, database: Postgres, url: str, numb
             assert await states(a) == {"test:a": "up", "test:b": "up"}
 
 
+@pytest.mark.soak
 async def test_without_the_database_shared_agents_pause_and_nothing_is_lost(
     nodes: Place, database: Postgres, postgres_url: str
 ) -> None:
@@ -210,6 +229,85 @@ async def lose_and_return(place: Place, live: Liveness, number: int = 0) -> None
             assert await a.get(task["id"]) == ended
 
 
+@pytest.mark.soak
 async def test_a_server_that_returns_continues_its_own_tasks(nodes: Place, live: Liveness) -> None:
     """Takes seconds: three starts of servers, and a lease."""
     await lose_and_return(nodes, live)
+
+
+# --- the bars ------------------------------------------------------------------------------------
+
+ROUNDS = int(os.environ.get("BRIDGE_TEST_ROUNDS", "0"))  # 0: those of the bar
+PIECES = [f"p{number} " for number in range(40)]
+
+
+def piecewise(path: str, name: str) -> str:
+    lines = [f"text {one}" for one in PIECES]
+    return "\n".join([*lines[:20], f"wait {path} {name}", *lines[20:]])
+
+
+async def lose_two_tasks(place: Place, live: Liveness, b: Client, number: int) -> None:
+    """A server is killed in the middle of a movable and of a pinned task. Readers move on, and each
+    update reaches them once."""
+    alone, names = place.workspace.parent / "alone", (f"m-{number}", f"p-{number}")
+    options = {"metadata": {"bridge": {"cwd": str(alone)}}}
+    async with server(place, "a") as (first, a):
+        tasks = [
+            await a.send_now(piecewise(live.path, names[0])),
+            await a.send_now(piecewise(live.path, names[1]), **options),
+        ]
+        readers = [Follower(task["id"]) for task in tasks]
+        reading = [asyncio.create_task(one.follow(a)) for one in readers]
+        for name, one in zip(names, readers, strict=True):
+            await live.pid(name)
+            await one.reached(20)
+        await kill(first)
+        await asyncio.gather(*reading)
+    begun = time.monotonic()
+    movable, pinned = readers
+    async with asyncio.timeout(30):
+        await movable.follow(b)
+    took = time.monotonic() - begun
+    ended = await b.get(tasks[0]["id"])
+    assert (state(ended), reason(ended)) == ("failed", "node-lost")
+    assert artifact_text(ended) == "".join(PIECES[:20])
+    assert took < LEASE + 2, took
+    before = len((place.workspace / "prompts").read_text().splitlines())
+    again = await b.send("count", contextId=tasks[0]["contextId"])
+    assert artifact_text(again) == str(before + 1)
+    async with server(place, "a") as (_, a):
+        await live.release(names[1])
+        async with asyncio.timeout(30):
+            await pinned.follow(a)
+        ended = await b.get(tasks[1]["id"])
+        assert (state(ended), artifact_text(ended)) == ("completed", "".join(PIECES))
+        for one in readers:
+            whole = Follower(one.task_id)
+            await whole.follow(b)
+            assert whole.events == one.events
+    print(f"round {number}: taken after {took:.2f} s", flush=True)
+
+
+@pytest.mark.soak
+async def test_servers_that_are_killed_lose_no_update(
+    nodes: Place, live: Liveness, postgres_url: str
+) -> None:
+    """Takes ten minutes: a hundred rounds with two starts of a server and a lease each."""
+    alone = nodes.workspace.parent / "alone"
+    alone.mkdir()
+    nodes.env["AGENT_ALLOWED_REPO_ROOTS"] = f"{alone}:{nodes.workspace}"
+    nodes.env["BRIDGE_SHARE"] = f"s={nodes.workspace}"
+    async with server(nodes, "b") as (_, b):
+        for number in range(ROUNDS or 100):
+            await lose_two_tasks(nodes, live, b, number)
+        assert check_epochs(postgres_url) == []
+
+
+@pytest.mark.soak
+async def test_stopped_servers_write_nothing(
+    nodes: Place, live: Liveness, postgres_url: str
+) -> None:
+    """Takes three minutes: twenty rounds with two starts of servers and two leases each."""
+    for number in range(ROUNDS or 20):
+        await stop_a_server(nodes, live, number)
+    assert check_epochs(postgres_url) == []
