@@ -36,8 +36,9 @@ class Guard:
             self._write(b"1")
 
     def renew(self, deadline: float) -> None:
+        """0: there is no deadline any more."""
         self.deadline = deadline
-        if self.frozen and clock() < deadline:
+        if self.frozen and not 0 < deadline <= clock():
             self.frozen = False
             self._write(b"0")
 

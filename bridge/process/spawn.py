@@ -104,8 +104,6 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "rules": rules,
                 "checked": checked,
             }
-            if order["group"]:
-                guard(start.marker)
             if start.by_launcher:
                 pid = _launch(order, theirs, spool, start.within)
             else:
@@ -113,6 +111,8 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
         except BaseException:
             group.remove()
             raise
+    if order["group"]:
+        guard(start.marker)  # not before: a frozen child would not start. It has no prompt yet
     return Child(pid, ours, bool(order["group"]))
 
 
@@ -254,7 +254,7 @@ class _Launcher:
         if lost:
             self.freeze(True)
             self._connect()[1].close()
-            self.freeze(clock() >= until)
+            self.freeze(0 < until <= clock())
 
     def freeze(self, frozen: bool) -> None:
         for marker in [*self._guarded]:
