@@ -149,7 +149,7 @@ async def _run(
         identify=identity,
         monitor=monitor,
         checks=(watchdog, parts.state.audit, parts.state.store),
-        sessions=parts.pool.figures,
+        about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
@@ -255,8 +255,8 @@ async def _open_state(
     audit, database = settings.audit_file, settings.store.database
 
     def make_store(identity: str) -> Store:
-        name = settings.store.node or default_name(agents[0], identity)
-        return postgres_store(settings, identity, name, agents, node)
+        node.name = settings.store.node or default_name(agents[0], identity)
+        return postgres_store(settings, identity, node.name, agents, node)
 
     try:
         folder = settings.store_folder

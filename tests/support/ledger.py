@@ -263,7 +263,7 @@ def check_epochs(url: str) -> list[str]:
             rows = connection.execute(
                 "SELECT batch, epoch, events FROM event WHERE task = %s ORDER BY batch", (place,)
             ).fetchall()
-            noted = dict(
+            noted: dict[int, int] = dict(
                 connection.execute(
                     "SELECT epoch, after FROM takeover WHERE task = %s", (place,)
                 ).fetchall()

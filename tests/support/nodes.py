@@ -69,8 +69,8 @@ class Follower:
 
     async def follow(self, client: Client) -> None:
         """Read on at this server, up to the end of the stream, or of the server."""
-        body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask"}
-        body["params"] = {"id": self.task_id}  # type: ignore[assignment]
+        params = {"id": self.task_id}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
         headers = {"A2A-Version": "1.0", "Last-Event-ID": str(len(self.events))}
         url, line = f"{client.url}/a2a/jsonrpc", b""
         try:

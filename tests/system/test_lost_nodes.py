@@ -45,8 +45,9 @@ def nodes(place: Place, postgres_url: str) -> Iterator[Place]:
 
 
 def server(place: Place, name: str, **env: str) -> AbstractAsyncContextManager[Any]:
-    state_dir = str(place.state.with_name(f"state-{name}"))
-    return place.server(BRIDGE_STATE_DIR=state_dir, BRIDGE_NODE=f"test:{name}", **env)
+    folder = str(place.state.with_name(f"state-{name}"))
+    given = {"BRIDGE_STATE_DIR": folder, "BRIDGE_NODE": f"test:{name}", **env}
+    return place.server(True, **given)
 
 
 def reason(task: Json) -> Any:
@@ -78,6 +79,8 @@ async def test_another_server_continues_the_conversations_of_a_lost_one(nodes: P
         assert artifact_text(again) == "2"
         assert size_of(path) == size
         assert (await states(b))["test:a"] == "fenced"
+        async with b.session.get(f"{b.url}/health") as response:
+            assert (await response.json())["node"] == {"name": "test:b", "state": "up"}
 
 
 async def written(path: Path, more: int = 0) -> int:

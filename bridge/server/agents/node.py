@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -28,15 +29,22 @@ Take = Callable[[], Awaitable[Fence | None]]
 
 class NodeAgents:
     """The host of the store on PostgreSQL; see store/postgres/membership.py. `managers` are by
-    agent id. `ended` is set when this incarnation has ended; `status` is the exit status then."""
+    agent id. `name`: of the server; `state`: up, doubt or fenced. `ended` is set when this
+    incarnation has ended; `status` is the exit status then."""
 
     def __init__(self) -> None:
         self.managers: Mapping[str, TaskManager] = {}
+        self.name = ""
+        self.state = "up"
         self.ended = asyncio.Event()
         self.status = 0
 
+    def about(self) -> dict[str, Any]:
+        """The members of /health about this server; none if it is the only one."""
+        return {"node": {"name": self.name, "state": self.state}} if self.name else {}
+
     def fenced(self, copied: bool) -> None:
-        self.status = COPIED if copied else LOST
+        self.status, self.state = COPIED if copied else LOST, "fenced"
         for manager in self.managers.values():
             manager.lose(copied)
         self.ended.set()
@@ -46,6 +54,7 @@ class NodeAgents:
 
     def doubt(self, doubtful: bool) -> None:
         spawn.freeze(doubtful)
+        self.state = "doubt" if doubtful else "up"
         for manager in self.managers.values():
             manager.contexts.doubt(doubtful)
 

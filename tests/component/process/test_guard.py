@@ -17,7 +17,7 @@ import pytest
 from bridge.process import pump, spawn
 from bridge.process.cgroup import PREFIX, Cgroup, freeze_all, home
 from bridge.process.guard import MOVABLE, Guard, clock
-from bridge.process.process_tree import reap_orphans, wait_for_exit
+from bridge.process.process_tree import wait_for_exit
 from bridge.process.spawn import Start, start_child
 from tests import CHECKOUT
 
@@ -85,7 +85,7 @@ def test_a_session_that_begins_after_the_deadline_is_frozen(session: Session) ->
 def test_a_guard_that_is_killed_is_replaced(session: Session) -> None:
     first = spawn.launcher()
     os.kill(first, signal.SIGKILL)
-    until(lambda: reap_orphans() or not Path(f"/proc/{first}").exists())
+    wait_for_exit(first, lambda: os.waitpid(first, 0)[1])
     spawn.renew(clock() + 0.5)
     assert spawn.launcher() != first and not is_frozen(session.marker)
     until(lambda: is_frozen(session.marker))

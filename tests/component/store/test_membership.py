@@ -53,7 +53,7 @@ class Node:
         """A context with a task, whose first batch is committed."""
         fence = await self.store.claim(key, self.store.node, 1e9)
         assert fence
-        made = [ContextSaved(key, b"{}", share), TaskCreated(key.id, key, 1, b"{}")]
+        made: list[Change] = [ContextSaved(key, b"{}", share), TaskCreated(key.id, key, 1, b"{}")]
         assert await self.commit(*made, fence=fence) is None
         session = SessionOpened(f"s-{key.id}", key, b"{}")
         assert await self.commit(session, batch(key, 1), fence=fence) is None
