@@ -22,6 +22,7 @@ from bridge.server.settings.values import (
     CardShape,
     Count,
     Hosts,
+    LeaseTime,
     Limit,
     Milliseconds,
     Names,
@@ -30,6 +31,7 @@ from bridge.server.settings.values import (
     Paths,
     Port,
     Scopes,
+    Shares,
     StorePlace,
     Switch,
     Timeout,
@@ -262,6 +264,16 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     node: NodeName | None = None
     """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
     the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
+    share: Shares = ()
+    """Folders that other servers of the database have, too: NAME or NAME=PATH, separated by commas;
+    without a path, all workspaces. A server with the same NAME must have the same files at the same
+    path. It continues the contexts there if this server is lost."""
+    lease_ms: LeaseTime = 15_000
+    """Milliseconds without a sign of life after which other servers of the database take this one
+    for lost; equal on all servers."""
+    node_grace_ms: Milliseconds = 120_000
+    """Milliseconds after which another server ends the tasks of a lost server that only that one
+    could continue."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""
