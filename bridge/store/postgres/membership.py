@@ -181,7 +181,8 @@ class Membership:
         that counts: the driver may wait for ever."""
         if self._connection is None:
             seconds = INTERVAL * self.terms.lease
-            self._connection = await asyncio.wait_for(self.address.connect(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for() could lose the connection
+                self._connection = await self.address.connect()
             most = f"SET statement_timeout = {int(1000 * seconds)}"
             with limited(self._connection, seconds):
                 await self._connection.execute(most.encode())
