@@ -54,15 +54,17 @@ class Context:
         return handle is not next((turn.handle for turn in self._turns()), None)
 
     def restore(
-        self, tasks: Sequence[tuple[TaskHandle, Message]], session: StoredSession | None
+        self,
+        tasks: Sequence[tuple[TaskHandle, Message]],
+        session: StoredSession | None,
+        lost: Interrupted,
     ) -> None:
         """Continue the unfinished tasks of an earlier server. The first task may have begun in
-        `session`."""
+        `session`; a begun task without one ends with `lost`."""
         for handle, prompt in tasks:
             turn = self._turn(handle, prompt, left=session if handle.begun else None)
             if handle.begun and not session:
-                text = "The server restarted and the agent process was lost."
-                turn.apply(Interrupted(text, "restart"))
+                turn.apply(lost)
             else:
                 self._queue.append(turn)
         if self._queue:
@@ -116,6 +118,19 @@ class Context:
             self._worker.cancel()
         return (self.lease.detach(),) if running else ()
 
+    @property
+    def movable(self) -> bool:
+        """Whether any server can continue the context: nothing in it has begun."""
+        begun = self.lease.session or self.lease.start.resume
+        return not (begun or self._detached or any(t.handle.begun for t in self._turns()))
+
+    def leave(self) -> Sequence[TaskHandle]:
+        """Leave a movable context to another server. The readers of its tasks reconnect. Returns
+        its unfinished tasks."""
+        left = [turn.handle for turn in self._turns() if not turn.ended]
+        self.detach()
+        return left
+
     def abandon(self) -> Sequence[TaskHandle]:
         """Another server owns the context: stop the session, and end the logs of the unfinished
         tasks. Returns these tasks."""
@@ -129,6 +144,23 @@ class Context:
             self._worker.cancel()
         self.lease.kill()
         return lost
+
+    def lose(self, keep: bool) -> Sequence[str]:
+        """See Contexts.lose()."""
+        for turn in self._turns():
+            if not turn.ended:
+                turn.handle.lost = True
+                turn.handle.log.abandon()
+        kept = self.detach() if keep and self.lease.share is None else ()
+        if not self._detached:
+            self.abandon()
+        return kept
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume the clock of the turn: the CLI of a movable context is frozen."""
+        session, turn = self.lease.session, self._current
+        if session and turn and self.lease.share is not None:
+            session.waiting(paused or turn.handle.task.state.interrupted)
 
     async def shut_down(self) -> None:
         """End all tasks and the session. Returns after the end of its processes."""

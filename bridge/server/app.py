@@ -85,12 +85,12 @@ def make_app(
     identify: Identify,
     monitor: Monitor | None = None,
     checks: Sequence[HealthCheck] = (),
-    sessions: Callable[[], Mapping[str, Any]] = dict,
+    about: Callable[[], Mapping[str, Any]] = dict,
 ) -> web.Application:
     """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
     `root` answers at the root. `identify` returns the principal of a request; None: the client
-    must send a token. `checks`: the parts that /health checks; `sessions`: the
-    figures of sessions for /health."""
+    must send a token. `checks`: the parts that /health checks; `about`: further
+    members of /health."""
     public_url, started = settings.public_url, time.time()  # the last change of the cards
     middlewares = [_answer_browser(public_url), _in_json, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
@@ -103,7 +103,7 @@ def make_app(
     if monitor:
         app.add_routes(monitor.routes())
     app.router.add_get("/agents", partial(_list_agents, agents, public_url))
-    app.router.add_get("/health", partial(_health, agents, checks, sessions))
+    app.router.add_get("/health", partial(_health, agents, checks, about))
     return app
 
 
@@ -225,7 +225,7 @@ async def _list_agents(
 async def _health(
     agents: Sequence[ServedAgent],
     checks: Sequence[HealthCheck],
-    sessions: Callable[[], Mapping[str, Any]],
+    about: Callable[[], Mapping[str, Any]],
     request: web.Request,
 ) -> web.Response:
     """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
@@ -234,8 +234,8 @@ async def _health(
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    about = {"version": __version__, "agents": figures, "sessions": dict(sessions())}
-    return web.json_response({**status, **about})
+    known = {"version": __version__, "agents": figures, **about()}
+    return web.json_response({**status, **known})
 
 
 _PAGE_HEADERS = {

@@ -10,13 +10,14 @@ from pathlib import Path
 from bridge.a2a.card import Skill
 from bridge.push.notifier import Push
 from bridge.runtime.agent import Agent, Policy
-from bridge.runtime.mirror import SharedTaskHandles
+from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
 from bridge.server.agents.cards import SKILLS, as_skill, make_card, make_details, make_signer
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.grpc_port import GrpcPlace
+from bridge.server.agents.node import shares_of
 from bridge.server.agents.sandboxes import group_limits
 from bridge.server.app import ServedAgent
 from bridge.server.state_dir import State
@@ -72,9 +73,7 @@ def make_served_agent(
         agent=_runtime_agent(agent, state, sandbox, prewarm),
         adapter=agent.adapter,
         workspaces=settings.agent.workspaces,
-        tasks=(SharedTaskHandles if state.store.shared else TaskHandles)(
-            agent.id, state.store, Heap().trim
-        ),
+        tasks=_task_handles(agent.id, state),
         pool=pool,
         notifier=shared.push,
         policy=Policy(
@@ -87,8 +86,15 @@ def make_served_agent(
             retention=retention,
         ),
     )
-    router = Router({agent.id: manager}, state.store, profiles=profiles)
+    router = Router({agent.id: manager}, state.store, profiles=profiles, cluster=state.cluster)
     return _served(agent, shared, manager=manager, router=router, version=version)
+
+
+def _task_handles(agent: str, state: State) -> TaskHandles:
+    trim = Heap().trim
+    if state.shared:
+        return SharedTaskHandles(agent, state.shared, trim)
+    return TaskHandles(agent, state.store, trim)
 
 
 def make_root(
@@ -109,7 +115,11 @@ def make_root(
         shared,
         manager=first.manager,
         router=Router(
-            managers, shared.state.store, skills_of(skills), default.settings.server.profiles
+            managers,
+            shared.state.store,
+            skills_of(skills),
+            default.settings.server.profiles,
+            shared.state.cluster,
         ),
         version=version,
         skills=tuple(map(as_skill, agents[1:])),
@@ -179,6 +189,7 @@ def make_session_factory(
 ) -> SessionFactory:
     """The factory of the agent's sessions."""
     settings = agent.settings
+    shares = shares_of(settings, resumes_elsewhere=agent.adapter.resumes_elsewhere)
     operator = {"OPERATOR_TOKEN": state.operator.value} if state.operator else {}
     return SessionFactory(
         adapter=agent.make,
@@ -196,6 +207,7 @@ def make_session_factory(
         spools=state.spools,
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
+        shares=shares if state.shared else {},
     )
 
 

@@ -20,11 +20,13 @@ from bridge.errors import ConfigurationError, Unavailable
 from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.process.spawn import libraries
 from bridge.push.notifier import Push
+from bridge.runtime.nodes.cooperation import Cooperation
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
@@ -37,8 +39,9 @@ from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
+from bridge.store.cluster import SharedStore
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import Store, TaskHead
+from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
@@ -53,18 +56,14 @@ NO_LANDLOCK = (
 )
 LOGIN_WAIT = 0.5  # seconds that the banner waits for the login status of the CLIs
 CLOSE_TIMEOUT = 5.0  # seconds for connections to end after all tasks have ended
-FENCED = os.EX_CONFIG
-"""The exit status if another server uses the identity of this one, in a copy of its state folder. A
-restart would stop that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """The parts of a server that live until its end. The dictionaries are by agent id; `agents`
-    and `served` have the same order. `fenced` is set if another server uses the identity of this
-    one."""
+    and `served` have the same order. `node` knows whether another server took this one for lost."""
 
-    fenced: asyncio.Event
+    node: NodeAgents
     agents: Sequence[ConfiguredAgent]
     pool: SessionPool
     state: State
@@ -75,6 +74,7 @@ class _Parts:
     served: Sequence[ServedAgent]
     root: ServedAgent
     grpc: GrpcPort
+    cooperation: Cooperation | None = None
 
 
 async def serve(loaded: Loaded) -> int:
@@ -110,8 +110,8 @@ async def _assemble(
     settings = loaded.settings
     grpc = GrpcPort(settings, agents[0].id)
     pool = make_pool(settings)
-    fenced = asyncio.Event()
-    state = await _open_state(loaded, unused, agents[0].id, fenced.set)
+    node = NodeAgents()
+    state = await _open_state(loaded, unused, [one.id for one in agents], node)
     push = Push(
         state.store,
         encode_notification,
@@ -127,8 +127,11 @@ async def _assemble(
         make_served_agent(one, shared, version=versions[one.id], sandbox=sandboxes[one.id])
         for one in agents
     ]
+    managers = {one.id: one.manager for one in served}
+    cluster = state.cluster
     return _Parts(
-        fenced=fenced,
+        cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
+        node=node,
         agents=agents,
         pool=pool,
         state=state,
@@ -146,7 +149,7 @@ async def _run(
     settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
-    monitor = Monitor(parts.state.store, managers, parts.pool.figures)
+    monitor = Monitor(parts.state.store, managers, parts.pool.figures, parts.state.cluster)
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, parts)
     app = make_app(
@@ -156,7 +159,7 @@ async def _run(
         identify=identity,
         monitor=monitor,
         checks=(watchdog, parts.state.audit, parts.state.store),
-        sessions=parts.pool.figures,
+        about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
@@ -171,13 +174,15 @@ async def _run(
         await parts.grpc.serve(parts.root, parts.served, address, identity, parts.state.store)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
-        await _first_of(stop, parts.fenced)
+        await _first_of(stop, parts.node.ended)
         log.info("stopping")
         parts.grpc.drain()
         await asyncio.gather(*(site.stop() for site in sites))
+        if parts.cooperation:
+            await parts.cooperation.close()
         await _drain(settings, parts)
         monitor.close()
-        return FENCED if parts.fenced.is_set() else 0
+        return parts.node.status
     finally:
         unused.close()
         parts.logins.cancel()
@@ -194,7 +199,7 @@ async def _drain(settings: Settings, parts: _Parts) -> None:
     """Wait for the tasks; then end the others, or keep them for the next server (BRIDGE_ON_STOP).
     After a fence they belong to another server."""
     drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
-    if parts.fenced.is_set():
+    if parts.node.ended.is_set():
         drain, keep = 0.0, False
     await asyncio.gather(*(one.manager.close(drain, keep) for one in parts.served))
 
@@ -258,16 +263,16 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 async def _open_state(
-    loaded: Loaded, unused: contextlib.ExitStack, agent: str, on_fenced: Callable[[], None]
+    loaded: Loaded, unused: contextlib.ExitStack, agents: Sequence[str], node: NodeAgents
 ) -> State:
-    """The state of earlier servers, if there is a folder for it, and the operator token. `agent`:
-    the id of the default agent."""
+    """The state of earlier servers, if there is a folder for it, and the operator token. `agents`:
+    the ids of the agents, the default one first."""
     settings, clean = loaded.settings, loaded.secrets.clean
     audit, database = settings.audit_file, settings.store.database
 
-    def make_store(node: str) -> Store:
-        name = settings.store.node or default_name(agent, node)
-        return postgres_store(settings, node, name, on_fenced)
+    def make_store(identity: str) -> SharedStore:
+        node.name = settings.store.node or default_name(agents[0], identity)
+        return postgres_store(settings, identity, node.name, agents, node)
 
     try:
         folder = settings.store_folder
@@ -326,7 +331,7 @@ def _close(sandboxes: Mapping[str, Sandbox | None]) -> None:
 async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
-    managers = {served.id: served.manager for served in parts.served}
+    managers = parts.node.managers = {served.id: served.manager for served in parts.served}
     loaded = [(manager, await manager.contexts.load()) for manager in managers.values()]
     kept: set[str] = set()
     for manager, stored in loaded:
@@ -337,9 +342,14 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
         manager = managers.get(head.context.agent)  # None: the agent is not configured any more
         return await manager.find(head.task_id) if manager else None
 
-    await parts.push.start(find)
+    async def tell(handle: TaskHandle, config_id: str) -> None:
+        await managers[handle.agent].tell_push(handle, config_id)
+
+    await parts.push.start(find, tell)
     for served in parts.served:
         served.manager.warm_up()
+    if parts.cooperation:
+        parts.cooperation.start()
 
 
 def limits(settings: Settings) -> ConnectionLimits:

@@ -116,7 +116,7 @@ async def serving_loaded(
         served,
         settings=chosen.server,
         identify=identity,
-        sessions=pool.figures,
+        about=lambda: {"sessions": pool.figures()},
     )
     mcp = mcp or McpLimits()
     make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)

@@ -81,6 +81,17 @@ class Settings(BaseModel):
         return None if self.store.mode == "memory" else self.state_folder
 
     @property
+    def shares(self) -> dict[str, list[str]]:
+        """The real paths of the shares by name."""
+        found: dict[str, list[str]] = {}
+        for one in self.store.share:
+            name, _, path = one.partition("=")
+            workspaces = self.agent.workspaces
+            paths = [path] if path else [workspaces.default, *workspaces.roots]
+            found.setdefault(name, []).extend(map(os.path.realpath, paths))
+        return found
+
+    @property
     def has_push(self) -> bool:
         """Whether the server sends push notifications. Their secrets do not leave the machine
         unless they are encrypted."""

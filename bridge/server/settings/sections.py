@@ -22,6 +22,7 @@ from bridge.server.settings.values import (
     CardShape,
     Count,
     Hosts,
+    LeaseTime,
     Limit,
     Milliseconds,
     Names,
@@ -30,6 +31,7 @@ from bridge.server.settings.values import (
     Paths,
     Port,
     Scopes,
+    Shares,
     StorePlace,
     Switch,
     Timeout,
@@ -104,8 +106,9 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     """Time in ms after which a connection is closed if the client does not read the response."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     """Maximum size of a request body in bytes."""
-    max_sessions: Count = 8
-    """Maximum number of CLI processes that work or are idle; further tasks wait for a slot."""
+    max_sessions: Limit = 8
+    """Maximum number of CLI processes that work or are idle; further tasks wait for a slot. 0 =
+    other servers of the database (BRIDGE_STORE) run all tasks."""
     max_waiting_sessions: Limit = 0
     """Maximum number of CLI processes that wait for an answer, in addition to
     BRIDGE_MAX_SESSIONS; 0 = four times BRIDGE_MAX_SESSIONS. Above the limit, the oldest question
@@ -261,6 +264,16 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     node: NodeName | None = None
     """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
     the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
+    share: Shares = ()
+    """Folders that other servers of the database have, too: NAME or NAME=PATH, separated by commas;
+    without a path, all workspaces. A server with the same NAME must have the same files at the same
+    path. It continues the contexts there if this server is lost."""
+    lease_ms: LeaseTime = 15_000
+    """Milliseconds without a sign of life after which other servers of the database take this one
+    for lost; equal on all servers."""
+    node_grace_ms: Milliseconds = 120_000
+    """Milliseconds after which another server ends the tasks of a lost server that only that one
+    could continue."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""

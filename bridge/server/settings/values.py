@@ -92,6 +92,11 @@ Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 StorePlace = Annotated[str, AfterValidator(_store)]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}:[A-Za-z0-9_.-]{1,64}$")]
+Shares = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}(=/.*)?$")], ...],
+    _split(lambda text: [one.strip() for one in text.split(",") if one.strip()]),
+]
+"""NAME or NAME=PATH; a string is split at commas."""
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
@@ -100,6 +105,7 @@ Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
 """A duration in ms, where 0 has a meaning of its own."""
 Timeout = Annotated[int, Field(ge=1, le=2**31)]
 """A duration in ms, at least 1."""
+LeaseTime = Annotated[int, Field(ge=2000, le=3_600_000)]
 Limit = Annotated[int, Field(ge=0, le=2**62)]
 """A number, where 0 has a meaning of its own."""
 Count = Annotated[int, Field(ge=1)]

@@ -17,15 +17,20 @@ import psycopg
 from bridge.errors import ConfigurationError
 from bridge.store.postgres.bus import Bus
 from bridge.store.postgres.claims import Claims
+from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
+from bridge.store.postgres.liveness import clock
+from bridge.store.postgres.membership import TERMS, Host, Membership, NoHost, Terms
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import migrate
 from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
+    CommandDone,
     ContextKey,
     ContextRemoved,
     EventBatch,
@@ -45,14 +50,13 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 
 class PostgresStore(PostgresReads):
-    """`node`: the id of this server, which survives its restarts, and `name` its name for people.
-    `version`: of the bridge. Several nodes may use the database. A later
-    store with the same id is its next incarnation: the appends of this one are rejected then, and
-    `on_fenced` is called. `seal` is None for a server without push notifications. `answer_within`:
-    seconds for the answer to a commit; then it is sent again."""
+    """`node`: the id of this server, which survives its restarts. Several nodes may use the
+    database. `terms`: what the node says to the others. A later store with the same id is its next
+    incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
+    server without push notifications. `answer_within`: seconds for the answer to a commit; then it
+    is sent again."""
 
     durable = True
-    shared = True
 
     def __init__(
         self,
@@ -60,23 +64,26 @@ class PostgresStore(PostgresReads):
         node: str,
         *,
         seal: Seal | None = None,
-        version: str = "",
-        name: str = "",
-        on_fenced: Callable[[], None] = lambda: None,
+        terms: Terms = TERMS,
+        host: Host | None = None,
         answer_within: float = ANSWER_WITHIN,
     ) -> None:
         super().__init__(PostgresReader(address), node, seal)
         self._address = address
-        self._version = version
-        self._name = name
-        self._on_fenced = on_fenced
+        self._terms = terms
         self._writer = PostgresWriter(
-            address, node, seal, self._fenced, answer_within=answer_within
+            address, node, seal, self._fenced, answer_within=answer_within, lease=terms.lease
         )
+        self._host = host or NoHost()
+        self.membership = Membership(address, node, terms, self._writer.fence, self._host)
         self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
+        self.takeover = Takeover(self._reader, self._claims, self.membership, self._host)
         self.bus = Bus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
+        self._cluster = PostgresCluster(
+            self._reader, self._writer, node, self._say, (self.membership, self.takeover)
+        )
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -88,6 +95,7 @@ class PostgresStore(PostgresReads):
             raise explain(self._address, error) from error
         try:
             await migrate(connection)
+            entered = clock()
             epoch = await self._enter(connection)
             await self._reader.open()
         except BaseException as error:
@@ -99,17 +107,21 @@ class PostgresStore(PostgresReads):
                 raise ConfigurationError(text) from error
             raise
         self._writer.start(connection, epoch)
+        self.membership.start(epoch, entered)
         self.bus.start(self.hints.channel, self.node, epoch)
 
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
         epoch."""
-        await show_presence(connection, self.node)
+        await show_presence(connection, self.node, self._terms.lease)
         async with connection.transaction():
-            entered = await connection.execute(_ENTER, (self.node, self._version, self._name))
+            entered = await connection.execute(
+                _ENTER, (self.node, self._terms.version, self._terms.name)
+            )
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
+            await connection.execute(_NOT_DECIDED, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
@@ -118,15 +130,23 @@ class PostgresStore(PostgresReads):
         await self._writer.flushed()
 
     async def close(self) -> None:
+        await self.takeover.close()
         await self._writer.close(CLOSE_WITHIN)
+        await self.membership.close()
         await self.bus.close()
         await self._reader.close()
 
     async def abandon(self) -> None:
         """Close without another commit."""
+        await self.takeover.close()
+        await self.membership.close()
         await self._writer.abandon()
         await self.bus.close()
         await self._reader.close()
+
+    @property
+    def cluster(self) -> PostgresCluster:
+        return self._cluster
 
     @property
     def congested(self) -> bool:
@@ -134,14 +154,14 @@ class PostgresStore(PostgresReads):
 
     @property
     def problem(self) -> str | None:
-        return self._writer.problem
+        return self._writer.problem or self.membership.problem
 
     def on_relief(self, call: Callable[[], None]) -> None:
         self._writer.relief.append(call)
 
-    def _fenced(self) -> None:
+    def _fenced(self, copied: bool) -> None:
         self._claims.lose_all()
-        self._on_fenced()
+        self._host.fenced(copied)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -183,22 +203,36 @@ class PostgresStore(PostgresReads):
                 case TaskRemoved(task_id):
                     self._removed[task_id] -= 1
                     self._removed += Counter()  # without zeros
-        if self.hints.active and not error:
-            for change in changes:
-                if isinstance(change, EventBatch):
-                    self.hints.committed(change)
-                elif isinstance(change, TaskRemoved):
-                    self.hints.removed(change.task_id)
+        if not error:
+            self._tell(changes)
         if then:
             then(error)
 
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Tell other servers what is committed."""
+        follows = self.hints.active
+        for change in changes:
+            if isinstance(change, EventBatch):
+                if follows:
+                    self.hints.committed(change)
+            elif isinstance(change, TaskRemoved):
+                self.hints.removed(change.task_id)
+            elif isinstance(change, CommandDone):
+                self.hints.say(change.sender, ["answered", change.id])
+
     # --- hints ---------------------------------------------------------------------------------
 
+    def _say(self, node: str, said: Sequence[str]) -> None:
+        self.hints.say(node, said)
+
     def _heard(self, payload: str) -> None:
-        self.hints.heard(payload)
+        said = self.hints.heard(payload)
+        if said:
+            self._cluster.heard(said)
 
     def _catch_up(self) -> None:
         self.hints.catch_up()
+        self._cluster.catch_up()
 
     # --- fences --------------------------------------------------------------------------------
 
@@ -250,6 +284,7 @@ _KEY = "SELECT hint_key FROM bus"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""
+_NOT_DECIDED = "DELETE FROM taken WHERE node = %s AND task IS NULL"
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """
     DELETE FROM context WHERE node = %s AND start IS NULL AND NOT EXISTS (

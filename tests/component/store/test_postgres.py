@@ -17,6 +17,7 @@ from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.postgres.connect import explain, parse
+from bridge.store.postgres.membership import Terms
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.store import PostgresStore
@@ -40,6 +41,7 @@ from bridge.store.protocol import (
 )
 from bridge.store.push import PushConfig, PushSaved
 from bridge.task.transitions import TaskState
+from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
 
@@ -344,8 +346,14 @@ async def test_the_database_rejects_a_token_that_it_does_not_have(
 async def test_a_context_of_another_server_is_not_claimed(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    await commit(store, ContextSaved(A, b"{}"), created("t"))
+    fence = await store.claim(A, NODE, 1e9)
+    assert fence and await commit(store, ContextSaved(A, b"{}"), created("t")) is None
+    await store.release(fence)
+    assert (await store.contexts("agent"), await store.unfinished("agent")) == ([], [])
+    fence = await store.claim(A, NODE, 1e9)
+    assert fence
     assert len(await store.contexts("agent")) == len(await store.unfinished("agent")) == 1
+    await store.release(fence)
     with session_of(postgres_url) as other:
         other.execute("UPDATE context SET node = 'other', token = nextval('tokens')")
     assert await store.claim(A, NODE, 1e9) is None
@@ -372,8 +380,8 @@ async def test_a_claim_waits_for_the_removal_of_the_context(
 
 
 async def test_a_later_incarnation_ends_the_writes_of_the_earlier_one(postgres_url: str) -> None:
-    fenced = asyncio.Event()
-    async with opened(postgres_url, on_fenced=fenced.set) as old:
+    host = RecordingHost()
+    async with opened(postgres_url, host=host) as old:
         fence = await old.claim(A, NODE, 1e9)
         assert fence
         assert await commit(old, created("t"), batch("t", 1), fence=fence) is None
@@ -381,7 +389,7 @@ async def test_a_later_incarnation_ends_the_writes_of_the_earlier_one(postgres_u
             assert await commit(new, batch("t", 2)) is None
             results = [commit(old, batch("t", 3), fence=fence), commit(old, created("u"))]
             assert [type(one) for one in await asyncio.gather(*results)] == [FenceLost] * 2
-            assert fenced.is_set() and NODE in str(old.problem)
+            assert host.calls[-1] == ("fenced", True) and NODE in str(old.problem)
             assert isinstance(await commit(old, TaskRemoved("t")), FenceLost)
             assert await old.renew(NODE, 1e9) == [fence]
             with pytest.raises(Unavailable):
@@ -430,21 +438,22 @@ async def test_another_node_cannot_fence_this_one_within_a_commit(
 
 async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
     async with (
-        opened(postgres_url, NODE, name="agent:a") as first,
-        opened(postgres_url, OTHER, name="agent:b") as second,
+        opened(postgres_url, NODE, terms=Terms(name="agent:a")) as first,
+        opened(postgres_url, OTHER, terms=Terms(name="agent:b")) as second,
     ):
         fence = await first.claim(A, NODE, 1e9)
         assert fence
         assert await commit(first, created("t"), ContextSaved(A, b"{}"), fence=fence) is None
         assert await second.claim(A, OTHER, 1e9) is None
-        assert await second.holder(A) == "agent:a"
-        assert await second.holder(ContextKey("agent", "local", "new")) is None
+        holder = await second.cluster.holder(A)
+        assert holder and (holder.name, holder.runs) == ("agent:a", True)
+        assert await second.cluster.holder(ContextKey("agent", "local", "new")) is None
         assert (await second.contexts("agent"), await second.unfinished("agent")) == ([], [])
         head = await second.head("t")
         assert head and head.node == NODE
         assert await commit(first, batch("t", 1), fence=fence) is None
         assert await numbers(second, "t") == [1]
-        found = {one.id: one for one in await second.nodes()}
+        found = {one.id: one for one in await second.cluster.nodes()}
         assert [one.name for one in found.values()] == ["agent:a", "agent:b"]
         assert (found[NODE].working, found[OTHER].working) == (1, 0)
         assert found[NODE].runs and found[OTHER].runs
@@ -457,7 +466,7 @@ async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
 async def until_gone(store: PostgresStore) -> None:
     """Until the server NODE is not connected any more."""
     async with asyncio.timeout(WITHIN):
-        while any(one.runs for one in await store.nodes() if one.id == NODE):  # noqa: ASYNC110
+        while any(one.runs for one in await store.cluster.nodes() if one.id == NODE):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
