@@ -34,8 +34,12 @@ from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import ENDINGS, AgentEvent, Done, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.transports import sse
+from bridge.transports.grpc import messages
+from bridge.transports.grpc.service import methods
+from bridge.transports.grpc.status import status_of
 from bridge.transports.json_body import decode_json
 from bridge.workspace.paths import Workspaces
+from tests.support.grpc_client import to_bytes
 from tests.support.recordings import RECORDINGS, Play, name_of, rows_of
 
 Target = Callable[[bytes], None]
@@ -152,12 +156,28 @@ def request(data: bytes) -> None:
     params = decoded.get("params", decoded) if isinstance(decoded, dict) else None
     if not isinstance(params, dict):
         return
+    _decode_params(params)
+
+
+def _decode_params(params: dict[str, Any]) -> None:
     for codec in CODECS:
         for decode in (codec.decode_send, codec.decode_task, codec.decode_list, _push(codec)):
             try:
                 decode(params)
             except errors.RequestError as error:
                 orjson.dumps(codec.encode_error(error))
+
+
+def rpc(data: bytes) -> None:
+    """A message of gRPC is refused by name or becomes JSON; then it is decoded."""
+    for method in methods():
+        try:
+            params = messages.decode(method.request, data)
+        except errors.RequestError as error:
+            status_of(error)
+            continue
+        orjson.dumps(params)
+        _decode_params(params)
 
 
 def _push(codec: Any) -> Callable[[Any], Any]:
@@ -282,6 +302,7 @@ def redactor(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     "lines": lines,
     "request": request,
+    "rpc": rpc,
     "paths": paths,
     "answers": answers,
     "rules": rules,
@@ -304,6 +325,10 @@ def seeds(name: str) -> list[bytes]:
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": SECRET}], "contextId": "c"}
     return {
         "request": [orjson.dumps({"jsonrpc": "2.0", "id": 1, "params": {"message": message}})],
+        "rpc": [
+            to_bytes(one, {"message": message, "id": "t", "taskId": "t", "pageSize": 3})
+            for one in methods()
+        ],
         "paths": [
             b"../inside2",
             b"2",
