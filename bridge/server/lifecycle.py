@@ -27,7 +27,7 @@ from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
-from bridge.server.banner import announce, banner
+from bridge.server.banner import Address, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
@@ -43,6 +43,7 @@ from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.connection_limits import ConnectionLimits, LimitedRunner
 from bridge.transports.operation import encode_notification
+from bridge.transports.unix_socket import UnixSocket, check_place, listen
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,10 @@ restart would stop that server."""
 class _Parts:
     """The parts of a server that live until its end. The dictionaries are by agent id; `agents`
     and `served` have the same order. `fenced` is set if another server uses the identity of this
-    one."""
+    one. `unix`: the Unix socket."""
 
     fenced: asyncio.Event
+    unix: UnixSocket | None
     agents: Sequence[ConfiguredAgent]
     pool: SessionPool
     state: State
@@ -86,19 +88,19 @@ async def serve(loaded: Loaded) -> int:
     agents = configure_agents(loaded)
     identity = Identity(settings.auth.config, token_issuer(settings))
     sockets = _listen(settings)
-    if not sockets:
+    if sockets is None:
         return 1
     with contextlib.ExitStack() as unused:
         for listener in sockets:
             unused.callback(listener.close)
         parts = await _assemble(agents, loaded, unused)
-        _trust_operator(settings, identity, parts)
+        knows_users = _trust_operator(settings, identity, parts)
         try:
             await _restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened
             raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
-    return await _run(settings, parts, identity=identity, sockets=sockets)
+    return await _run(settings, parts, identity=identity, sockets=sockets, knows_users=knows_users)
 
 
 async def _assemble(
@@ -109,6 +111,7 @@ async def _assemble(
     pool = make_pool(settings)
     fenced = asyncio.Event()
     state = await _open_state(loaded, unused, agents[0].id, fenced.set)
+    unix = _listen_unix(settings, unused)
     push = Push(
         state.store,
         encode_notification,
@@ -126,6 +129,7 @@ async def _assemble(
     ]
     return _Parts(
         fenced=fenced,
+        unix=unix,
         agents=agents,
         pool=pool,
         state=state,
@@ -139,7 +143,12 @@ async def _assemble(
 
 
 async def _run(
-    settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
+    settings: Settings,
+    parts: _Parts,
+    *,
+    identity: Identity,
+    sockets: Sequence[socket.socket],
+    knows_users: bool,
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
     monitor = Monitor(parts.state.store, managers, parts.pool.figures)
@@ -160,10 +169,10 @@ async def _run(
     unused = contextlib.ExitStack()
     try:
         await runner.setup()
-        sites = [runner.site(one) for one in sockets]
+        sites = [runner.site(one) for one in (*sockets, *_unix(parts))]
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
-        address = _address(runner)
+        address = _address(runner, parts.unix, knows_users)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.fenced)
@@ -178,6 +187,8 @@ async def _run(
         await runner.cleanup()
         await parts.push.close()
         await parts.state.close()
+        if parts.unix:
+            parts.unix.close()
         watchdog.close()
         _kill_leftovers(parts)
         await asyncio.to_thread(_close, parts.sandboxes)
@@ -199,7 +210,7 @@ async def _first_of(*events: asyncio.Event) -> None:
         one.cancel()
 
 
-async def _print_banner(parts: _Parts, address: str) -> None:
+async def _print_banner(parts: _Parts, address: Address) -> None:
     """Includes the warnings of the login checks that end in time; the log has all of them."""
     done, _ = await asyncio.wait([parts.logins], timeout=LOGIN_WAIT)
     text = banner(
@@ -217,7 +228,9 @@ async def _print_banner(parts: _Parts, address: str) -> None:
 def make_pool(settings: Settings) -> SessionPool:
     server = settings.server
     return SessionPool(
-        server.max_sessions, Quotas(settings.auth.tokens), server.max_waiting_sessions
+        server.max_sessions,
+        Quotas({**settings.auth.tokens, **settings.auth.unix_users}),
+        server.max_waiting_sessions,
     )
 
 
@@ -230,15 +243,45 @@ def _kill_leftovers(parts: _Parts) -> None:
     reap_orphans()
 
 
-def _listen(settings: Settings) -> list[socket.socket]:
-    """Sockets on HOST and PORT. Prints an error and returns no sockets if that fails."""
-    host, port = settings.server.host, settings.server.port
+def _listen(settings: Settings) -> list[socket.socket] | None:
+    """Sockets on HOST and PORT; no sockets for PORT=none. Prints an error and returns None if that
+    fails, or if a server listens on the Unix socket."""
+    server, host, port = settings.server, settings.server.host, settings.server.port
+    where, step = server.unix_socket or "", "set BRIDGE_UNIX_SOCKET to another path"
     try:
-        return bind(host, port)
+        check_unix_socket(settings)
+        where, step = f"{host}:{port}", "choose another with --port"
+        return [] if port is None else bind(host, port)
     except OSError as error:
-        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port"
+        text = f"cannot listen on {where}: {error.strerror}; {step}"
         print(f"coding-agent-bridge: {text}", file=sys.stderr)
-        return []
+        return None
+
+
+def check_unix_socket(settings: Settings) -> None:
+    """Raises ConfigurationError or OSError if the server cannot listen on its Unix socket."""
+    if settings.server.unix_socket:
+        check_place(settings.server.unix_socket, settings.server.unix_group)
+
+
+def _listen_unix(settings: Settings, unused: contextlib.ExitStack) -> UnixSocket | None:
+    """The Unix socket. The lock of the state folder is held by now, so that a second server with
+    this folder removes no socket; and no other thread creates folders yet, which would get the
+    umask of the socket."""
+    path = settings.server.unix_socket
+    if path is None:
+        return None
+    try:
+        made = listen(path, settings.server.unix_group)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {path}: {error.strerror}") from error
+    unused.callback(made.close)
+    unused.callback(made.listening.close)
+    return made
+
+
+def _unix(parts: _Parts) -> list[socket.socket]:
+    return [parts.unix.listening] if parts.unix else []
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -284,16 +327,19 @@ async def _open_state(
     return replace(state, operator=operator)
 
 
-def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> None:
+def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> bool:
+    """Returns whether users of the Unix socket need no token."""
     state = parts.state
     identity.report = state.audit.refused
     # Without tokens, every connection is checked. The search through its processes would take too
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required
     walled = no_tokens or all(one and one.walls for one in parts.sandboxes.values())
-    if state.operator or no_tokens:
-        token = state.operator.value if state.operator else None
-        identity.trust(token, watch(state.markers, walled))
+    if not (state.operator or no_tokens or parts.unix):
+        return False
+    origin = watch(state.markers, walled)
+    identity.trust(state.operator.value if state.operator else None, origin)
+    return parts.unix is not None and origin is not None and origin.knows_users
 
 
 async def _make_sandboxes(
@@ -380,9 +426,11 @@ def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
 
 
-def _address(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _address(runner: web.AppRunner, unix: UnixSocket | None, knows_users: bool) -> Address:
+    tcp = [one for one in runner.addresses if not isinstance(one, str)]
+    host, port = tcp[0][:2] if tcp else ("", 0)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
+    return Address(url, unix.path if unix else None, knows_users)
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:

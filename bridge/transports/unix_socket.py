@@ -24,30 +24,31 @@ SETTING, GROUP_SETTING = "BRIDGE_UNIX_SOCKET", "BRIDGE_UNIX_GROUP"
 LONGEST = 107  # bytes of a path in sockaddr_un (unix(7))
 BACKLOG = 128
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ENTRY = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCKED_WITHIN, _PAUSE = 5.0, 0.01  # seconds
 
 
 class UnixSocket:
     """A socket that listens at `path`."""
 
-    def __init__(self, path: str, listening: socket.socket, entry: int | None) -> None:
-        """`entry`: a descriptor of the file at the path. While it is open, the file system gives
-        its inode to no other file."""
+    def __init__(self, path: str, listening: socket.socket, made: os.stat_result) -> None:
+        """`made`: the file at the path."""
         self.path = path
         self.listening = listening
-        self._entry = entry
+        self._made = made
+        # While this descriptor is open, the file system gives the inode to no other file.
+        self._entry = os.open(path, _ENTRY) if hasattr(os, "O_PATH") else None
 
     def close(self) -> None:
         """Remove the file if it is still the one of this socket. The connections stay."""
-        if self._entry is None:
-            return
         name = os.path.basename(self.path)
-        with contextlib.suppress(OSError), _locked_folder(self.path) as folder:
+        with contextlib.suppress(OSError, ConfigurationError), _locked_folder(self.path) as folder:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if os.path.samestat(found, os.fstat(self._entry)):
+            if os.path.samestat(found, self._made):
                 os.unlink(name, dir_fd=folder)
-        os.close(self._entry)
-        self._entry = None
+        if self._entry is not None:
+            os.close(self._entry)
+            self._entry = None
 
 
 def check_place(path: str, group: str | None = None) -> None:
@@ -73,22 +74,19 @@ def listen(path: str, group: str | None = None) -> UnixSocket:
     with _locked_folder(path) as folder:
         if _is_abandoned(path, folder):
             os.unlink(name, dir_fd=folder)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made = UnixSocket(path, listening, _bind(listening, path, folder))
-        except BaseException:
-            listening.close()
-            raise
-        try:
-            _open_to_group(name, folder, gid)
-            listening.listen(BACKLOG)
-        except BaseException as error:
-            listening.close()
-            os.unlink(name, dir_fd=folder)
-            if not isinstance(error, OSError):
-                raise
-            raise _refused(path, f"cannot listen there: {error.strerror}") from error
-        return made
+        with contextlib.ExitStack() as unused:
+            listening = unused.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            try:
+                _bind(listening, path)
+                unused.callback(_unlink, name, folder)
+                made = _check_made(path, folder)
+                _open_to_group(name, folder, gid)
+                listening.listen(BACKLOG)
+                found = UnixSocket(path, listening, made)
+            except OSError as error:
+                raise _refused(path, f"cannot listen there: {error.strerror}") from error
+            unused.pop_all()
+            return found
 
 
 def group_id(group: str) -> int:
@@ -102,28 +100,34 @@ def group_id(group: str) -> int:
 def _check_path(path: str) -> None:
     size = len(os.fsencode(path))
     if size > LONGEST:
-        text = f"the path has {size} bytes, and a Unix socket allows {LONGEST}; choose a shorter one"
+        text = (
+            f"the path has {size} bytes, and a Unix socket allows {LONGEST}; choose a shorter one"
+        )
         raise _refused(path, text)
     if "\0" in path or not os.path.basename(path):
         raise _refused(path, "a path of a file is expected")
 
 
-def _bind(listening: socket.socket, path: str, folder: int) -> int:
-    """Create the file with mode 0600. Returns a descriptor of it."""
+def _bind(listening: socket.socket, path: str) -> None:
+    """Create the file with mode 0600."""
     before = os.umask(0o177)
     try:
         listening.bind(path)
-    except OSError as error:
-        raise _refused(path, f"cannot create it: {error.strerror}") from error
     finally:
         os.umask(before)
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
-    entry = os.open(os.path.basename(path), flags, dir_fd=folder)
-    found = os.fstat(entry)
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        os.close(entry)
-        raise _refused(path, "another process has replaced it")
-    return entry
+
+
+def _unlink(name: str, folder: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _check_made(path: str, folder: int) -> os.stat_result:
+    """The new file. bind(2) has looked up the path again, so the folder is compared."""
+    made = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
+    if not os.path.samestat(made, os.stat(path, follow_symlinks=False)):
+        raise _refused(path, "another process has replaced its folder")
+    return made
 
 
 def _open_to_group(name: str, folder: int, gid: int | None) -> None:
