@@ -31,7 +31,7 @@ MESSAGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Listening:
     """Where the server listens. `url`: http://HOST:PORT, or None without TCP. `path`: its Unix
     socket; `knows_users`: users of that socket need no token."""
 
@@ -46,7 +46,7 @@ class Address:
 
 
 def announce(
-    agents: Sequence[ConfiguredAgent], address: Address, state: State, home: Path
+    agents: Sequence[ConfiguredAgent], address: Listening, state: State, home: Path
 ) -> Callable[[], None]:
     """Describe the running server for clients of this user: in its folder, or in a temporary one in
     `home`. Returns the function that removes the description."""
@@ -73,7 +73,7 @@ def banner(
     agents: Sequence[ConfiguredAgent],
     *,
     versions: Mapping[str, str],
-    address: Address,
+    address: Listening,
     state: State,
     sandboxes: Mapping[str, Sandbox | None],
     notes: Sequence[str] = (),
@@ -110,7 +110,7 @@ def banner(
     return "\n".join(lines)
 
 
-def _who(address: Address, config: AuthConfig) -> str:
+def _who(address: Listening, config: AuthConfig) -> str:
     """Whether clients of the Unix socket need a token."""
     if not (config.required and config.same_user):
         return ""
@@ -119,5 +119,5 @@ def _who(address: Address, config: AuthConfig) -> str:
     return ", where clients need a token: agents have no sandbox or no control group"
 
 
-def _quoted(address: Address) -> str:
+def _quoted(address: Listening) -> str:
     return shlex.quote(address.path or "")

@@ -27,7 +27,7 @@ from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
-from bridge.server.banner import Address, announce, banner
+from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
@@ -210,7 +210,7 @@ async def _first_of(*events: asyncio.Event) -> None:
         one.cancel()
 
 
-async def _print_banner(parts: _Parts, address: Address) -> None:
+async def _print_banner(parts: _Parts, address: Listening) -> None:
     """Includes the warnings of the login checks that end in time; the log has all of them."""
     done, _ = await asyncio.wait([parts.logins], timeout=LOGIN_WAIT)
     text = banner(
@@ -426,11 +426,11 @@ def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
 
 
-def _address(runner: web.AppRunner, unix: UnixSocket | None, knows_users: bool) -> Address:
+def _address(runner: web.AppRunner, unix: UnixSocket | None, knows_users: bool) -> Listening:
     tcp = [one for one in runner.addresses if not isinstance(one, str)]
     host, port = tcp[0][:2] if tcp else ("", 0)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
-    return Address(url, unix.path if unix else None, knows_users)
+    return Listening(url, unix.path if unix else None, knows_users)
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:
