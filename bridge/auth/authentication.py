@@ -87,7 +87,7 @@ def users_of(config: AuthConfig) -> dict[int, Principal]:
         if name in config.tokens:
             raise ConfigurationError(f"{table} and [tokens.{name}] have the same name.")
         if uid == own:
-            text = "is the user of the server, who is the operator; remove this table"
+            text = "names the user of the server, which is the operator. Remove this table"
             raise ConfigurationError(f"{table} {text}.")
         if uid in found:
             raise ConfigurationError(f"{table} and [unix_users.{found[uid].id}] are one user.")

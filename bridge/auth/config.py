@@ -18,8 +18,8 @@ class AuthConfig:
     """The accepted credentials. `required`: requests without credentials are rejected.
     `operator_token` is BRIDGE_TOKEN, `tokens` are the tables [tokens.NAME] of CONFIG_FILE.
     `issuer`: the server also accepts tokens of an OpenID provider. `unix_users` are the tables
-    [unix_users.NAME]: users who need no token on the Unix socket. `same_user`: neither does the
-    user of the server there, who is the operator."""
+    [unix_users.NAME]: these users need no token on the Unix socket. `same_user`: the user of the
+    server, which is the operator there, needs none either."""
 
     required: bool = True
     operator_token: str | None = None

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
+from aiohttp.client_exceptions import UnixClientConnectorError
 
 from bridge.client.bindings import HttpRequest
 from bridge.client.credentials import UNIX, Credentials, origin_of
@@ -166,7 +167,7 @@ class HttpConnection:
 def lost(url: str, error: Exception) -> ClientError:
     """The failure of a connection. One of TLS does not end by a retry."""
     where = origin_of(url)
-    if isinstance(error, aiohttp.UnixClientConnectorError):
+    if isinstance(error, UnixClientConnectorError):
         where = f"{UNIX}{error.path}"
     if isinstance(error, aiohttp.ClientSSLError):
         return ClientError(UNREACHABLE, f"TLS with {where} failed: {error}")

@@ -23,6 +23,7 @@ from tests.support.command_line import agent, refusal, run
 VALUES: dict[str, tuple[str, Any]] = {
     "host": ("::1", "::1"),
     "port": ("0", 0),
+    "bridge_unix_socket": ("/run/x/socket", "/run/x/socket"),
     "public_url": ("https://example.org", "https://example.org"),
     "agent_adapter": ("jsonl", "jsonl"),
     "agent_model": ("opus", "opus"),
@@ -124,6 +125,7 @@ ELSEWHERE = {
     *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
+    *("bridge_unix_group", "unix_users"),  # which need a Unix socket
 }
 
 
