@@ -22,8 +22,9 @@ from bridge.auth.config import AuthConfig
 from bridge.auth.principal import OPERATOR, Grant, Token
 from bridge.auth.unix_peer import names_processes
 from bridge.errors import ConfigurationError
-from bridge.process import cgroup
+from bridge.process import cgroup, procfs
 from bridge.sandbox.profile import best
+from bridge.server.local_peer import LocalOrigin
 from tests.support import programs
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab
@@ -297,8 +298,8 @@ EXPECTED = {
     ("landlock", "auto"): ["401", "403", "401", "403", "stays", "visible"],
     ("bwrap", "auto"): ["000", "000", "000", "000", "stays", "hidden"],
 }
-"""The attempts by profile and BRIDGE_AUTH. Landlock does not hide names. Without authentication, the
-control group alone decides (docs/security.md)."""
+"""The attempts by profile and BRIDGE_AUTH. Landlock does not hide names. Without authentication,
+the control group alone decides (docs/security.md)."""
 
 
 @programs.needed("curl")
@@ -347,3 +348,42 @@ async def test_an_agent_is_no_user(reachable: Path, profile: dict[str, str]) -> 
         needs_token = (env["BRIDGE_SANDBOX"], env["BRIDGE_AUTH"]) == ("none", "auto")
         assert (await curl(path))[0] == (401 if needs_token else 200)
         assert (await curl(path, "tasks", "-H", f"Authorization: Bearer {LEAKED}"))[0] == 200
+
+
+CONNECTS = """
+import socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.connect(sys.argv[1])
+client.recv(1)
+"""
+
+
+@needs_proof
+@pytest.mark.parametrize(
+    ("marker", "walled", "session"),
+    [("ours.", False, "ours.one"), ("others.", False, ""), ("ours.", True, None)],
+)
+async def test_the_session_of_a_process_is_known(
+    tmp_path: Path, marker: str, walled: bool, session: str | None
+) -> None:
+    """A child of this process, which has the part of the server, in the control group of the
+    server. MCP limits the depth of delegations by the session."""
+    transports: asyncio.Queue[asyncio.BaseTransport] = asyncio.Queue()
+    server = await asyncio.start_unix_server(
+        lambda _, writer: transports.put_nowait(writer.transport), tmp_path / "s"
+    )
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", CONNECTS, str(tmp_path / "s")),
+        env={procfs.MARKER: "ours.one"},
+    )
+    origin = LocalOrigin(marker, walled)
+    async with asyncio.timeout(WITHIN):
+        transport = await transports.get()
+        assert await origin.session(transport) == session
+        assert await origin.is_outside(transport) is (session is None)
+        assert await origin.is_proved_outside(transport) is (session is None)
+        child.kill()
+        await child.wait()
+        assert await LocalOrigin(marker, walled).is_outside(transport) is False
+    transport.close()
+    server.close()
