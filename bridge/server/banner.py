@@ -23,6 +23,7 @@ OPEN_TO_ALL = (
     "not required: every program of every user on this machine has access as the operator, except "
     "agents"
 )
+OPEN_TO_USER = "not required: every program of this user has access as the operator, except agents"
 NO_SANDBOX = "none: agents can do all that this user can do"
 MESSAGE = (
     '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
@@ -95,10 +96,11 @@ def banner(
         if sandbox and sandbox.left_open:
             lines.append(f"  left open  {'; '.join(sandbox.left_open)}")
     groups, base = cgroup.home(), address.base
+    open_to = OPEN_TO_ALL if address.url else OPEN_TO_USER
     curl = f"curl -N {base}" if address.url else f"curl -N --unix-socket {_quoted(address)} {base}"
     lines += [
         f"  state      {state.place}",
-        f"  token      {state.operator.path if state.operator else OPEN_TO_ALL}",
+        f"  token      {state.operator.path if state.operator else open_to}",
         f"  cleanup    {f'control groups in {groups}' if groups else 'signals to descendants'}",
         *([f"  socket     {address.path}{_who(address, auth_config)}"] if address.path else []),
         f"  endpoint   {base}/a2a/jsonrpc",

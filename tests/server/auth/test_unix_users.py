@@ -26,9 +26,10 @@ from bridge.process import cgroup, procfs
 from bridge.sandbox.profile import best
 from bridge.server.local_peer import LocalOrigin
 from tests.support import programs
-from tests.support.bridge_process import bridge, scripted
+from tests.support.bridge_process import bridge, environment, scripted
 from tests.support.cab import Cab
 from tests.support.client import Client, artifact_text, state, task_id
+from tests.support.forked_command import run_forked
 from tests.support.refusals import refused
 from tests.support.sandboxed import needs_root
 from tests.support.served import serving
@@ -151,9 +152,10 @@ async def check_client(workspace: Path, path: Path, home: Path) -> None:
 
 
 async def second_server(workspace: Path, env: dict[str, Any]) -> str:
-    async with bridge(workspace, ready=False, **env) as second:
-        assert await second.ended() == 1
-        return second.log
+    home, variables = environment(workspace, env)
+    done = await asyncio.to_thread(run_forked, (), cwd=home, env=variables)
+    assert done.returncode == 1
+    return done.stderr
 
 
 # --- other users ---------------------------------------------------------------------------------
