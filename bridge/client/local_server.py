@@ -117,6 +117,6 @@ def _server(path: Path, described: Any) -> LocalServer:
         int(described["pid"]),
         tuple(map(str, described["agents"])),
         tuple(map(str, described["roots"])),
-        path.parent / name if name else None,
-        str(described["socket"]) if described.get("socket") else None,
+        token_file=path.parent / name if name else None,
+        socket=str(described["socket"]) if described.get("socket") else None,
     )
