@@ -48,7 +48,11 @@ _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "x-origi
 
 class Origin(Protocol):
     """Tells whether a connection comes from a process that the server did not start.
-    `is_proved_outside`: for a Unix socket, by a check that no agent can evade."""
+    `is_proved_outside`: for a Unix socket, by a check that no agent can evade; `knows_users`: that
+    check is available."""
+
+    @property
+    def knows_users(self) -> bool: ...
 
     async def is_outside(self, connection: asyncio.BaseTransport | None) -> bool: ...
 
@@ -149,6 +153,11 @@ class Identity:
         token or without one."""
         self._tokens = tokens_of(self._config, operator)
         self._origin = origin
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether users of the Unix socket need no token."""
+        return self._origin is not None and self._origin.knows_users
 
     async def session(self, request: web.Request) -> str | None:
         """The marker of the session whose process sends the request; empty for an unknown session,

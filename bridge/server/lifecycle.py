@@ -94,13 +94,13 @@ async def serve(loaded: Loaded) -> int:
         for listener in sockets:
             unused.callback(listener.close)
         parts = await _assemble(agents, loaded, unused)
-        knows_users = _trust_operator(settings, identity, parts)
+        _trust_operator(settings, identity, parts)
         try:
             await _restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened
             raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
-    return await _run(settings, parts, identity=identity, sockets=sockets, knows_users=knows_users)
+    return await _run(settings, parts, identity=identity, sockets=sockets)
 
 
 async def _assemble(
@@ -143,12 +143,7 @@ async def _assemble(
 
 
 async def _run(
-    settings: Settings,
-    parts: _Parts,
-    *,
-    identity: Identity,
-    sockets: Sequence[socket.socket],
-    knows_users: bool,
+    settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
     monitor = Monitor(parts.state.store, managers, parts.pool.figures)
@@ -172,7 +167,7 @@ async def _run(
         sites = [runner.site(one) for one in (*sockets, *_unix(parts))]
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
-        address = _address(runner, parts.unix, knows_users)
+        address = _address(runner, parts.unix, identity)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.fenced)
@@ -327,19 +322,16 @@ async def _open_state(
     return replace(state, operator=operator)
 
 
-def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> bool:
-    """Returns whether users of the Unix socket need no token."""
+def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> None:
     state = parts.state
     identity.report = state.audit.refused
     # Without tokens, every connection is checked. The search through its processes would take too
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required
     walled = no_tokens or all(one and one.walls for one in parts.sandboxes.values())
-    if not (state.operator or no_tokens or parts.unix):
-        return False
-    origin = watch(state.markers, walled)
-    identity.trust(state.operator.value if state.operator else None, origin)
-    return parts.unix is not None and origin is not None and origin.knows_users
+    if state.operator or no_tokens or parts.unix:
+        token = state.operator.value if state.operator else None
+        identity.trust(token, watch(state.markers, walled))
 
 
 async def _make_sandboxes(
@@ -426,11 +418,11 @@ def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
 
 
-def _address(runner: web.AppRunner, unix: UnixSocket | None, knows_users: bool) -> Listening:
+def _address(runner: web.AppRunner, unix: UnixSocket | None, identity: Identity) -> Listening:
     tcp = [one for one in runner.addresses if not isinstance(one, str)]
     host, port = tcp[0][:2] if tcp else ("", 0)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
-    return Listening(url, unix.path if unix else None, knows_users)
+    return Listening(url, unix.path, identity.knows_users) if unix else Listening(url)
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:
