@@ -473,18 +473,29 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
-        "store: handle index memory protocol push retention sqlite",
+        "store: handle index memory protocol push retention; store/sqlite: store",
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
         "store/postgres: bus claims connect queries reader reads schema sealing statements store "
         "writer",
     ),
-    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
-    "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
+    "tests/component/store/test_cluster.py": (
+        "needs a PostgreSQL server",
+        "store: cluster; store/postgres: cluster",
+    ),
+    "tests/system/test_nodes.py": (
+        "needs several servers",
+        "runtime/nodes: cooperation inbox placement",
+    ),
+    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
+    "tests/component/store/test_databases.py": (
+        "needs databases on disk",
+        "store/sqlite: database",
+    ),
     "tests/component/store/test_journal.py": (
         "needs a database on disk",
-        "store: journal journal_file",
+        "store: journal; store/sqlite: journal_file",
     ),
     "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),

@@ -54,15 +54,17 @@ class Context:
         return handle is not next((turn.handle for turn in self._turns()), None)
 
     def restore(
-        self, tasks: Sequence[tuple[TaskHandle, Message]], session: StoredSession | None
+        self,
+        tasks: Sequence[tuple[TaskHandle, Message]],
+        session: StoredSession | None,
+        lost: Interrupted,
     ) -> None:
         """Continue the unfinished tasks of an earlier server. The first task may have begun in
-        `session`."""
+        `session`; a begun task without one ends with `lost`."""
         for handle, prompt in tasks:
             turn = self._turn(handle, prompt, left=session if handle.begun else None)
             if handle.begun and not session:
-                text = "The server restarted and the agent process was lost."
-                turn.apply(Interrupted(text, "restart"))
+                turn.apply(lost)
             else:
                 self._queue.append(turn)
         if self._queue:
@@ -115,6 +117,19 @@ class Context:
         if self._worker:
             self._worker.cancel()
         return (self.lease.detach(),) if running else ()
+
+    @property
+    def movable(self) -> bool:
+        """Whether any server can continue the context: nothing in it has begun."""
+        begun = self.lease.session or self.lease.start.resume
+        return not (begun or self._detached or any(t.handle.begun for t in self._turns()))
+
+    def leave(self) -> Sequence[TaskHandle]:
+        """Leave a movable context to another server. The readers of its tasks reconnect. Returns
+        its unfinished tasks."""
+        left = [turn.handle for turn in self._turns() if not turn.ended]
+        self.detach()
+        return left
 
     def abandon(self) -> Sequence[TaskHandle]:
         """Another server owns the context: stop the session, and end the logs of the unfinished

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from bridge.errors import Unavailable
+from bridge.store.cluster import Cluster
 from bridge.store.event_log import EventLog
 from bridge.store.protocol import (
     CANNOT_WRITE,
@@ -113,11 +114,13 @@ def _letters(said: Message | StatusUpdate) -> int:
 
 
 class TaskHandles:
-    """The tasks of one agent. `freed` is called when a large task has left the memory."""
+    """The tasks of one agent. `cluster`: the other servers of the store. `freed` is called when a
+    large task has left the memory."""
 
     def __init__(self, agent: str, store: Store, freed: Callable[[], None] = lambda: None) -> None:
         self.agent = agent
         self.store = store
+        self.cluster: Cluster | None = None
         self._freed = freed
         self._recent = Recent(store)
         self._handles: dict[str, TaskHandle] = {}
@@ -160,11 +163,14 @@ class TaskHandles:
     def close(self) -> None:
         """End the readers of tasks that other servers write."""
 
-    async def restore(self) -> Sequence[tuple[TaskHandle, Message]]:
-        """The tasks that an earlier server has left unfinished, with their prompts. A task with a
-        damaged prompt stays in the store."""
+    async def restore(
+        self, context: ContextKey | None = None
+    ) -> Sequence[tuple[TaskHandle, Message]]:
+        """The tasks that an earlier server has left unfinished, with their prompts: those of this
+        context, or of all contexts of this server. A task with a damaged prompt stays in the
+        store."""
         found = []
-        for one in await self.store.unfinished(self.agent):
+        for one in await self.store.unfinished(self.agent, context):
             prompt = readable(Message, one.prompt)
             if prompt:
                 task = blank_task(one.head)

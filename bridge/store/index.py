@@ -24,7 +24,6 @@ from bridge.store.protocol import (
     KnownMessage,
     MessageAccepted,
     MessageKey,
-    NodeStatus,
     Position,
     Retention,
     StoreError,
@@ -101,7 +100,6 @@ class TaskIndex:
 
     stored = 0
     node = LOCAL  # the only server that uses the store
-    shared = False
 
     def __init__(self) -> None:
         self._tasks: dict[str, IndexedTask] = {}
@@ -245,13 +243,6 @@ class TaskIndex:
         if self._is_held(fence):
             del self._leases[fence.context]
 
-    async def holder(self, key: ContextKey) -> str | None:
-        lease = self._leases.get(key)
-        return lease.node if lease else None
-
-    async def nodes(self) -> Sequence[NodeStatus]:
-        return ()
-
     def _is_held(self, fence: Fence) -> bool:
         lease = self._leases.get(fence.context)  # the comparison takes longer than an identity
         return lease is not None and (lease.fence is fence or lease.fence == fence)
@@ -300,11 +291,14 @@ class TaskIndex:
             return list(self._push.get(task_id, {}).values())
         return [config for configs in self._push.values() for config in configs.values()]
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
+    async def unfinished(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[UnfinishedTask]:
         return [
             UnfinishedTask(task.head(task_id), await self.prompt(task_id))
             for task_id, task in list(self._tasks.items())
             if task.context.agent == agent and not task.state.terminal
+            if context in (None, task.context)
         ]
 
     async def follow(self, task_id: str, after: int) -> AsyncIterator[Sequence[EventBatch]]:

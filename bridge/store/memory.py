@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from bridge.store.index import TaskIndex
 from bridge.store.protocol import (
     Change,
+    ContextKey,
     ContextSaved,
     EventBatch,
     Fence,
@@ -123,7 +124,9 @@ class MemoryStore(TaskIndex):
             end += 1
         return content.batches[after:end]
 
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
+    async def contexts(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[ContextSaved]:
         return ()
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:

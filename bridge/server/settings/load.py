@@ -127,6 +127,11 @@ def _check(settings: Settings) -> None:
             "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
             "of the server: set BRIDGE_STATE_DIR."
         )
+    if settings.server.max_sessions == 0 and not settings.store.database:
+        raise ConfigurationError(
+            "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
+            "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
+        )
     _check_listeners(settings)
     if (
         settings.server.port is not None

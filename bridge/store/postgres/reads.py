@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from bridge.store.postgres import queries
 from bridge.store.postgres.queries import config_of, head_of, key_of
 from bridge.store.postgres.reader import PostgresReader
-from bridge.store.postgres.schema import LOCK_CLASS
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.protocol import (
@@ -18,7 +17,6 @@ from bridge.store.protocol import (
     EventBatch,
     KnownMessage,
     MessageKey,
-    NodeStatus,
     OpenSession,
     Retention,
     TaskHead,
@@ -49,14 +47,6 @@ class PostgresReads:
         found = await self._reader.rows(queries.ONE_HEAD, encode_id(task_id))
         return head_of(found[0]) if found and task_id not in self._removed else None
 
-    async def holder(self, key: ContextKey) -> str | None:
-        found = await self._reader.rows(queries.HOLDER, *columns_of(key))
-        return found[0][0] if found else None
-
-    async def nodes(self) -> Sequence[NodeStatus]:
-        found = await self._reader.rows(queries.NODES, LOCK_CLASS + 1)
-        return [NodeStatus(*row) for row in found]
-
     async def prompt(self, task_id: str) -> bytes:
         found = await self._reader.rows(queries.PROMPT, encode_id(task_id))
         if not found or task_id in self._removed:
@@ -85,12 +75,22 @@ class PostgresReads:
             task_id = decode_id(found[0][0]) if found else None
         return KnownMessage(task_id) if task_id and task_id not in self._removed else None
 
-    async def unfinished(self, agent: str) -> Sequence[UnfinishedTask]:
-        found = await self._reader.rows(queries.UNFINISHED, agent, self.node)
+    async def unfinished(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[UnfinishedTask]:
+        if context:
+            found = await self._reader.rows(queries.UNFINISHED_OF, *columns_of(context))
+        else:
+            found = await self._reader.rows(queries.UNFINISHED, agent, self.node)
         return [UnfinishedTask(head_of(row), row[-1]) for row in found]
 
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
-        found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
+    async def contexts(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[ContextSaved]:
+        if context:
+            found = await self._reader.rows(queries.ONE_CONTEXT, *columns_of(context))
+        else:
+            found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
         return [ContextSaved(key_of(*key), start) for *key, start in found]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:

@@ -165,6 +165,89 @@ MIGRATIONS = (
     INSERT INTO bus SELECT sha256(convert_to(
         gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'));
     """,
+    """
+    ALTER TABLE node ADD COLUMN beat bigint NOT NULL DEFAULT 0, -- of the present incarnation
+        ADD COLUMN agents jsonb,             -- that it serves, as GET /agents shows them
+        ADD COLUMN shares text[] NOT NULL DEFAULT '{}',
+        ADD COLUMN slots int NOT NULL DEFAULT 0, -- for live sessions
+        ADD COLUMN config bytea;             -- digest of the settings that all nodes must share
+    ALTER TABLE context ADD COLUMN share text; -- its directory is on the nodes with this share;
+                                             -- NULL: on `node` alone
+    CREATE TABLE takeover (                  -- of an unfinished task, from the node of its context
+        task bigint NOT NULL REFERENCES task ON DELETE CASCADE,
+        epoch bigint NOT NULL,               -- of the next writer
+        after int NOT NULL,                  -- number of the last batch of the writer before
+        PRIMARY KEY (task, epoch)
+    );
+    CREATE TABLE command (                   -- requests to the node that holds the context
+        id text PRIMARY KEY,                 -- by the sender
+        number bigint GENERATED ALWAYS AS IDENTITY, -- in the order of their creation
+        agent text NOT NULL, owner bytea NOT NULL, context bytea NOT NULL,
+        kind text NOT NULL,
+        principal bytea NOT NULL,
+        body bytea NOT NULL,
+        sender text NOT NULL,                -- the node that waits for the answer
+        taker bigint,                        -- epoch of the node that executes it
+        answer bytea,
+        done boolean NOT NULL DEFAULT false,
+        made timestamptz NOT NULL DEFAULT now()
+    );
+    CREATE INDEX command_waits ON command (agent, owner, context) WHERE NOT done;
+    ALTER TABLE taken ALTER task DROP NOT NULL, -- NULL: a node decides about the message
+        ADD COLUMN node text, ADD COLUMN epoch bigint; -- the incarnation that decides
+    CREATE TABLE started (                   -- the starts of principals with limits
+        owner bytea NOT NULL,
+        task bytea NOT NULL PRIMARY KEY,     -- id
+        at timestamptz NOT NULL DEFAULT clock_timestamp()
+    );
+    CREATE INDEX started_owner ON started (owner, at);
+
+    -- Count a start of a principal. Returns the exceeded limit and its figure, or NULL. Starts of
+    -- the last minute that have no task yet count as tasks.
+    CREATE FUNCTION admit(me text, e bigint, o bytea, t bytea, tasks int, per_minute int,
+        OUT exceeded text, OUT figure int) LANGUAGE plpgsql AS $$ DECLARE minute timestamptz; BEGIN
+        PERFORM fence(me, e);
+        PERFORM pg_advisory_xact_lock(25203, hashtext(current_schema() || encode(o, 'hex')));
+        minute := clock_timestamp() - interval '1 minute';
+        DELETE FROM started WHERE owner = o AND at < minute;
+        IF EXISTS (SELECT 1 FROM started WHERE task = t) THEN RETURN; END IF;
+        IF tasks > 0 THEN
+            SELECT count(*) INTO figure FROM task WHERE owner = o
+                AND state NOT IN ('completed', 'canceled', 'failed', 'rejected');
+            SELECT figure + count(*) INTO figure FROM started WHERE owner = o
+                AND NOT EXISTS (SELECT 1 FROM task WHERE task.id = started.task);
+            IF figure >= tasks THEN exceeded := 'tasks'; RETURN; END IF;
+        END IF;
+        IF per_minute > 0 THEN
+            SELECT count(*), ceil(extract(epoch FROM min(at) - minute)) INTO figure, tasks
+                FROM started WHERE owner = o;
+            IF figure >= per_minute THEN exceeded := 'starts'; figure := tasks; RETURN; END IF;
+        END IF;
+        INSERT INTO started (owner, task) VALUES (o, t);
+    END $$;
+    CREATE INDEX task_open_of_owner ON task (owner)
+        WHERE state NOT IN ('completed', 'canceled', 'failed', 'rejected');
+
+    -- As before, but the message may be reserved: its row has no task yet.
+    CREATE OR REPLACE FUNCTION accept(a text, o bytea, m bytea, d bytea, wanted bytea,
+        replaces bytea) RETURNS void LANGUAGE plpgsql AS $$ DECLARE known bytea; BEGIN
+        IF replaces IS NULL THEN
+            INSERT INTO taken (agent, owner, message, digest, task)
+                SELECT a, o, m, d, place FROM task WHERE id = wanted
+                ON CONFLICT (agent, owner, message, digest)
+                DO UPDATE SET task = excluded.task WHERE taken.task IS NULL;
+            IF FOUND THEN RETURN; END IF;
+        END IF;
+        SELECT task.id INTO known FROM taken JOIN task ON place = taken.task
+            WHERE (taken.agent, taken.owner, message, digest) = (a, o, m, d) FOR UPDATE OF taken;
+        IF known = wanted OR (known IS NULL AND replaces IS NULL) THEN RETURN; END IF;
+        IF known IS DISTINCT FROM replaces THEN
+            RAISE EXCEPTION 'conflict' USING ERRCODE = 'BR003';
+        END IF;
+        UPDATE taken SET task = place FROM task WHERE id = wanted
+            AND (taken.agent, taken.owner, message, digest) = (a, o, m, d);
+    END $$;
+    """,
 )
 OLDEST = 1  # the version that a bridge must know to use a schema that this bridge has migrated
 

@@ -17,6 +17,7 @@ import psycopg
 from bridge.errors import ConfigurationError
 from bridge.store.postgres.bus import Bus
 from bridge.store.postgres.claims import Claims
+from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.reader import PostgresReader
@@ -26,6 +27,7 @@ from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
+    CommandDone,
     ContextKey,
     ContextRemoved,
     EventBatch,
@@ -52,7 +54,6 @@ class PostgresStore(PostgresReads):
     seconds for the answer to a commit; then it is sent again."""
 
     durable = True
-    shared = True
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class PostgresStore(PostgresReads):
         self._claims = Claims(self._reader, self._writer, node)
         self.bus = Bus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
+        self._cluster = PostgresCluster(self._reader, self._writer, node, self._say)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -110,6 +112,7 @@ class PostgresStore(PostgresReads):
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
+            await connection.execute(_NOT_DECIDED, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
@@ -127,6 +130,10 @@ class PostgresStore(PostgresReads):
         await self._writer.abandon()
         await self.bus.close()
         await self._reader.close()
+
+    @property
+    def cluster(self) -> PostgresCluster:
+        return self._cluster
 
     @property
     def congested(self) -> bool:
@@ -183,22 +190,36 @@ class PostgresStore(PostgresReads):
                 case TaskRemoved(task_id):
                     self._removed[task_id] -= 1
                     self._removed += Counter()  # without zeros
-        if self.hints.active and not error:
-            for change in changes:
-                if isinstance(change, EventBatch):
-                    self.hints.committed(change)
-                elif isinstance(change, TaskRemoved):
-                    self.hints.removed(change.task_id)
+        if not error:
+            self._tell(changes)
         if then:
             then(error)
 
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Tell other servers what is committed."""
+        follows = self.hints.active
+        for change in changes:
+            if isinstance(change, EventBatch):
+                if follows:
+                    self.hints.committed(change)
+            elif isinstance(change, TaskRemoved):
+                self.hints.removed(change.task_id)
+            elif isinstance(change, CommandDone):
+                self.hints.say(change.sender, ["answered", change.id])
+
     # --- hints ---------------------------------------------------------------------------------
 
+    def _say(self, node: str, said: Sequence[str]) -> None:
+        self.hints.say(node, said)
+
     def _heard(self, payload: str) -> None:
-        self.hints.heard(payload)
+        said = self.hints.heard(payload)
+        if said:
+            self._cluster.heard(said)
 
     def _catch_up(self) -> None:
         self.hints.catch_up()
+        self._cluster.catch_up()
 
     # --- fences --------------------------------------------------------------------------------
 
@@ -250,6 +271,7 @@ _KEY = "SELECT hint_key FROM bus"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""
+_NOT_DECIDED = "DELETE FROM taken WHERE node = %s AND task IS NULL"
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """
     DELETE FROM context WHERE node = %s AND start IS NULL AND NOT EXISTS (

@@ -52,7 +52,7 @@ from bridge.store.protocol import (
 from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.retention import KEEP_UNDELIVERED
 from bridge.store.serialization import dump, dump_events
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Canceled, Done, Event, Failed, Question, Status, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.transitions import TaskState
@@ -903,6 +903,8 @@ async def test_a_restart_finds_all_that_was_committed(medium: Medium) -> None:
     store = await medium.open()
     bob = ContextKey("agent", "bob", "c2")
     asks = batch("ask", 2, Question("q", "text", "?"), state=TaskState.INPUT_REQUIRED, last=4)
+    for key in (A, bob):
+        assert await store.claim(key, store.node, 60)
     await commit(store, ContextSaved(A, b'{"1":1}'), ContextSaved(bob, b"{}"))
     await commit(store, TaskCreated("ask", bob, NOW, PROMPT, thoughts=True, attended=True))
     await commit(store, TaskBegun("ask"), MessageAccepted(MESSAGE, "ask"))

@@ -14,7 +14,6 @@ from typing import Any
 from bridge.errors import ConfigurationError, DataLoss, Unavailable
 from bridge.store.index import IndexedTask, TaskIndex
 from bridge.store.journal import Journal
-from bridge.store.journal_file import Row
 from bridge.store.protocol import (
     CANNOT_READ,
     DAMAGED,
@@ -40,6 +39,7 @@ from bridge.store.protocol import (
 from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.replay import PIECE, blank_task, replay
 from bridge.store.serialization import EVENTS, micros
+from bridge.store.sqlite.journal_file import Row
 from bridge.task.transitions import ENDINGS
 
 log = logging.getLogger(__name__)
@@ -271,9 +271,12 @@ class SqliteStore(TaskIndex):
             found = await self._journal.read_some(PIECE, _EVENTS, row, after)
         return [EventBatch(task_id, *values) for values in found]
 
-    async def contexts(self, agent: str) -> Sequence[ContextSaved]:
+    async def contexts(
+        self, agent: str, context: ContextKey | None = None
+    ) -> Sequence[ContextSaved]:
         rows = await self._read("SELECT id, start FROM context WHERE agent = ?", agent)
-        return [ContextSaved(_context(agent, name), start) for name, start in rows]
+        saved = [ContextSaved(_context(agent, name), start) for name, start in rows]
+        return [one for one in saved if context in (None, one.context)]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
         found = []
