@@ -70,6 +70,8 @@ class BridgeFinder:
         return Address(server.url, server.token, True)
 
     def _given(self, url: str) -> Address:
+        if socket_of(url):
+            raise ClientError(NO_SERVER, f"mcp needs a server with a TCP port, not {url}")
         origin = origin_of(url)
         servers = running(config.description_files())
         token = next((one.token for one in servers if origin_of(one.url) == origin), None)
