@@ -188,8 +188,8 @@ class Contexts:
                 await self.adopt(fence)
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """End the tasks of a context of a lost server, whose directory is there alone. Returns its
-        fence after the commit. Raises Unavailable."""
+        """End the tasks of a context of a lost server: no other server has its directory. Returns
+        its fence after the commit. Raises Unavailable."""
         async with self._claiming.setdefault(key, asyncio.Lock()):
             fence = await take()
             for task, _ in await self.tasks.restore(key) if fence else ():

@@ -1,5 +1,5 @@
-"""What a store that several servers share offers beyond Store: requests to the server that has a
-context, and decisions that only one server may make.
+"""The interface of a store that several servers share, in addition to Store: requests to the server
+that has a context, and decisions that only one server may make.
 
 All methods raise Unavailable while the database cannot be reached.
 """

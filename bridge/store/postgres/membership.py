@@ -75,9 +75,10 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a node says to the others. `name`: for people; `version`: of the bridge. `lease` and
-    `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it serves; `slots`:
-    for live sessions. `config`: a digest of the settings that all nodes must share."""
+    """The facts that a node tells the others. `name`: for people; `version`: of the bridge.
+    `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it
+    serves; `slots`: for live sessions. `config`: a digest of the settings that all nodes must
+    share."""
 
     name: str = ""
     version: str = ""

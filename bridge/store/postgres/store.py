@@ -51,10 +51,10 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts. Several nodes may use the
-    database. `terms`: what the node says to the others. A later store with the same id is its next
-    incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
-    server without push notifications. `answer_within`: seconds for the answer to a commit; then it
-    is sent again."""
+    database. `terms`: the facts that the node tells the others. A later store with the same id is
+    its next incarnation: the appends of this one are rejected then, and `host` is told. `seal` is
+    None for a server without push notifications. `answer_within`: seconds for the answer to a
+    commit; then it is sent again."""
 
     durable = True
 
@@ -209,7 +209,7 @@ class PostgresStore(PostgresReads):
             then(error)
 
     def _tell(self, changes: Sequence[Change]) -> None:
-        """Tell other servers what is committed."""
+        """Tell other servers about committed changes."""
         follows = self.hints.active
         for change in changes:
             if isinstance(change, EventBatch):
