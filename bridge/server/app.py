@@ -103,7 +103,7 @@ def make_app(
 
     if monitor:
         app.add_routes(monitor.routes())
-    app.router.add_get("/agents", partial(_list_agents, agents, public_url))
+    app.router.add_get("/agents", partial(_list_agents, agents, public_url, monitor))
     app.router.add_get("/health", partial(_health, agents, checks, about))
     return app
 
@@ -208,10 +208,18 @@ def _is_fresh(request: web.Request, document: Document) -> bool:
 
 
 async def _list_agents(
-    agents: Sequence[ServedAgent], public_url: str | None, request: web.Request
+    agents: Sequence[ServedAgent],
+    public_url: str | None,
+    monitor: Monitor | None,
+    request: web.Request,
 ) -> web.Response:
+    """The agents of this server, and with a shared store the servers of each agent."""
     base = _base(request, public_url)
-    listed = [
+    try:
+        servers = await monitor.discovered() if monitor else {}
+    except Unavailable:  # the agents of this server are known without the database
+        servers = {}
+    listed: list[dict[str, Any]] = [
         {
             "id": agent.id,
             "name": card.name,
@@ -223,6 +231,11 @@ async def _list_agents(
         for agent in agents
         for card in [agent.card(f"{base}/agents/{agent.id}")]
     ]
+    for one in listed:
+        if one["id"] in servers:
+            one["nodes"] = servers[one["id"]]
+    own = {one["id"] for one in listed}
+    listed += [{"id": agent, "nodes": on} for agent, on in servers.items() if agent not in own]
     return web.json_response({"agents": listed})
 
 

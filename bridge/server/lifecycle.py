@@ -150,7 +150,13 @@ async def _run(
     settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
-    monitor = Monitor(parts.state.store, managers, parts.pool.figures, parts.state.cluster)
+    monitor = Monitor(
+        parts.state.store,
+        managers,
+        parts.pool.figures,
+        parts.state.cluster,
+        settings.store.discovery_max_age,
+    )
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, parts)
     app = make_app(

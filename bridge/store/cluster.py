@@ -32,7 +32,9 @@ class Command:
 class NodeStatus:
     """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
     `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks.
-    `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest beat."""
+    `agents`: the ids of those that it serves. `silent`: seconds since `seen`, by the clock of the
+    database. `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest
+    beat."""
 
     id: str
     name: str
@@ -40,6 +42,8 @@ class NodeStatus:
     runs: bool
     seen: int
     working: int
+    agents: Sequence[str]
+    silent: float
     state: str = "up"
     age: float | None = None
 

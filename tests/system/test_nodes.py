@@ -187,6 +187,10 @@ async def test_a_task_is_changed_at_any_server(nodes: Place, live: Liveness) -> 
             ("test:c", "up"),
         ]
         assert [one["self"] for one in listed] == [False, True, False]
+        async with b.session.get(f"{b.url}/agents") as response:
+            (agent,) = (await response.json())["agents"]
+        found = [(one["role"], one["instance_id"]) for one in agent["nodes"]]
+        assert found == [("test", "a"), ("test", "b"), ("test", "c")]
 
 
 @pytest.mark.parametrize("messages", [12, pytest.param(200, marks=pytest.mark.soak)])

@@ -285,6 +285,9 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     node_grace_ms: Milliseconds = 120_000
     """Milliseconds after which another server ends the tasks of a lost server that only that one
     could continue."""
+    discovery_max_age: Count = Field(default=120, alias="a2a_agent_discovery_max_age")
+    """Seconds without a sign of life after which GET /agents does not name a server of the database
+    any more."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import orjson
 import psycopg
 
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, limited
@@ -192,7 +193,9 @@ class Membership:
     async def _describe(self) -> None:
         connection, terms = await self._connect(), self.terms
         with limited(connection, INTERVAL * terms.lease):
-            values = ([*terms.shares], terms.slots, terms.config, self.node, self.epoch)
+            agents = orjson.dumps([*terms.agents]).decode()
+            described = ([*terms.shares], terms.slots, terms.config, agents)
+            values = (*described, self.node, self.epoch)
             await connection.execute(_DESCRIBE, values)
 
     async def _attempt(self) -> bool:
@@ -259,7 +262,8 @@ class Membership:
 
 
 _DESCRIBE = b"""
-    UPDATE node SET shares = %s, slots = %s, config = %b WHERE id = %s AND epoch = %s"""
+    UPDATE node SET shares = %s, slots = %s, config = %b, agents = %s::jsonb
+    WHERE id = %s AND epoch = %s"""
 _BEAT = b"""
     WITH mine AS (
         UPDATE node SET beat = beat + 1, seen = now()

@@ -99,6 +99,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_node": ("worker:1", "worker:1"),
     "bridge_share": ("a=/srv/work, b", ("a=/srv/work", "b")),
     "bridge_lease_ms": ("3000", 3000),
+    "a2a_agent_discovery_max_age": ("60", 60),
     "bridge_node_grace_ms": ("5000", 5000),
     "bridge_card": ("0.3", "0.3"),
     "bridge_card_keys": ("keys.json", "keys.json"),
