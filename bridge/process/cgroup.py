@@ -82,7 +82,7 @@ class Cgroup:
         return self._path is not None and self._path.is_dir()
 
     def open_freezer(self) -> int | None:
-        """A descriptor of its file that freezes it; None if there is no group."""
+        """A descriptor of its file that freezes it; None without a group."""
         with contextlib.suppress(OSError):
             return os.open(self._path / FREEZE, os.O_WRONLY | os.O_CLOEXEC) if self._path else None
         return None

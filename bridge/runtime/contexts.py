@@ -157,8 +157,8 @@ class Contexts:
             return await self.adopt(fence) if fence and key not in self._contexts else ()
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """End the tasks of a context of a lost server, whose directory is there alone. Returns its
-        fence after the commit. Raises Unavailable."""
+        """End the tasks of a context that only a lost server could continue. Returns its fence
+        after the commit. Raises Unavailable."""
         async with self._claiming.setdefault(key, asyncio.Lock()):
             fence = await take()
             for task, _ in await self.tasks.restore(key) if fence else ():

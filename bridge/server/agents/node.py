@@ -1,5 +1,5 @@
-"""The agents of a server that is one of several: what happens to their contexts when a lease ends,
-when this server was taken for lost, and when it takes the contexts of a lost one."""
+"""The agents of a server that is one of several: their contexts at the end of a lease, after this
+server was taken for lost, and at the takeover of the contexts of a lost one."""
 
 from __future__ import annotations
 

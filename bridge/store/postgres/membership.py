@@ -55,8 +55,8 @@ class Host(Protocol):
         """Continue a context of a lost server, which `take` takes. Raises Unavailable."""
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """The same, but end its open tasks, because its directory is at the lost server alone.
-        Returns the fence after the commit."""
+        """The same, but end its open tasks, because only the lost server has its directory. Returns
+        the fence after the commit."""
 
 
 class NoHost:
@@ -75,7 +75,7 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a node says to the others. `name`: for people; `version`: of the bridge. `lease` and
+    """The description of a node for the others. `name`: for people; `version`: of the bridge. `lease` and
     `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it serves; `slots`:
     for live sessions. `config`: a digest of the settings that all nodes must share."""
 

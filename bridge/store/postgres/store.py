@@ -51,7 +51,7 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts. Several nodes may use the
-    database. `terms`: what the node says to the others. A later store with the same id is its next
+    database. `terms`: its description for the others. A later store with the same id is its next
     incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
     server without push notifications. `answer_within`: seconds for the answer to a commit; then it
     is sent again."""
