@@ -75,7 +75,8 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The description of a node for the others. `name`: for people; `version`: of the bridge. `lease` and
+    """The description of a node for the others. `name`: for people; `version`: of the bridge.
+    `lease` and
     `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it serves; `slots`:
     for live sessions. `config`: a digest of the settings that all nodes must share."""
 

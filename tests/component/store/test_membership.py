@@ -27,6 +27,7 @@ from bridge.store.protocol import (
     TaskCreated,
 )
 from bridge.task.transitions import TaskState
+from tests.support.ledger import check_epochs
 from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
@@ -61,7 +62,7 @@ class Node:
 
 
 def batch(key: ContextKey, number: int) -> EventBatch:
-    return EventBatch(key.id, number, number, b"x", number, TaskState.WORKING, number)
+    return EventBatch(key.id, number, number, b"[]", number, TaskState.WORKING, number)
 
 
 @asynccontextmanager
@@ -241,3 +242,31 @@ async def test_a_server_that_stops_within_a_commit_cannot_delay_its_fence(
         stopped.execute("SELECT fence(%s, %s)", (A, epoch))
         async with node(url, B) as b:
             assert await b.host.called("adopt") == SHARED
+
+
+NO_FENCE = """CREATE OR REPLACE FUNCTION fence(me text, e bigint) RETURNS void
+    LANGUAGE plpgsql AS $$ BEGIN END $$"""
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_the_ledger_finds_the_writes_of_a_lost_server(
+    postgres_url: str, fenced: bool
+) -> None:
+    """Takes a second: a lease. Without the fence, the checker must find the late batch."""
+    async with node(postgres_url, A, replace(TERMS, lease=60.0)) as a:
+        await a.begin(SHARED, "s")
+        if not fenced:
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute(NO_FENCE.encode())
+        async with node(postgres_url, B) as b:
+            fence = await taken(b, SHARED)
+            assert await b.commit(batch(SHARED, 2), fence=fence) is None
+            late = await a.commit(batch(SHARED, 3))
+            assert isinstance(late, FenceLost) is fenced
+            assert await b.commit(batch(SHARED, 3 if fenced else 4), fence=fence) is None
+        assert bool(check_epochs(postgres_url)) is not fenced
+
+
+async def taken(one: Node, key: ContextKey) -> Fence:
+    await one.host.called("adopt")
+    return one.host.taken[key]
