@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bridge.process.cgroup import Cgroup, home, markers
@@ -242,6 +243,51 @@ async def lose_and_return(place: Place, live: Liveness, number: int = 0) -> None
 async def test_a_server_that_returns_continues_its_own_tasks(nodes: Place, live: Liveness) -> None:
     """Takes seconds: three starts of servers, and a lease."""
     await lose_and_return(nodes, live)
+
+
+@pytest.mark.soak
+async def test_a_frozen_agent_continues_with_the_next_start_of_its_server(
+    nodes: Place, live: Liveness
+) -> None:
+    """Takes seconds: two starts of a server, and the time until the launcher freezes the agent."""
+    path = nodes.workspace / "written"
+    script = f"text one\nappend {path} {2 * LEASE}\nwait {live.path} agent\ntext two"
+    async with server(nodes, "a") as (first, a):
+        task = await a.send_now(script)
+        await heard(a, task["id"], "one")
+        await written(path)
+        await kill(first)
+    await asyncio.sleep(LEASE)
+    size = size_of(path)
+    await asyncio.sleep(LEASE / 4)
+    assert size_of(path) == size
+    async with server(nodes, "a") as (_, a):
+        await live.release("agent")
+        ended = await finished(a, task["id"])
+        assert (state(ended), artifact_text(ended)) == ("completed", "onetwo")
+
+
+@pytest.mark.soak
+async def test_a_launcher_that_is_killed_stops_no_task(nodes: Place, live: Liveness) -> None:
+    """Takes seconds: a server starts, and notices the end at its next count. Another launcher
+    guards the agent then."""
+    path = nodes.workspace / "written"
+    async with server(nodes, "a") as (first, a):
+        task = await a.send_now(f"text one\nappend {path} {2 * LEASE}\ntext two")
+        await heard(a, task["id"], "one")
+        await written(path)
+        (launcher,) = launchers(first.process.pid)
+        launcher.kill()
+        async with asyncio.timeout(30):
+            while launchers(first.process.pid) in ([], [launcher]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        ended = await finished(a, task["id"])
+        assert (state(ended), artifact_text(ended)) == ("completed", "onetwo")
+
+
+def launchers(pid: int) -> list[psutil.Process]:
+    found = psutil.Process(pid).children()
+    return [one for one in found if "fork_server" in " ".join(one.cmdline())]
 
 
 # --- the bars ------------------------------------------------------------------------------------
