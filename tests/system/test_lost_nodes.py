@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from bridge.process.cgroup import Cgroup, home, markers
@@ -247,9 +248,10 @@ async def test_a_server_that_returns_continues_its_own_tasks(nodes: Place, live:
 
 @pytest.mark.soak
 async def test_a_frozen_agent_continues_with_the_next_start_of_its_server(
-    nodes: Place, live: Liveness
+    nodes: Place, live: Liveness, postgres_url: str
 ) -> None:
-    """Takes seconds: two starts of a server, and the time until the launcher freezes the agent."""
+    """Takes seconds: three starts of a server, and the time until the launcher freezes the agent.
+    Without the share, no other server may continue the context any more."""
     path = nodes.workspace / "written"
     script = f"text one\nappend {path} {2 * LEASE}\nwait {live.path} agent\ntext two"
     async with server(nodes, "a") as (first, a):
@@ -265,6 +267,15 @@ async def test_a_frozen_agent_continues_with_the_next_start_of_its_server(
         await live.release("agent")
         ended = await finished(a, task["id"])
         assert (state(ended), artifact_text(ended)) == ("completed", "onetwo")
+        assert shares_in(postgres_url) == ["s"]
+    async with server(nodes, "a", BRIDGE_SHARE=""):
+        pass
+    assert shares_in(postgres_url) == [None]
+
+
+def shares_in(url: str) -> list[str | None]:
+    with psycopg.connect(url) as connection:
+        return [share for (share,) in connection.execute("SELECT share FROM context").fetchall()]
 
 
 @pytest.mark.soak

@@ -156,6 +156,14 @@ async def test_an_idle_server_learns_from_its_beat_that_it_is_fenced(postgres_ur
         assert await a.host.called("fenced") is False
 
 
+async def test_a_server_that_returns_knows_the_shares_of_its_contexts(postgres_url: str) -> None:
+    await lose(postgres_url)
+    await lose(postgres_url, share=None, of=PINNED)
+    async with node(postgres_url, A) as a:
+        found = {one.context: one.share for one in await a.store.contexts("a")}
+        assert found == {SHARED: "s", PINNED: None}
+
+
 async def test_other_settings_are_reported(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
