@@ -33,8 +33,9 @@ from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
 
 WITHIN = 30.0
-LEASE = 0.5
+LEASE, LONG = 0.5, 1.0  # LONG: for servers that must not be lost on a busy machine
 TERMS = Terms(lease=LEASE, grace=0.2, shares=["s"], agents=["a"], slots=4)
+LONGER = replace(TERMS, lease=LONG)
 A, B = "0123456789abcdef", "fedcba9876543210"
 SHARED, PINNED = ContextKey("a", "local", "shared"), ContextKey("a", "local", "pinned")
 
@@ -101,8 +102,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_a_shared_context_of_a_lost_server_is_taken_once(postgres_url: str) -> None:
     """Takes two seconds: a lease of half a second, and the time in which nothing more happens."""
+    await lose(postgres_url)
     async with node(postgres_url, B) as b, node(postgres_url, "c" * 16) as c:
-        await lose(postgres_url)
         await until(lambda: b.host.taken or c.host.taken)
         await asyncio.sleep(LEASE)
         assert len([*b.host.taken, *c.host.taken]) == 1
@@ -119,20 +120,20 @@ async def test_a_shared_context_of_a_lost_server_is_taken_once(postgres_url: str
 
 async def test_a_context_of_one_server_waits_for_the_grace(postgres_url: str) -> None:
     """Takes a second: the lease."""
+    await lose(postgres_url, share=None, of=PINNED)
     async with node(postgres_url, B, replace(TERMS, grace=0.3)) as b:
-        await lose(postgres_url, share=None, of=PINNED)
         assert await b.host.called("finish") == PINNED
         assert b.host.had("adopt") == []
         await until(lambda: rows(postgres_url, "SELECT node FROM context") == [(A,)])
 
 
 async def test_a_server_that_returns_within_the_grace_keeps_its_context(postgres_url: str) -> None:
-    """Takes two seconds: a lease, and the grace in which nothing happens."""
-    async with node(postgres_url, B, replace(TERMS, grace=3 * LEASE)) as b:
-        await lose(postgres_url, share=None, of=PINNED)
+    """Takes three seconds: a lease, and the grace in which nothing happens."""
+    await lose(postgres_url, share=None, of=PINNED)
+    async with node(postgres_url, B, replace(LONGER, grace=3 * LEASE)) as b:
         fenced = "SELECT 1 FROM node WHERE state = 'fenced'"
         await until(lambda: rows(postgres_url, fenced))
-        async with node(postgres_url, A) as a:
+        async with node(postgres_url, A, LONGER) as a:
             (found,) = await a.store.sessions("a")
             assert found.context == PINNED
             await asyncio.sleep(4 * LEASE)
@@ -195,23 +196,23 @@ def through(url: str, proxy: Proxy) -> str:
 async def test_an_outage_of_the_database_fences_nobody(
     database: Postgres, postgres_url: str
 ) -> None:
-    """Takes two seconds: an outage of three leases."""
+    """Takes seconds: an outage of three leases."""
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES has an address of its own")
     proxy = Switch(database.port)
     async with serving(proxy):
         url = through(postgres_url, proxy)
-        async with node(url, A) as a, node(url, B) as b:
+        async with node(url, A, LONGER) as a, node(url, B, LONGER) as b:
             fence = await a.begin(SHARED, "s")
             await until(lambda: a.host.had("renewed") and b.host.had("renewed"))
             proxy.off = True
             assert await a.host.called("doubt") and await b.host.called("doubt")
-            assert "has not reached" in str(a.store.problem) or a.store.problem
-            await asyncio.sleep(3 * LEASE)
+            assert a.store.problem
+            await asyncio.sleep(3 * LONG)
             proxy.off = False
             await until(lambda: a.host.had("doubt") == b.host.had("doubt") == [True, False])
             assert await a.commit(batch(SHARED, 2), fence=fence) is None
-            await asyncio.sleep(1.5 * LEASE)
+            await asyncio.sleep(1.5 * LONG)
             assert a.host.had("fenced") == b.host.had("fenced") == []
             assert not a.host.taken and not b.host.taken
 
@@ -219,20 +220,23 @@ async def test_an_outage_of_the_database_fences_nobody(
 async def test_a_server_without_the_database_is_fenced_and_learns_it_later(
     database: Postgres, postgres_url: str
 ) -> None:
-    """Takes a second: a lease."""
+    """Takes two seconds: a lease."""
     if not database.restarts:
         pytest.skip("the server of BRIDGE_TEST_POSTGRES has an address of its own")
     proxy = Switch(database.port)
     async with serving(proxy):
-        async with node(through(postgres_url, proxy), A) as a, node(postgres_url, B) as b:
+        async with (
+            node(through(postgres_url, proxy), A, LONGER) as a,
+            node(postgres_url, B, LONGER) as b,
+        ):
             fence = await a.begin(SHARED, "s")
             loop = asyncio.get_running_loop()
             proxy.off, begun = True, loop.time()
             writing = asyncio.create_task(a.commit(batch(SHARED, 2), fence=fence))
             assert await a.host.called("doubt") is True
-            assert loop.time() - begun < 0.9 * LEASE
+            assert loop.time() - begun < 0.9 * LONG
             assert await b.host.called("adopt") == SHARED
-            assert loop.time() - begun > 0.75 * LEASE
+            assert loop.time() - begun > 0.75 * LONG
             proxy.off = False
             assert isinstance(await writing, FenceLost)
             assert a.host.had("fenced") == [False]
