@@ -493,7 +493,6 @@ TESTED_ELSEWHERE = {
         "needs a PostgreSQL server",
         "store/postgres: membership takeover",
     ),
-    "tests/system/test_lost_nodes.py": ("needs servers", "server/agents: node"),
     "tests/component/process/test_guard.py": ("needs children and groups", "process: guard"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",

@@ -206,7 +206,9 @@ class Contexts:
         for saved in stored.contexts:
             start = readable(SessionStart, saved.start)
             if start:
-                self.add(start, stored.fences[saved.context])
+                context = self.add(start, stored.fences[saved.context])
+                if saved.share not in (None, context.lease.share):  # not in the settings any more
+                    context.lease.save()
         unfinished: dict[ContextKey, list[tuple[TaskHandle, Message]]] = {}
         for handle, prompt in stored.tasks:
             self.pool.quotas.resume(handle.task.owner)

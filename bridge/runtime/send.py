@@ -317,7 +317,8 @@ class SendOperation:
         start = readable(SessionStart, saved[0].start) if saved else None
         if start is None:
             start = self._new_start(options, request)
-            store.append([ContextSaved(key, dump(start))], fence=request.fence)
+            share = self._agent.sessions.share(start.cwd)
+            store.append([ContextSaved(key, dump(start), share)], fence=request.fence)
         else:
             self._check_start(start, options, request.principal)
         handle, message = self._made(key.id, options, request)

@@ -29,6 +29,7 @@ from bridge.cli.doctor.report import (
     status,
     verdict,
 )
+from bridge.cli.doctor.shares import shares
 from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
 from bridge.process.process_tree import kill_descendants, reap_orphans
@@ -121,6 +122,7 @@ class _Doctor:
     def _server(self, served: list[Candidate]) -> Iterator[Check]:
         settings = self._loaded.settings
         yield from machine()
+        yield from shares(settings, [one.adapter for one in served])
         yield from (note(SETTINGS, warning) for warning in self._loaded.warnings)
         agents, default = settings.server.agents, settings.server.default_agent
         if agents and default and default not in agents:

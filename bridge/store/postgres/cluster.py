@@ -209,7 +209,8 @@ class PostgresCluster:
     # --- contexts without a server -------------------------------------------------------------
 
     async def unplaced(self, agents: Sequence[str], most: int) -> Sequence[ContextKey]:
-        found = await self._reader.rows(_UNPLACED, list(agents), most)
+        shares = [*self._membership.terms.shares]
+        found = await self._reader.rows(_UNPLACED, list(agents), shares, most)
         return [key_of(*row) for row in found]
 
     # --- the fence -----------------------------------------------------------------------------
@@ -279,12 +280,13 @@ _UNRESERVE = """
 _ADMIT = "SELECT * FROM admit(%s, %s::bigint, %b, %b, %s::int, %s::int)"
 _UNPLACED = f"""
     WITH open AS (
-        SELECT task.agent, task.owner, task.context, place, node FROM task
+        SELECT task.agent, task.owner, task.context, place, node, share FROM task
         JOIN context ON (context.agent, context.owner, context.id)
             = (task.agent, task.owner, task.context)
         WHERE {queries.OPEN}
     )
     SELECT agent, owner, context FROM open WHERE node IS NULL AND agent = ANY(%s)
+        AND (share IS NULL OR share = ANY(%s))
     GROUP BY agent, owner, context
     ORDER BY (SELECT count(*) FROM open AS placed
         WHERE placed.owner = open.owner AND placed.node IS NOT NULL), min(place)

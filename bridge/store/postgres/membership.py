@@ -56,8 +56,8 @@ class Host(Protocol):
         """Continue a context of a lost server, which `take` takes. Raises Unavailable."""
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """The same, but end its open tasks, because its directory is at the lost server alone.
-        Returns the fence after the commit."""
+        """The same, but end its open tasks, because only the lost server has its directory. Returns
+        the fence after the commit."""
 
 
 class NoHost:

@@ -113,10 +113,10 @@ UNFINISHED_OF = f"""
     SELECT {HEAD}, prompt FROM task WHERE agent = %s AND owner = %b AND context = %b AND {OPEN}
     ORDER BY place"""  # noqa: S608
 CONTEXTS = """
-    SELECT agent, owner, id, start FROM context
+    SELECT agent, owner, id, start, share FROM context
     WHERE agent = %s AND start IS NOT NULL AND node = %s"""
 ONE_CONTEXT = """
-    SELECT agent, owner, id, start FROM context
+    SELECT agent, owner, id, start, share FROM context
     WHERE agent = %s AND owner = %b AND id = %b AND start IS NOT NULL"""
 SESSIONS = """
     SELECT id, agent, owner, context, start, position,

@@ -91,7 +91,7 @@ class PostgresReads:
             found = await self._reader.rows(queries.ONE_CONTEXT, *columns_of(context))
         else:
             found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
-        return [ContextSaved(key_of(*key), start) for *key, start in found]
+        return [ContextSaved(key_of(*key), start, share) for *key, start, share in found]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
         return [
