@@ -7,6 +7,7 @@ commit, claims, and waiting readers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,11 +15,12 @@ from functools import partial
 
 import psycopg
 
-from bridge.errors import ConfigurationError
-from bridge.store.postgres.bus import Bus
+from bridge.errors import ConfigurationError, Unavailable
+from bridge.store.postgres.bus import Bus, MakeBus
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
+from bridge.store.postgres.notify_bus import NotifyBus
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import migrate
@@ -75,8 +77,12 @@ class PostgresStore(PostgresReads):
         )
         self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
-        self.bus = Bus(address, heard=self._heard, restored=self._catch_up)
+        self.bus: Bus = NotifyBus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
+
+    def use_bus(self, make: MakeBus) -> None:
+        """Carry hints by another bus than LISTEN and NOTIFY, from open() on."""
+        self.bus = make(heard=self._heard, restored=self._catch_up, alive=self._show_life)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -99,7 +105,7 @@ class PostgresStore(PostgresReads):
                 raise ConfigurationError(text) from error
             raise
         self._writer.start(connection, epoch)
-        self.bus.start(self.hints.channel, self.node, epoch)
+        self.bus.start(self.hints.channel, self.hints.cluster, self.node, epoch)
 
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
@@ -200,6 +206,10 @@ class PostgresStore(PostgresReads):
     def _catch_up(self) -> None:
         self.hints.catch_up()
 
+    async def _show_life(self) -> None:
+        with contextlib.suppress(Unavailable):
+            await self._reader.rows(_SEEN, self.node, self._writer.epoch)
+
     # --- fences --------------------------------------------------------------------------------
 
     async def claim(self, key: ContextKey, node: str, ttl: float) -> Fence | None:
@@ -247,6 +257,7 @@ _ENTER = """
         version = excluded.version, name = excluded.name
     RETURNING epoch"""
 _KEY = "SELECT hint_key FROM bus"
+_SEEN = "UPDATE node SET seen = now() WHERE id = %s AND epoch = %s"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""
