@@ -477,9 +477,10 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: bus claims connect queries reader reads schema sealing statements store "
-        "writer",
+        "store/postgres: bus claims connect notify_bus queries reader reads schema sealing "
+        "statements store writer",
     ),
+    "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
     "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
     "tests/component/store/test_journal.py": (

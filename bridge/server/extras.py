@@ -20,6 +20,7 @@ from bridge.store.protocol import Store
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
+    from bridge.store.postgres.bus import MakeBus
     from bridge.store.postgres.connect import Probe
     from bridge.transports.mcp.server import McpConfig, McpServer
 
@@ -62,9 +63,33 @@ def postgres_store(
         )
     key = settings.push.key
     seal = Seal(key) if key else None
-    return PostgresStore(
+    store = PostgresStore(
         address, node, name=name, seal=seal, version=__version__, on_fenced=on_fenced
     )
+    store.commit_pause = settings.store.commit_pause_ms / 1000
+    if settings.store.redis:
+        store.use_bus(redis_bus(settings.store.redis))
+    return store
+
+
+def redis_bus(url: str) -> MakeBus:
+    """Carries hints by the Redis of BRIDGE_BUS. Raises ConfigurationError, also if the extra
+    `redis` is missing."""
+    try:
+        from bridge.store.postgres.redis_bus import RedisBus, parse_redis
+    except ImportError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        raise ConfigurationError(
+            "BRIDGE_BUS is the URL of Redis, and a library for it is missing: "
+            "pip install 'coding-agent-bridge[redis]'"
+        ) from None
+    address = parse_redis(url)
+    if address.exposed:
+        log.warning(
+            "hints with output cross the network without protection: use rediss:// in BRIDGE_BUS"
+        )
+    return functools.partial(RedisBus, address)
 
 
 async def probe_database(settings: Settings) -> Probe:

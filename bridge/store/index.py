@@ -102,6 +102,7 @@ class TaskIndex:
     stored = 0
     node = LOCAL  # the only server that uses the store
     shared = False
+    bus = None
 
     def __init__(self) -> None:
         self._tasks: dict[str, IndexedTask] = {}

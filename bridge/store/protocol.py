@@ -299,6 +299,17 @@ OnCommit = Callable[[StoreError | None], None]
 """Called on the event loop, in the order of the appends. None: the changes are committed."""
 
 
+class HintCarrier(Protocol):
+    """Carries hints between the servers of a shared store; its loss makes reads late. `works`:
+    whether hints arrive, as far as it is known."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def works(self) -> bool: ...
+
+
 class Store(Protocol):
     """`durable`: committed changes survive the process. `congested`: so many changes wait that the
     caller should pause. `problem`: why no commit is possible now; changes are kept and retried.
@@ -320,6 +331,10 @@ class Store(Protocol):
 
     @property
     def problem(self) -> str | None: ...
+
+    @property
+    def bus(self) -> HintCarrier | None:
+        """None for a store that is not shared."""
 
     async def open(self) -> None:
         """Raises ConfigurationError if the medium cannot be used."""

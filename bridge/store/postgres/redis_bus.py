@@ -1,8 +1,8 @@
-"""Hints by Redis, one stream for each server. Needs the extra `redis`; server/extras.py imports this
-module when a setting asks for it.
+"""Hints by Redis, one stream for each server. Needs the extra `redis`; server/extras.py imports it
+when a setting asks for it.
 
 Streams, not publish and subscribe: a slow server is not cut off, and a reconnect continues after
-the last entry. Whoever can write to Redis can send entries, so hints have authentication codes, and
+the last entry. Every user of Redis can send entries, so hints have authentication codes, and
 a stream that another program has made useless is deleted.
 """
 
@@ -41,7 +41,7 @@ class RedisAddress:
     shown: str
     exposed: bool
 
-    def client(self) -> Redis:
+    def client(self) -> Any:  # its types describe all versions of the protocol at once
         """A client that repeats a command on a new connection for about a second."""
         backoff = ExponentialBackoff(cap=LONGEST, base=FIRST)
         fixed = {
@@ -62,7 +62,8 @@ def parse_redis(url: str) -> RedisAddress:
         options: dict[str, Any] = dict(parse_url(url))
         kind = options.get("connection_class")
         given = {name: value for name, value in options.items() if name != "connection_class"}
-        ConnectionPool(**options).make_connection()  # it checks the names of the options
+        pool: Any = ConnectionPool(**options)
+        pool.make_connection()  # it checks the names of the options
     except (TypeError, ValueError, RedisError):  # their texts have parts of the URL
         raise ConfigurationError(
             "BRIDGE_BUS: a URL such as rediss://user:password@host:6379/0 is expected; write "
@@ -94,7 +95,7 @@ class RedisBus(Bus):
         super().__init__(heard=heard, restored=restored)
         self._address = address
         self._show_life = alive
-        self._sender: Redis | None = None
+        self._sender: Any = None  # a Redis
         self._last: bytes | None = None  # id of the newest entry that was read
 
     async def listen(self) -> None:
@@ -111,7 +112,7 @@ class RedisBus(Bus):
         finally:
             await client.aclose()
 
-    async def _begin(self, client: Redis) -> None:
+    async def _begin(self, client: Any) -> None:
         """Find the entry after which to read: the last one that was read, as long as the stream is
         the same. Raises RedisError if this server may not use it."""
         key = self._key(self.channel)
@@ -126,7 +127,7 @@ class RedisBus(Bus):
         elif _order(newest) <= _order(self._last):  # Redis has lost it
             self._last = b"0-0"
 
-    async def _hear(self, client: Redis) -> None:
+    async def _hear(self, client: Any) -> None:
         """Take the entries of the next `probe` seconds."""
         loop, key = asyncio.get_running_loop(), self._key(self.channel)
         due = loop.time() + self.probe
@@ -173,7 +174,7 @@ class RedisBus(Bus):
         return f"bridge:{self.cluster}:{channel}"
 
 
-async def _add(client: Redis, key: str) -> bytes:
+async def _add(client: Any, key: str) -> bytes:
     """Add an entry without a hint. Returns its id."""
     added = await client.xadd(key, {FIELD: b""}, maxlen=MOST_ENTRIES, approximate=True)
     return bytes(added)

@@ -56,7 +56,8 @@ class _Rejected(Exception):
 class PostgresWriter:
     """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
     are not committed. `on_fenced` is called once, when another incarnation has taken the node.
-    `answer_within`: seconds for the answer to a group."""
+    `answer_within`: seconds for the answer to a group. `pause`: least seconds between the starts of
+    two groups, so that under load each of them has more appends."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class PostgresWriter:
         answer_within: float = ANSWER_WITHIN,
     ) -> None:
         self._answer_within = answer_within
+        self.pause = 0.0
         self.epoch = 0
         self.waiting = 0
         self.relief: list[Callable[[], None]] = []
@@ -82,6 +84,7 @@ class PostgresWriter:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._problem: str | None = None
+        self._next = 0.0  # time when the next group may begin
         self._since: float | None = None  # the time when the present group was sent
 
     def start(self, connection: Connection, epoch: int) -> None:
@@ -151,11 +154,19 @@ class PostgresWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue:
+                    await self._space()
                     appends, self._queue = self._queue, []
                     await self._commit([one for one in appends if not one.error])
                     self._answer(appends)
         finally:
             await self._drop()
+
+    async def _space(self) -> None:
+        """Wait until the next group may begin."""
+        if self.pause:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(self._next - loop.time())
+            self._next = loop.time() + self.pause
 
     def _answer(self, appends: Sequence[_Append]) -> None:
         self.waiting -= sum(one.size for one in appends)
