@@ -473,7 +473,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
-        "store: handle index memory protocol push retention sqlite",
+        "store: handle index memory protocol push retention; store/sqlite: store",
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
@@ -482,10 +482,13 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
-    "tests/component/store/test_databases.py": ("needs databases on disk", "store: database"),
+    "tests/component/store/test_databases.py": (
+        "needs databases on disk",
+        "store/sqlite: database",
+    ),
     "tests/component/store/test_journal.py": (
         "needs a database on disk",
-        "store: journal journal_file",
+        "store: journal; store/sqlite: journal_file",
     ),
     "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),

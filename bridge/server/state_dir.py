@@ -23,10 +23,10 @@ from bridge.process.process_tree import kill_marked, table
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import DESCRIPTION, OperatorToken
-from bridge.store.database import OTHERS, private_directory, was_used
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Store
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.database import OTHERS, private_directory, was_used
+from bridge.store.sqlite.store import SqliteStore
 from bridge.telemetry.audit import NO_AUDIT, Audit
 
 log = logging.getLogger(__name__)

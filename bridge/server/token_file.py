@@ -23,7 +23,7 @@ from typing import Any
 
 from bridge.errors import ConfigurationError
 from bridge.files.folders import closing, open_folder, replace_file
-from bridge.store.database import private_directory
+from bridge.store.sqlite.database import private_directory
 
 log = logging.getLogger(__name__)
 

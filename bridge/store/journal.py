@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.errors import ConfigurationError
-from bridge.store.journal_file import JournalFile, Row
+from bridge.store.sqlite.journal_file import JournalFile, Row
 
 log = logging.getLogger(__name__)
 

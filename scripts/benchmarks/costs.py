@@ -17,7 +17,7 @@ from bridge.runtime.recorder import Recorder
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import ContextKey, Store
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task

@@ -43,7 +43,7 @@ from bridge.store.protocol import (
 )
 from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushSaved
 from bridge.store.serialization import dump, load_events
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Event, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task

@@ -17,7 +17,7 @@ from bridge.store.protocol import (
     OutputRead,
     TaskQuery,
 )
-from bridge.store.sqlite import MIGRATIONS, SqliteStore
+from bridge.store.sqlite.store import MIGRATIONS, SqliteStore
 from bridge.task.events import Event
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task

@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 from bridge.server.state_dir import open_state
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from tests import CHECKOUT
 from tests.support import programs
 from tests.support.durable_writer import (

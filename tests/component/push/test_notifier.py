@@ -29,7 +29,7 @@ from bridge.store.memory import MemoryStore
 from bridge.store.protocol import EventBatch, Retention, Store, TaskHead, TaskRemoved
 from bridge.store.push import PushConfig
 from bridge.store.serialization import micros
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Event, Status, Text
 from bridge.task.state import Task, Update
 from tests import CHECKOUT
@@ -902,7 +902,7 @@ from bridge.push.notifier import Push
 from bridge.runtime.recorder import Recorder
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.push import PushConfig
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Status
 from bridge.task.message import Message, Role
 from bridge.task.state import Task

@@ -14,7 +14,7 @@ from bridge.files.folders import closing, open_folder, remove
 from bridge.sandbox.homes import PrivateHome, private_homes
 from bridge.sandbox.profile import Sandbox, make_scratch
 from bridge.server import registry
-from bridge.store.database import private_directory
+from bridge.store.sqlite.database import private_directory
 from tests.support.unprivileged import unprivileged
 
 

@@ -52,7 +52,7 @@ from bridge.store.protocol import (
 from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.retention import KEEP_UNDELIVERED
 from bridge.store.serialization import dump, dump_events
-from bridge.store.sqlite import SqliteStore
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Canceled, Done, Event, Failed, Question, Status, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.transitions import TaskState

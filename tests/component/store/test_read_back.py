@@ -24,7 +24,7 @@ from bridge.store.handle import ENTRY, MOST_BEHIND, NEWEST, SMALL, TaskHandle, T
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import TaskQuery, TaskRemoved
 from bridge.store.replay import PIECE, RECENT, Recent
-from bridge.store.sqlite import sqlite_errors
+from bridge.store.sqlite.store import sqlite_errors
 from bridge.task.artifact import Artifact
 from bridge.task.events import Done, Event, Failed, Retracted, Status, Text
 from bridge.task.message import TextPart

@@ -14,7 +14,6 @@ from typing import Any
 from bridge.errors import ConfigurationError, DataLoss, Unavailable
 from bridge.store.index import IndexedTask, TaskIndex
 from bridge.store.journal import Journal
-from bridge.store.journal_file import Row
 from bridge.store.protocol import (
     CANNOT_READ,
     DAMAGED,
@@ -40,6 +39,7 @@ from bridge.store.protocol import (
 from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.replay import PIECE, blank_task, replay
 from bridge.store.serialization import EVENTS, micros
+from bridge.store.sqlite.journal_file import Row
 from bridge.task.transitions import ENDINGS
 
 log = logging.getLogger(__name__)

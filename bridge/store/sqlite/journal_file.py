@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.errors import ConfigurationError
-from bridge.store.database import open_database, transaction
+from bridge.store.sqlite.database import open_database, transaction
 
 log = logging.getLogger(__name__)
 
