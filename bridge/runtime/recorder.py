@@ -17,6 +17,7 @@ from bridge.store.protocol import (
     StoreError,
     TaskBegun,
     TaskCreated,
+    TaskShown,
 )
 from bridge.store.serialization import dump, dump_events, micros
 from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, bounded
@@ -53,8 +54,17 @@ class Recorder:
         """Whether another server can read the records."""
         return self._store.durable
 
-    def begin(self, handle: TaskHandle, prompt: Message, accepted: Sequence[Change] = ()) -> None:
-        """Create the task, in one commit with the `accepted` changes."""
+    def begin(
+        self,
+        handle: TaskHandle,
+        prompt: Message,
+        accepted: Sequence[Change] = (),
+        *,
+        hidden: bool = False,
+    ) -> None:
+        """Create the task, in one commit with the `accepted` changes. `hidden`: it may still become
+        a direct Message, so other servers do not show it before this one does, or before output
+        of another kind."""
         task, written = handle.task, dump(prompt)
         handle.size += len(written)
         handle.log.visible = -1
@@ -66,7 +76,10 @@ class Recorder:
             written,
             thoughts=task.show_thoughts,
             attended=task.attended,
+            hidden=hidden and self._store.shared,
         )
+        if created.hidden:
+            handle.reveal = partial(self._append, handle, [TaskShown(task.id)], _nothing)
         self._append(handle, [created, *accepted], lambda: handle.log.publish(0))
 
     def record(
@@ -121,7 +134,10 @@ class Recorder:
         if task.status_time is now:  # one of the events has set the status
             states = [update for update in updates if isinstance(update, StatusUpdate)]
             batch = batch._replace(state=task.state, changed=time)
-        changes = (batch, read) if read else (batch,)
+        changes: tuple[Change, ...] = (batch, read) if read else (batch,)
+        if handle.reveal and task.reply is None:  # with the first output that is not a Message
+            handle.reveal = None
+            changes = (TaskShown(task.id), *changes)
         # A closure takes twice as many objects, which wait for the commit and cost collections.
         then = partial(self._committed, handle, number, states)
         self._store.append(changes, fence=handle.fence, then=then)
@@ -194,3 +210,6 @@ class Recorder:
         if self._store.congested:
             pause(True)
             self._store.on_relief(lambda: pause(False))
+
+
+def _nothing() -> None: ...

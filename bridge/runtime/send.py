@@ -203,7 +203,8 @@ class SendOperation:
         task.history.append(message)
         notifies = request.params.push is not None
         handle = TaskHandle(task, self._tasks.agent, fence=request.fence, notifies=notifies)
-        self._contexts.recorder.begin(handle, message, request.reserved.accept(task.id))
+        accepted = request.reserved.accept(task.id)
+        self._contexts.recorder.begin(handle, message, accepted, hidden=self._agent.replies)
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(handle, message)

@@ -116,6 +116,7 @@ class PostgresStore(PostgresReads):
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
+            await connection.execute(_SHOW, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
@@ -270,6 +271,11 @@ _SEEN = "UPDATE node SET seen = now() WHERE id = %s AND epoch = %s"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""
+# The tasks of an earlier incarnation stay tasks.
+_SHOW = """
+    UPDATE task SET hidden = false FROM context WHERE hidden AND context.node = %s
+        AND context.agent = task.agent AND context.owner = task.owner
+        AND context.id = task.context"""
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """
     DELETE FROM context WHERE node = %s AND start IS NULL AND NOT EXISTS (
