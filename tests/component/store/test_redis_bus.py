@@ -17,6 +17,7 @@ from bridge.store.postgres.redis_bus import EXPIRES, MOST_ENTRIES, RedisBus, par
 from bridge.store.postgres.store import POLL, PostgresStore
 from bridge.store.protocol import ContextKey
 from bridge.task.events import Done, Text
+from tests.support.proxy import Proxy, port_of, serving
 from tests.support.redis_server import PASSWORD, RedisServer
 from tests.support.stored_tasks import begin, happen
 
@@ -113,6 +114,50 @@ async def test_a_reconnect_continues_after_the_last_hint(
                         client.client_kill_filter(_id=one["id"])
     await until(lambda: b.payloads[-1:] == sent[-1:])
     assert b.payloads == sent
+
+
+class Door(Proxy):
+    """Has no connections while it is closed."""
+
+    closed = False
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self._cut: set[asyncio.StreamWriter] = set()
+
+    def close(self) -> None:
+        self.closed = True
+        for one in self._cut:
+            one.transport.abort()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._cut.add(writer)
+        if self.closed:
+            writer.transport.abort()
+        else:
+            await super().__call__(reader, writer)
+
+
+async def test_hints_of_a_time_without_a_connection_arrive(redis_server: RedisServer) -> None:
+    """Takes a second: the connection is away for longer than redis-py tries by itself."""
+    own(redis_server)
+    door = Door(redis_server.port)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(door))
+        there = redis_server.url.replace(f":{redis_server.port}/", f":{port_of(door.url)}/")
+        (a,) = await stack.enter_async_context(listening(redis_server.url, "a"))
+        (b,) = await stack.enter_async_context(listening(there, "b"))
+        await told(a, b, "before")
+        known = len(b.payloads)
+        door.close()
+        await until(lambda: not b.bus.works)
+        sent = [f"{number}" for number in range(100)]
+        for one in sent:
+            a.bus.send("b", one)
+        await until(lambda: a.bus.works)
+        door.closed = False
+        await until(lambda: b.payloads[-1:] == sent[-1:])
+        assert [one for one in b.payloads[known:] if one != "before"] == sent
 
 
 def wrong_type(client: Any, key: str) -> None:
