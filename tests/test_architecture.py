@@ -481,7 +481,15 @@ TESTED_ELSEWHERE = {
         "statements store writer",
     ),
     "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
-    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
+    "tests/component/store/test_cluster.py": (
+        "needs a PostgreSQL server",
+        "store: cluster; store/postgres: cluster",
+    ),
+    "tests/system/test_nodes.py": (
+        "needs several servers",
+        "runtime/nodes: cooperation inbox placement",
+    ),
+    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",
         "store/sqlite: database",

@@ -65,21 +65,15 @@ class Recorder:
         """Create the task, in one commit with the `accepted` changes. `hidden`: it may still become
         a direct Message, so other servers do not show it before this one does, or before output
         of another kind."""
-        task, written = handle.task, dump(prompt)
+        written = dump(prompt)
         handle.size += len(written)
         handle.log.visible = -1
         self._tasks.add(handle)
-        created = TaskCreated(
-            task.id,
-            handle.context,
-            micros(task.created),
-            written,
-            thoughts=task.show_thoughts,
-            attended=task.attended,
-            hidden=hidden and self._store.shared,
-        )
-        if created.hidden:
-            handle.reveal = partial(self._append, handle, [TaskShown(task.id)], _nothing)
+        hidden = hidden and self._tasks.cluster is not None
+        created = created_by(handle, written, hidden)
+        if hidden:
+            shown = [TaskShown(handle.task.id)]
+            handle.reveal = partial(self._append, handle, shown, _nothing)
         self._append(handle, [created, *accepted], lambda: handle.log.publish(0))
 
     def record(
@@ -210,6 +204,20 @@ class Recorder:
         if self._store.congested:
             pause(True)
             self._store.on_relief(lambda: pause(False))
+
+
+def created_by(handle: TaskHandle, prompt: bytes, hidden: bool = False) -> TaskCreated:
+    """The change that creates the task of the handle. `hidden`: see TaskCreated."""
+    task = handle.task
+    return TaskCreated(
+        task.id,
+        handle.context,
+        micros(task.created),
+        prompt,
+        thoughts=task.show_thoughts,
+        attended=task.attended,
+        hidden=hidden,
+    )
 
 
 def _nothing() -> None: ...

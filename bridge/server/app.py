@@ -29,7 +29,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
 from bridge.server.settings.sections import ServerSettings
-from bridge.store.protocol import HintCarrier
+from bridge.store.cluster import HintCarrier
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
@@ -80,10 +80,10 @@ class HealthCheck(Protocol):
 
 @runtime_checkable
 class _Shared(Protocol):
-    """A store that may have a carrier of hints. Its fault makes no status: reads are late."""
+    """A store that has a carrier of hints. Its fault makes no status: reads are late."""
 
     @property
-    def bus(self) -> HintCarrier | None: ...
+    def bus(self) -> HintCarrier: ...
 
 
 def make_app(
@@ -244,7 +244,7 @@ async def _health(
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
     about = {"version": __version__, "agents": figures, "sessions": dict(sessions())}
-    bus = next((one.bus for one in checks if isinstance(one, _Shared) and one.bus), None)
+    bus = next((one.bus for one in checks if isinstance(one, _Shared)), None)
     hints = {"bus": {"kind": bus.kind, "ok": bus.works}} if bus else {}
     return web.json_response({**status, **about, **hints})
 

@@ -16,7 +16,7 @@ from bridge import __version__
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.settings.root import Settings
-from bridge.store.protocol import Store
+from bridge.store.cluster import SharedStore
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
@@ -48,7 +48,7 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 
 def postgres_store(
     settings: Settings, node: str, name: str, on_fenced: Callable[[], None]
-) -> Store:
+) -> SharedStore:
     """The store in the database of BRIDGE_STORE, for the server with this id and name. Raises
     ConfigurationError, also if the extra `postgres` is missing."""
     with _needs_postgres():

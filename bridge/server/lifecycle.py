@@ -20,6 +20,7 @@ from bridge.errors import ConfigurationError, Unavailable
 from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.process.spawn import libraries
 from bridge.push.notifier import Push
+from bridge.runtime.nodes.cooperation import Cooperation
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
@@ -36,8 +37,9 @@ from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
+from bridge.store.cluster import SharedStore
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import Store, TaskHead
+from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
@@ -73,6 +75,7 @@ class _Parts:
     logins: asyncio.Task[list[str]]
     served: Sequence[ServedAgent]
     root: ServedAgent
+    cooperation: Cooperation | None = None
 
 
 async def serve(loaded: Loaded) -> int:
@@ -124,7 +127,10 @@ async def _assemble(
         make_served_agent(one, shared, version=versions[one.id], sandbox=sandboxes[one.id])
         for one in agents
     ]
+    managers = {one.id: one.manager for one in served}
+    cluster = state.cluster
     return _Parts(
+        cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         fenced=fenced,
         agents=agents,
         pool=pool,
@@ -142,7 +148,7 @@ async def _run(
     settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
-    monitor = Monitor(parts.state.store, managers, parts.pool.figures)
+    monitor = Monitor(parts.state.store, managers, parts.pool.figures, parts.state.cluster)
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, parts)
     app = make_app(
@@ -169,6 +175,8 @@ async def _run(
         await _first_of(stop, parts.fenced)
         log.info("stopping")
         await asyncio.gather(*(site.stop() for site in sites))
+        if parts.cooperation:
+            await parts.cooperation.close()
         await _drain(settings, parts)
         monitor.close()
         return FENCED if parts.fenced.is_set() else 0
@@ -257,7 +265,7 @@ async def _open_state(
     settings, clean = loaded.settings, loaded.secrets.clean
     audit, database = settings.audit_file, settings.store.database
 
-    def make_store(node: str) -> Store:
+    def make_store(node: str) -> SharedStore:
         name = settings.store.node or default_name(agent, node)
         return postgres_store(settings, node, name, on_fenced)
 
@@ -329,9 +337,14 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
         manager = managers.get(head.context.agent)  # None: the agent is not configured any more
         return await manager.find(head.task_id) if manager else None
 
-    await parts.push.start(find)
+    async def tell(handle: TaskHandle, config_id: str) -> None:
+        await managers[handle.agent].tell_push(handle, config_id)
+
+    await parts.push.start(find, tell)
     for served in parts.served:
         served.manager.warm_up()
+    if parts.cooperation:
+        parts.cooperation.start()
 
 
 def limits(settings: Settings) -> ConnectionLimits:

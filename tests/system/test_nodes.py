@@ -1,5 +1,5 @@
-"""Several servers on one database: a task of one server is read at the others, byte for byte; its
-changes are refused there."""
+"""Several servers on one database: a task of one server is read at the others, byte for byte, and
+changed there."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.support.bridge_process import BridgeProcess
-from tests.support.client import Client, Json, RpcError, artifact_text, state
+from tests.support.client import Client, RpcError, artifact_text, state
 from tests.support.liveness import Liveness
-from tests.support.restart import Place, finished, heard, kill
+from tests.support.restart import Place, asking, finished, heard, kill
 from tests.support.servers import on_postgres
 
 WITHIN = 45.0  # seconds
+NOW = {"configuration": {"returnImmediately": True}}
+TWICE = 12  # messages
 MARKERS = [f"m{number} " for number in range(400)]
 Node = tuple[BridgeProcess, Client]
 
@@ -34,10 +36,10 @@ def nodes(place: Place, postgres_url: str) -> Place:
     return place
 
 
-def other(place: Place, name: str) -> Any:
+def other(place: Place, name: str, **env: str) -> Any:
     """A further server, with a state folder of its own."""
     state_dir = str(place.state.with_name(f"state-{name}"))
-    return place.server(BRIDGE_STATE_DIR=state_dir, BRIDGE_NODE=f"test:{name}")
+    return place.server(BRIDGE_STATE_DIR=state_dir, BRIDGE_NODE=f"test:{name}", **env)
 
 
 @asynccontextmanager
@@ -133,47 +135,114 @@ async def test_a_reader_at_another_server_sees_no_restart(nodes: Place, live: Li
             assert await again.ended() == events
 
 
-async def test_changes_at_another_server_name_the_right_one(nodes: Place, live: Liveness) -> None:
+async def test_a_task_is_changed_at_any_server(nodes: Place, live: Liveness) -> None:
     """Takes seconds, because three servers start."""
     async with three(nodes) as ((_, a), (_, b), (_, c)):
-        task = await a.send_now(f"wait {live.path} agent\ntext x")
+        task = await a.send_now("ask q-1 Which?\ntext x")
+        asked = await asking(b, task["id"])
+        context = {"contextId": task["contextId"], "taskId": task["id"]}
+        answer = b.message(b.answer_parts(asked, "this"), messageId="an-answer-at-b-1", **context)
+        answered = await b.call("SendMessage", {"message": answer})
+        assert answered["task"]["id"] == task["id"] and state(answered) == "completed"
+        retry = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": answer}}
+        again = await c.post(retry, **{"Idempotency-Key": "an-answer"})
+        assert (await again.json())["result"]["task"]["id"] == task["id"]
+
+        follow = b.message(f"wait {live.path} agent\ntext y", contextId=task["contextId"])
+        second = await b.call("SendMessage", {"message": follow, **NOW})
         await live.pid("agent")
-        config = {"taskId": task["id"], "url": "http://127.0.0.1:9/x"}
-        more = {"messageId": "m-2", "taskId": task["id"]}
-        calls: list[tuple[str, Json]] = [
-            ("CancelTask", {"id": task["id"]}),
-            ("SendMessage", {"message": b.message("text y", **more)}),
-            ("SendMessage", {"message": b.message("text y", contextId=task["contextId"])}),
-            ("CreateTaskPushNotificationConfig", config),
+        assert second["task"]["contextId"] == task["contextId"]
+        config = {"taskId": second["task"]["id"], "id": "p", "url": "http://127.0.0.1:9/x"}
+        await c.call("CreateTaskPushNotificationConfig", config)
+        named = {"taskId": config["taskId"], "id": "p"}
+        assert (await a.call("GetTaskPushNotificationConfig", named))["id"] == "p"
+        await b.call("DeleteTaskPushNotificationConfig", named)
+        with pytest.raises(RpcError):
+            await a.call("GetTaskPushNotificationConfig", named)
+        canceled = await c.call("CancelTask", {"id": second["task"]["id"]})
+        assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
+        await live.gone("agent")
+        assert await a.get(config["taskId"]) == canceled == await b.get(config["taskId"])
+        with pytest.raises(RpcError, match="canceled already") as error:
+            await b.call("CancelTask", {"id": config["taskId"]})
+        assert error.value.code == -32002
+
+        ids, token = list[str](), ""
+        for one in (a, c):  # a page at each server
+            page = await one.call("ListTasks", {"pageSize": 1, "pageToken": token})
+            ids += [listed["id"] for listed in page["tasks"]]
+            token = page.get("nextPageToken", "")
+        assert ids == [second["task"]["id"], task["id"]]
+        async with c.session.get(f"{c.url}/monitor/tasks") as response:
+            tasks = {one["id"]: one for one in (await response.json())["tasks"]}
+        assert [tasks[one]["node"] for one in ids] == ["test:a", "test:a"]
+        async with b.session.get(f"{b.url}/nodes") as response:
+            listed = (await response.json())["nodes"]
+        assert [(one["name"], one["state"]) for one in listed] == [
+            ("test:a", "up"),
+            ("test:b", "up"),
+            ("test:c", "up"),
         ]
-        for method, params in calls:
-            with pytest.raises(RpcError, match="The server test:a works in this context") as error:
-                await b.call(method, params)
-            assert error.value.error["data"][0]["reason"] == "UNAVAILABLE"
+        assert [one["self"] for one in listed] == [False, True, False]
+
+
+async def test_a_message_to_two_servers_begins_one_task(nodes: Place) -> None:
+    """Takes seconds, because three servers start."""
+    async with three(nodes) as ((_, a), (_, b), (_, c)):
+
+        async def twice(number: int) -> set[str]:
+            message = a.message(f"text {number}", messageId=f"a-message-to-two-{number}")
+            params, keys = {"message": message, **NOW}, {"Idempotency-Key": f"k-{number}"}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+            first, second = ((a, b), (b, c), (c, a))[number % 3]
+            sent = await asyncio.gather(first.post(body, **keys), second.post(body, **keys))
+            answers = [await one.json() for one in sent]
+            return {one["result"]["task"]["id"] for one in answers}
+
+        tasks = [await twice(number) for number in range(TWICE)]
+        assert [len(one) for one in tasks] == [1] * TWICE
+        for one in tasks:
+            await finished(c, one.pop())
+        listed = await b.call("ListTasks", {"pageSize": 100, "includeArtifacts": True})
+        assert listed["totalSize"] == TWICE
+        texts = sorted(artifact_text(one) for one in listed["tasks"])
+        assert texts == sorted(str(number) for number in range(TWICE))
+
+
+async def test_a_server_without_slots_gives_tasks_to_the_others(
+    nodes: Place, live: Liveness
+) -> None:
+    """Takes seconds, because two servers start twice."""
+    async with other(nodes, "front", BRIDGE_MAX_SESSIONS="0") as (_, front):
+        waiting = await front.send_now("text later")
+        assert state(waiting) == "submitted"
+        canceled = await front.send_now("text never")
+        assert state(await front.call("CancelTask", {"id": canceled["id"]})) == "canceled"
+        async with other(nodes, "worker", BRIDGE_MAX_SESSIONS="1") as (_, worker):
+            assert artifact_text(await finished(front, waiting["id"])) == "later"
+            first = await front.send_now(f"wait {live.path} agent\ntext x")
+            await live.pid("agent")
+            second = front.message("text y", contextId=first["contextId"])
+            queued = await front.call("SendMessage", {"message": second, **NOW})
+            await live.release("agent")
+            assert state(await finished(front, first["id"])) == "completed"
+            shown = await finished(worker, queued["task"]["id"])
+            assert artifact_text(shown) == "y" and shown["contextId"] == first["contextId"]
+
+
+async def test_a_change_waits_for_a_server_that_is_away(nodes: Place, live: Liveness) -> None:
+    """Takes seconds, because a server starts three times."""
+    async with other(nodes, "b") as (_, b):
+        async with nodes.server(BRIDGE_NODE="test:a") as (server, a):
+            task = await a.send_now(f"wait {live.path} agent\ntext x")
+            await live.pid("agent")
+            await kill(server)
+        with pytest.raises(RpcError, match="The server test:a works in this context") as error:
+            await b.call("CancelTask", {"id": task["id"]})
+        assert error.value.error["data"][0]["reason"] == "UNAVAILABLE"
         url = f"{b.url}/tasks/{task['id']}:cancel"
         async with b.session.post(url, json={}, headers={"A2A-Version": "1.0"}) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
-        assert state(await c.get(task["id"])) == "working"
-
-        own = [await one.send("text z", messageId=f"n-{n}") for n, one in enumerate((b, c))]
-        ids, token = list[str](), ""
-        for one in (a, c, b):  # a page at each server
-            page = await one.call("ListTasks", {"pageSize": 1, "pageToken": token})
-            ids += [listed["id"] for listed in page["tasks"]]
-            token = page["nextPageToken"]
-        assert ids == [own[1]["id"], own[0]["id"], task["id"]]
-
-        async with c.session.get(f"{c.url}/monitor/tasks") as response:
-            tasks = {one["id"]: one for one in (await response.json())["tasks"]}
-        assert [tasks[one]["node"] for one in ids] == ["test:c", "test:b", "test:a"]
-        assert [tasks[one]["state"] for one in ids] == ["completed", "completed", "working"]
-        async with b.session.get(f"{b.url}/nodes") as response:
-            listed = (await response.json())["nodes"]
-        assert [(one["name"], one["state"], one["working"]) for one in listed] == [
-            ("test:a", "up", 1),
-            ("test:b", "up", 0),
-            ("test:c", "up", 0),
-        ]
-        assert [one["self"] for one in listed] == [False, True, False]
-        await live.release("agent")
-        assert state(await finished(b, task["id"])) == "completed"
+        async with nodes.server(BRIDGE_NODE="test:a"):
+            assert state(await b.call("CancelTask", {"id": task["id"]})) == "canceled"
+            await live.gone("agent")

@@ -132,6 +132,11 @@ def _check(settings: Settings) -> None:
             "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
             "postgresql://…, or unset BRIDGE_BUS."
         )
+    if settings.server.max_sessions == 0 and not settings.store.database:
+        raise ConfigurationError(
+            "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
+            "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
+        )
     if host not in LOOPBACK and not (auth.config.required and auth.config.has_tokens):
         raise ConfigurationError(
             f"HOST={host} accepts connections from other machines, and a client can run agents on "

@@ -18,6 +18,7 @@ import psycopg
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.postgres.bus import Bus, MakeBus
 from bridge.store.postgres.claims import Claims
+from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.notify_bus import NotifyBus
@@ -28,6 +29,7 @@ from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
+    CommandDone,
     ContextKey,
     ContextRemoved,
     EventBatch,
@@ -54,7 +56,6 @@ class PostgresStore(PostgresReads):
     seconds for the answer to a commit; then it is sent again."""
 
     durable = True
-    shared = True
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class PostgresStore(PostgresReads):
         self._claims = Claims(self._reader, self._writer, node)
         self.bus: Bus = NotifyBus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
+        self._cluster = PostgresCluster(self._reader, self._writer, node, self._say)
 
     def use_bus(self, make: MakeBus) -> None:
         """Carry hints by another bus than LISTEN and NOTIFY, from open() on."""
@@ -117,6 +119,7 @@ class PostgresStore(PostgresReads):
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
             await connection.execute(_SHOW, (self.node,))
+            await connection.execute(_NOT_DECIDED, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
@@ -134,6 +137,10 @@ class PostgresStore(PostgresReads):
         await self._writer.abandon()
         await self.bus.close()
         await self._reader.close()
+
+    @property
+    def cluster(self) -> PostgresCluster:
+        return self._cluster
 
     @property
     def congested(self) -> bool:
@@ -199,22 +206,36 @@ class PostgresStore(PostgresReads):
                 case TaskRemoved(task_id):
                     self._removed[task_id] -= 1
                     self._removed += Counter()  # without zeros
-        if self.hints.active and not error:
-            for change in changes:
-                if isinstance(change, EventBatch):
-                    self.hints.committed(change)
-                elif isinstance(change, TaskRemoved):
-                    self.hints.removed(change.task_id)
+        if not error:
+            self._tell(changes)
         if then:
             then(error)
 
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Tell other servers what is committed."""
+        follows = self.hints.active
+        for change in changes:
+            if isinstance(change, EventBatch):
+                if follows:
+                    self.hints.committed(change)
+            elif isinstance(change, TaskRemoved):
+                self.hints.removed(change.task_id)
+            elif isinstance(change, CommandDone):
+                self.hints.say(change.sender, ["answered", change.id])
+
     # --- hints ---------------------------------------------------------------------------------
 
+    def _say(self, node: str, said: Sequence[str]) -> None:
+        self.hints.say(node, said)
+
     def _heard(self, payload: str) -> None:
-        self.hints.heard(payload)
+        said = self.hints.heard(payload)
+        if said:
+            self._cluster.heard(said)
 
     def _catch_up(self) -> None:
         self.hints.catch_up()
+        self._cluster.catch_up()
 
     async def _show_life(self) -> None:
         with contextlib.suppress(Unavailable):
@@ -276,6 +297,7 @@ _SHOW = """
     UPDATE task SET hidden = false FROM context WHERE hidden AND context.node = %s
         AND context.agent = task.agent AND context.owner = task.owner
         AND context.id = task.context"""
+_NOT_DECIDED = "DELETE FROM taken WHERE node = %s AND task IS NULL"
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """
     DELETE FROM context WHERE node = %s AND start IS NULL AND NOT EXISTS (

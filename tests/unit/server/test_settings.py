@@ -474,7 +474,7 @@ def test_an_env_file_that_is_not_text_causes_a_warning(start: Path) -> None:
         ("AGENT_ARGS", "'never closed"),
         ("LOG_LEVEL", "LOUD"),
         ("BRIDGE_TOKEN", "short"),
-        ("BRIDGE_MAX_SESSIONS", "0"),
+        ("BRIDGE_MAX_SESSIONS", "-1"),
         ("BRIDGE_MAX_LINE_BYTES", "10"),
         ("BRIDGE_CARD", "2.0"),
         ("BRIDGE_STREAM_ON_QUESTION", "maybe"),
