@@ -477,8 +477,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: bus claims connect notify_bus queries reader reads schema sealing "
-        "statements store writer",
+        "store/postgres: bus claims connect notify_bus pooler queries reader reads schema "
+        "sealing statements store writer",
     ),
     "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
     "tests/component/store/test_cluster.py": (

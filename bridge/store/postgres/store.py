@@ -22,6 +22,7 @@ from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.notify_bus import NotifyBus
+from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import migrate
@@ -98,6 +99,7 @@ class PostgresStore(PostgresReads):
             await migrate(connection)
             epoch = await self._enter(connection)
             await self._reader.open()
+            await refuse_pooler(connection, self._reader.rows)
         except BaseException as error:
             await connection.close()
             if isinstance(error, psycopg.Error | OSError):

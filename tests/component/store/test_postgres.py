@@ -17,6 +17,7 @@ from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.postgres.connect import explain, parse
+from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.store import PostgresStore
@@ -168,6 +169,20 @@ async def test_output_without_a_task_counts_as_a_group(store: PostgresStore) -> 
     assert await commit(store, created("t")) is None
     assert await commit(store, batch("t", 1)) is None
     assert await numbers(store, "t") == [1]
+
+
+async def test_a_pooler_that_shares_a_backend_is_refused(postgres_url: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        one, other = [
+            await stack.enter_async_context(await parse(postgres_url).connect()) for _ in range(2)
+        ]
+
+        async def rows(query: str) -> list[tuple[Any, ...]]:
+            return await (await other.execute(query.encode())).fetchall()
+
+        await refuse_pooler(one, rows)
+        with pytest.raises(ConfigurationError, match="pooler in transaction mode"):
+            await refuse_pooler(other, rows)
 
 
 async def test_a_pause_makes_fewer_commits(store: PostgresStore, postgres_url: str) -> None:
