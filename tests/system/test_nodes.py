@@ -39,7 +39,7 @@ def nodes(place: Place, postgres_url: str) -> Place:
 def other(place: Place, name: str, **env: str) -> Any:
     """A further server, with a state folder of its own."""
     state_dir = str(place.state.with_name(f"state-{name}"))
-    return place.server(BRIDGE_STATE_DIR=state_dir, BRIDGE_NODE=f"test:{name}", **env)
+    return place.server(True, BRIDGE_STATE_DIR=state_dir, BRIDGE_NODE=f"test:{name}", **env)
 
 
 @asynccontextmanager

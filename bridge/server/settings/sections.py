@@ -106,8 +106,8 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     """Maximum size of a request body in bytes."""
     max_sessions: Limit = 8
-    """Maximum number of CLI processes that work or are idle; further tasks wait for a slot. 0 = other
-    servers of the database (BRIDGE_STORE) run all tasks."""
+    """Maximum number of CLI processes that work or are idle; further tasks wait for a slot. 0 =
+    other servers of the database (BRIDGE_STORE) run all tasks."""
     max_waiting_sessions: Limit = 0
     """Maximum number of CLI processes that wait for an answer, in addition to
     BRIDGE_MAX_SESSIONS; 0 = four times BRIDGE_MAX_SESSIONS. Above the limit, the oldest question

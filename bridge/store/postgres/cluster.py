@@ -31,7 +31,8 @@ KEPT = "1 hour"  # for answered commands
 
 
 class PostgresCluster:
-    """`node`: the id of this server. `say` sends a hint to a server. See store/cluster.py."""
+    """`node`: the id of this server. `say` sends a hint to a server. See store/cluster.py.
+    `answer_within`: seconds for the answer to a command."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class PostgresCluster:
         self._writer = writer
         self._node = node
         self._say = say
+        self.answer_within = ANSWER_WITHIN
         self._command = asyncio.Event()  # one may wait for this server
         self._begun: set[str] = set()  # commands that this process has given out
         self._answers: dict[str, asyncio.Event] = {}
@@ -98,7 +100,7 @@ class PostgresCluster:
         try:
             await self._reader.rows(_ASK, command.id, *columns_of(command.context), *values)
             self._say(holder, ["command"])
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(self.answer_within):
                 return await self._answer(command, holder, answered)
         except TimeoutError:
             await self._withdraw(command.id)
