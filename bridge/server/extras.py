@@ -75,8 +75,29 @@ def postgres_store(
 def redis_bus(url: str) -> MakeBus:
     """Carries hints by the Redis of BRIDGE_BUS. Raises ConfigurationError, also if the extra
     `redis` is missing."""
-    try:
+    with _needs_redis():
         from bridge.store.postgres.redis_bus import RedisBus, parse_redis
+    address = parse_redis(url)
+    if address.exposed:
+        log.warning(
+            "hints with output cross the network without protection: use rediss:// in BRIDGE_BUS"
+        )
+    return functools.partial(RedisBus, address)
+
+
+async def probe_bus(url: str) -> tuple[str, float]:
+    """The place of the Redis of BRIDGE_BUS, and the milliseconds of an answer. Raises
+    ConfigurationError."""
+    with _needs_redis():
+        from bridge.store.postgres.redis_bus import parse_redis, ping
+    address = parse_redis(url)
+    return address.shown, await ping(address)
+
+
+@contextlib.contextmanager
+def _needs_redis() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         if (error.name or "").startswith("bridge"):
             raise
@@ -84,12 +105,6 @@ def redis_bus(url: str) -> MakeBus:
             "BRIDGE_BUS is the URL of Redis, and a library for it is missing: "
             "pip install 'coding-agent-bridge[redis]'"
         ) from None
-    address = parse_redis(url)
-    if address.exposed:
-        log.warning(
-            "hints with output cross the network without protection: use rediss:// in BRIDGE_BUS"
-        )
-    return functools.partial(RedisBus, address)
 
 
 async def probe_database(settings: Settings) -> Probe:

@@ -9,6 +9,7 @@ a stream that another program has made useless is deleted.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,22 @@ def parse_redis(url: str) -> RedisAddress:
     )
     shown = f"Redis at {host}:{given.get('port', 6379)}"
     return RedisAddress(options, shown, not verified and not is_local(host))
+
+
+async def ping(address: RedisAddress) -> float:
+    """The milliseconds of an answer. Raises ConfigurationError if there is none."""
+    client = address.client()
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            await client.ping()
+            begun = time.perf_counter()
+            await client.ping()
+            return 1000 * (time.perf_counter() - begun)
+    except (RedisError, OSError, TimeoutError) as error:
+        cause = str(error).strip().rstrip(".") or type(error).__name__
+        raise ConfigurationError(f"cannot use {address.shown}: {cause}") from error
+    finally:
+        await client.aclose()
 
 
 class RedisBus(Bus):

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from bridge.cli.doctor.database import database
 from bridge.errors import ConfigurationError
 from bridge.runtime.nodes.mirror import SharedTaskHandles
+from bridge.server.settings.root import Settings
 from bridge.store.postgres.connect import parse
 from bridge.store.postgres.redis_bus import EXPIRES, MOST_ENTRIES, RedisBus, parse_redis
 from bridge.store.postgres.store import POLL, PostgresStore
@@ -272,6 +274,17 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(rest: str) ->
     with pytest.raises(ConfigurationError, match=r"BRIDGE_BUS.*%XX") as refused:
         parse_redis(f"redis://:pass-word@{rest}")
     assert "pass-word" not in str(refused.value)
+
+
+async def test_the_doctor_reaches_redis(postgres_url: str, redis_server: RedisServer) -> None:
+    own(redis_server)
+    given = {"bridge_store": postgres_url, "bridge_bus": redis_server.url}
+    found = await database(Settings().updated(given))
+    assert [(one.name, one.status) for one in found if one.name == "bus"] == [("bus", "ok")]
+    redis_server.kill()
+    found = await database(Settings().updated(given))
+    assert [(one.name, one.status) for one in found if one.name == "bus"] == [("bus", "failed")]
+    assert PASSWORD not in repr(found)
 
 
 # --- in the store ---------------------------------------------------------------------------------
