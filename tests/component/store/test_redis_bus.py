@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -19,6 +21,7 @@ from bridge.store.postgres.redis_bus import EXPIRES, MOST_ENTRIES, RedisBus, par
 from bridge.store.postgres.store import POLL, PostgresStore
 from bridge.store.protocol import ContextKey
 from bridge.task.events import Done, Text
+from tests import CHECKOUT
 from tests.support.proxy import Proxy, port_of, serving
 from tests.support.redis_server import PASSWORD, RedisServer
 from tests.support.stored_tasks import begin, happen
@@ -274,6 +277,19 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(rest: str) ->
     with pytest.raises(ConfigurationError, match=r"BRIDGE_BUS.*%XX") as refused:
         parse_redis(f"redis://:pass-word@{rest}")
     assert "pass-word" not in str(refused.value)
+
+
+def test_a_missing_library_is_named() -> None:
+    """Takes a second, the imports of another process."""
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "from bridge.server.extras import redis_bus\nredis_bus('redis://h')"
+    )
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(
+        argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "pip install 'coding-agent-bridge[redis]'" in done.stderr.splitlines()[-1]
 
 
 async def test_the_doctor_reaches_redis(postgres_url: str, redis_server: RedisServer) -> None:
