@@ -84,6 +84,8 @@ class PostgresWriter:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._problem: str | None = None
+        self._lost = False  # the database has lost commits
+        self._timeline = ""
         self._next = 0.0  # time when the next group may begin
         self._since: float | None = None  # the time when the present group was sent
 
@@ -115,6 +117,8 @@ class PostgresWriter:
 
     @property
     def problem(self) -> str | None:
+        if self._lost:
+            return f"{self._address.shown} has lost acknowledged commits: see the log"
         if self.fenced:
             return f"another server uses the identity of this one ({self._node}): stop one of them"
         if self._problem is None and self._since is not None:
@@ -194,6 +198,8 @@ class PostgresWriter:
 
     def _reason(self, cause: BaseException | None) -> StoreError:
         state = getattr(cause, "sqlstate", None)
+        if self._lost:
+            return FenceLost("the database has lost earlier commits")
         if self.fenced:
             return FenceLost("another server uses the identity of this one")
         if state == FENCE_LOST:
@@ -215,8 +221,10 @@ class PostgresWriter:
                 break
             except Exception as error:
                 if getattr(error, "sqlstate", None) == WRITTEN:
-                    await self._roll_back()  # an earlier attempt has committed it
-                    break
+                    await self._roll_back()
+                    if await self._has_written():  # an earlier attempt has committed it
+                        break
+                    continue
                 await self._failed(error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_LONGEST)
@@ -224,6 +232,17 @@ class PostgresWriter:
         if self._problem:
             log.warning("writes to the database succeed again")
             self._problem = None
+
+    async def _has_written(self) -> bool:
+        """Whether the database has the present group. False: it has lost earlier ones, and this
+        incarnation is fenced; or it does not answer now."""
+        try:
+            connection = self._connection or await self._connect()
+            await self._verify(connection)
+        except Exception as error:
+            await self._failed(error)
+            return False
+        return not self.fenced
 
     async def _failed(self, error: Exception) -> None:
         """Prepare another attempt. Raises _Rejected if it would have the same result."""
@@ -243,7 +262,9 @@ class PostgresWriter:
         """Another incarnation has taken the node: reject all appends from now on."""
         if not self.fenced:
             self.fenced = True
-            log.error("another server uses the identity of this one", extra={"node": self._node})
+            if not self._lost:
+                text = "another server uses the identity of this one"
+                log.error(text, extra={"node": self._node})
             self._on_fenced()
 
     async def _attempt(self, appends: Sequence[_Append]) -> None:
@@ -282,7 +303,25 @@ class PostgresWriter:
         async with asyncio.timeout(ANSWER_WITHIN):
             connection = self._connection = await self._address.connect()
             await show_presence(connection, self._node)
+            await self._verify(connection)
         return connection
+
+    async def _verify(self, connection: Connection) -> None:
+        """Check that the database still has all groups that it has acknowledged: a failover to an
+        asynchronous standby, or a backup, may lack some. Then this incarnation ends, because its
+        memory is ahead of the tables; the next one begins with what they have."""
+        found = await (await connection.execute(_PROGRESS, (self._node,))).fetchall()
+        epoch, written, timeline = found[0] if found else (self.epoch, 0, self._timeline)
+        if self._timeline and timeline != self._timeline:
+            log.warning("the database has failed over", extra={"timeline": timeline})
+        self._timeline = timeline
+        if epoch != self.epoch:
+            self.fence()
+        elif written < self._written:
+            facts = {"acknowledged": self._written, "stored": written}
+            log.error("the database has lost acknowledged commits", extra=facts)
+            self._lost = True
+            self.fence()
 
     async def _roll_back(self) -> None:
         try:
@@ -296,6 +335,11 @@ class PostgresWriter:
         if connection:
             with contextlib.suppress(psycopg.Error, OSError):
                 await connection.close()
+
+
+_PROGRESS = b"""
+    SELECT epoch, written, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+    FROM node JOIN progress ON progress.node = id WHERE id = %s"""
 
 
 async def show_presence(connection: Connection, node: str) -> None:

@@ -185,6 +185,37 @@ async def test_a_pooler_that_shares_a_backend_is_refused(postgres_url: str) -> N
             await refuse_pooler(other, rows)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_lost_commits_end_the_incarnation(
+    postgres_url: str, caplog: pytest.LogCaptureFixture, restarted: bool
+) -> None:
+    """As after a failover to a standby that lacks them. `restarted`: its sessions have ended."""
+    fenced = asyncio.Event()
+    store = PostgresStore(parse(postgres_url), "0123456789abcdef", on_fenced=fenced.set)
+    await store.open()
+    assert await commit(store, created("t"), batch("t", 1)) is None
+    for number in (2, 3):
+        assert await commit(store, batch("t", number)) is None
+    with session_of(postgres_url) as connection:
+        connection.execute("UPDATE progress SET written = 1")
+        connection.execute("DELETE FROM event WHERE batch > 1")
+        connection.execute("UPDATE task SET batch = 1, last = 1")
+        if restarted:
+            mine = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"
+            connection.execute(
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"
+            )
+    assert isinstance(await commit(store, batch("t", 4)), FenceLost)
+    async with asyncio.timeout(WITHIN):
+        await fenced.wait()
+    assert store.problem and "lost acknowledged commits" in store.problem
+    assert "another server" not in caplog.text
+    await store.close()
+    async with opened(postgres_url) as again:
+        assert await commit(again, batch("t", 2)) is None
+        assert await numbers(again, "t") == [1, 2]
+
+
 async def test_a_pause_makes_fewer_commits(store: PostgresStore, postgres_url: str) -> None:
     store.commit_pause = 0.1
     assert await commit(store, created("t")) is None
