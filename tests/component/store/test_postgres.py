@@ -201,10 +201,11 @@ async def test_lost_commits_end_the_incarnation(
         connection.execute("DELETE FROM event WHERE batch > 1")
         connection.execute("UPDATE task SET batch = 1, last = 1")
         if restarted:
-            mine = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"
-            connection.execute(
-                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"
+            presence = "hashtext(current_schema() || '0123456789abcdef')::oid"
+            ended = connection.execute(
+                f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE objid = {presence}"
             )
+            assert ended.rowcount == 1
     assert isinstance(await commit(store, batch("t", 4)), FenceLost)
     async with asyncio.timeout(WITHIN):
         await fenced.wait()
