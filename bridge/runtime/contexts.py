@@ -161,7 +161,9 @@ class Contexts:
     async def let_go(self, key: ContextKey) -> None:
         """Leave a context to any server, if it has no session and no task in it has begun."""
         context = self._contexts.get(key)
-        if self._cluster is None or context is None or not context.movable:
+        # Another directory may exist at this server alone.
+        known = context and context.lease.start.cwd == self._cwd
+        if self._cluster is None or context is None or not known or not context.movable:
             return
         async with self._claiming.setdefault(key, asyncio.Lock()):
             waiting = context.leave()

@@ -260,11 +260,13 @@ class TaskManager:
     # --- for the server ------------------------------------------------------------------------
 
     async def close(self, drain: float, keep: bool = False) -> None:
-        """Accept no more messages, and wait up to `drain` seconds for the working agents. Then end
-        all tasks and sessions. With `keep`, leave the sessions that can survive this server to
-        another server (see `kept`)."""
+        """Accept no more messages, leave tasks that have not begun to other servers of the store,
+        and wait up to `drain` seconds for the working agents. Then end all tasks and sessions. With
+        `keep`, leave the sessions that can survive this server to another one (see `kept`)."""
         self._sending.closed = True
         self._audience.close()
+        for handle in self._tasks.unfinished():
+            await self.contexts.let_go(handle.context)
         cooling = asyncio.create_task(self._warm.close())
         unfinished = [one for one in self._tasks.unfinished() if not one.task.state.interrupted]
         running = [asyncio.create_task(_ended(handle)) for handle in unfinished]

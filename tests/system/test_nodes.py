@@ -230,6 +230,24 @@ async def test_a_server_without_slots_gives_tasks_to_the_others(
             assert artifact_text(shown) == "y" and shown["contextId"] == first["contextId"]
 
 
+async def test_a_server_that_stops_leaves_its_queue_to_the_others(
+    nodes: Place, live: Liveness
+) -> None:
+    """Takes seconds, because two servers start."""
+    async with nodes.server(BRIDGE_NODE="test:a", BRIDGE_MAX_SESSIONS="1") as (server, a):
+        running = await a.send_now(f"wait {live.path} agent\ntext x")
+        await live.pid("agent")
+        queued = [await a.send_now(f"text {number}", messageId=f"q-{number}") for number in "12"]
+        async with other(nodes, "b", BRIDGE_MAX_SESSIONS="1") as (_, b):
+            placed = await a.send_now("text 3", messageId="q-3")
+            assert artifact_text(await finished(a, placed["id"])) == "3"
+            assert state(await b.get(queued[0]["id"])) == "submitted"
+            assert await server.stop() == 0
+            for number, task in zip("12", queued, strict=True):
+                assert artifact_text(await finished(b, task["id"])) == number
+            assert state(await b.get(running["id"])) == "failed"
+
+
 async def test_a_change_waits_for_a_server_that_is_away(nodes: Place, live: Liveness) -> None:
     """Takes seconds, because a server starts three times."""
     async with other(nodes, "b") as (_, b):

@@ -108,17 +108,17 @@ ONE_HEAD = f"SELECT {HEAD} FROM task WHERE id = %b AND {VISIBLE}"  # noqa: S608
 MESSAGE = """
     SELECT task.id FROM taken JOIN task ON place = taken.task
     WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b"""
-# The open tasks of this node, and of contexts that no node has claimed.
+# The open tasks of this node, and those without a context.
 UNFINISHED = f"""
     SELECT {HEAD}, prompt FROM task LEFT JOIN context ON context.agent = task.agent
         AND context.owner = task.owner AND context.id = task.context
-    WHERE task.agent = %s AND {OPEN} AND (node IS NULL OR node = %s) ORDER BY place"""  # noqa: S608
+    WHERE task.agent = %s AND {OPEN} AND (context.id IS NULL OR node = %s) ORDER BY place"""  # noqa: S608
 UNFINISHED_OF = f"""
     SELECT {HEAD}, prompt FROM task WHERE agent = %s AND owner = %b AND context = %b AND {OPEN}
     ORDER BY place"""  # noqa: S608
 CONTEXTS = """
     SELECT agent, owner, id, start FROM context
-    WHERE agent = %s AND start IS NOT NULL AND (node IS NULL OR node = %s)"""
+    WHERE agent = %s AND start IS NOT NULL AND node = %s"""
 ONE_CONTEXT = """
     SELECT agent, owner, id, start FROM context
     WHERE agent = %s AND owner = %b AND id = %b AND start IS NOT NULL"""

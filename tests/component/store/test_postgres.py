@@ -404,8 +404,14 @@ async def test_the_database_rejects_a_token_that_it_does_not_have(
 async def test_a_context_of_another_server_is_not_claimed(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    await commit(store, ContextSaved(A, b"{}"), created("t"))
+    fence = await store.claim(A, NODE, 1e9)
+    assert fence and await commit(store, ContextSaved(A, b"{}"), created("t")) is None
+    await store.release(fence)
+    assert (await store.contexts("agent"), await store.unfinished("agent")) == ([], [])
+    fence = await store.claim(A, NODE, 1e9)
+    assert fence
     assert len(await store.contexts("agent")) == len(await store.unfinished("agent")) == 1
+    await store.release(fence)
     with session_of(postgres_url) as other:
         other.execute("UPDATE context SET node = 'other', token = nextval('tokens')")
     assert await store.claim(A, NODE, 1e9) is None
