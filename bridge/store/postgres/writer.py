@@ -309,7 +309,7 @@ class PostgresWriter:
     async def _verify(self, connection: Connection) -> None:
         """Check that the database still has all groups that it has acknowledged: a failover to an
         asynchronous standby, or a backup, may lack some. Then this incarnation ends, because its
-        memory is ahead of the tables; the next one begins with what they have."""
+        memory is ahead of the tables; the next one begins with the tables."""
         found = await (await connection.execute(_PROGRESS, (self._node,))).fetchall()
         epoch, written, timeline = found[0] if found else (self.epoch, 0, self._timeline)
         if self._timeline and timeline != self._timeline:

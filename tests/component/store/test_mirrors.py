@@ -305,13 +305,14 @@ async def test_a_session_that_hears_nothing_is_replaced(
         await writer.store.flush()
         copy = await copy_of(reader, "t")
         reading = asyncio.create_task(read(copy))
-        await until(lambda: proxy.listening == 1)
+        await until(lambda: proxy.listening)
         happen(writer, original, Text("a"), Status("b"))
         await until(lambda: copy.log.visible == original.log.last)
         proxy.drop()
+        dropped = proxy.listening  # a busy machine may have replaced a session before
         happen(writer, original, Text("c"), Status("d"))
         await until(lambda: copy.log.visible == original.log.last)  # by a poll
-        await until(lambda: proxy.listening == 2)
+        await until(lambda: proxy.listening > dropped)
         await until(lambda: "arrive again" in caplog.text)
         happen(writer, original, Text("e"), Done())
         assert await reading == await read(original)
