@@ -477,7 +477,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: bus claims connect notify_bus pooler queries reader reads schema "
+        "store/postgres: claims connect notify_bus pooler queries reader reads schema "
         "sealing statements store writer",
     ),
     "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),

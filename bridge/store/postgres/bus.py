@@ -59,6 +59,7 @@ class Bus(ABC):
         self._tasks: list[asyncio.Task[None]] = []
         self._pause = RETRY_FIRST
         self._closing = False
+        self._suspect = False  # the session that sends may be broken
 
     def start(self, channel: str, cluster: str, node: str, epoch: int) -> None:
         """Listen to `channel`, as this incarnation of the node. `cluster`: the name of all servers
@@ -126,7 +127,8 @@ class Bus(ABC):
             try:
                 await self.listen()
                 self._report(TimeoutError("a hint to this server did not arrive"))
-                self.cut()  # the fault may be there
+                self._suspect = True  # the fault may be there
+                self.cut()
             except self.errors as error:
                 self._report(error)
             await asyncio.sleep(self._pause)
@@ -139,6 +141,9 @@ class Bus(ABC):
                 self._wake.clear()
                 given = self._channels, self._payloads
                 self._channels, self._payloads, self._size = [], [], 0
+                if self._suspect:  # else the next probe would be lost with it
+                    self._suspect = False
+                    await self.hang_up()
                 try:
                     await self.deliver(*given)
                 except self.errors as error:
