@@ -490,6 +490,12 @@ TESTED_ELSEWHERE = {
         "runtime/nodes: cooperation inbox placement",
     ),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
+    "tests/component/store/test_membership.py": (
+        "needs a PostgreSQL server",
+        "store/postgres: membership takeover",
+    ),
+    "tests/system/test_lost_nodes.py": ("needs servers", "server/agents: node"),
+    "tests/component/process/test_guard.py": ("needs children and groups", "process: guard"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",
         "store/sqlite: database",

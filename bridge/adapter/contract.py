@@ -271,6 +271,10 @@ class Adapter(ABC):
     uses_any_port: ClassVar[bool] = False
     """Whether the CLI connects to itself over a TCP port that it chooses at run time."""
 
+    resumes_elsewhere: ClassVar[bool] = False
+    """Whether the CLI can resume a conversation on another machine that shares its directory with
+    this one. True only after a test with the CLI itself."""
+
     verified: ClassVar[bool] = True
     """Whether the adapter was run with the CLI itself; else it follows the documentation."""
 

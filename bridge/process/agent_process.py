@@ -35,7 +35,7 @@ from bridge.process.process_tree import (
     reap_orphans,
     reaper,
 )
-from bridge.process.spawn import Child, Start, start_child
+from bridge.process.spawn import Child, Start, guard, start_child
 from bridge.process.spool import Spool
 
 T = TypeVar("T")
@@ -183,6 +183,7 @@ class AgentProcess:
         cls, spool: Spool, marker: str, hooks: Hooks, *, limits: ProcessLimits, position: int
     ) -> AgentProcess:
         """The child of an earlier server, which may have ended."""
+        guard(marker)
         pid = leader(spool.folder) or 0
         return cls(
             Child(pid, None, grouped=bool(Cgroup(marker).pids())),

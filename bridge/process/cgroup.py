@@ -24,6 +24,7 @@ SERVER = "coding-agent-bridge.server"  # the group of this process, if it must l
 UNUSED = 60.0  # seconds after which an empty group is no longer about to be entered
 
 
+FREEZE = "cgroup.freeze"
 _UNITS = (".service", ".scope", ".slice")  # of systemd, with any name
 _without: set[str] = set()  # groups that could not be made: their children are in none
 EVENTS = (("memory", "memory.events", "oom_kill"), ("processes", "pids.events", "max"))
@@ -75,6 +76,24 @@ class Cgroup:
         if self._path:
             with contextlib.suppress(OSError):
                 (self._path / "cgroup.kill").write_text("1")
+
+    @property
+    def exists(self) -> bool:
+        return self._path is not None and self._path.is_dir()
+
+    def open_freezer(self) -> int | None:
+        """A descriptor of its file that freezes it; None if there is no group."""
+        with contextlib.suppress(OSError):
+            return os.open(self._path / FREEZE, os.O_WRONLY | os.O_CLOEXEC) if self._path else None
+        return None
+
+    def freeze(self, frozen: bool) -> None:
+        """Stop or continue all its processes."""
+        group = self.open_freezer()
+        if group is not None:
+            with contextlib.suppress(OSError):
+                os.write(group, b"1" if frozen else b"0")
+            os.close(group)
 
     def pids(self) -> set[int]:
         """Its processes without zombies."""
@@ -135,7 +154,13 @@ def holds_agents(group: int) -> bool | None:
 
 def is_agent(pid: int) -> bool:
     """Whether the process is in such a group now."""
-    return any(map(_is_of_agents, _groups_of(pid)))
+    return bool(holds_process(pid))
+
+
+def holds_process(pid: int) -> bool | None:
+    """The same; None if the group of the process is unknown."""
+    groups = _groups_of(pid)
+    return any(map(_is_of_agents, groups)) if groups else None
 
 
 def _is_of_agents(path: Path) -> bool:
@@ -214,6 +239,13 @@ def markers() -> set[str]:
     base = home()
     names = os.listdir(base) if base else ()
     return {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
+
+
+def freeze_all(beginning: str, end: str) -> None:
+    """Stop the groups with such a marker."""
+    for marker in markers():
+        if marker.startswith(beginning) and marker.endswith(end):
+            Cgroup(marker).freeze(True)
 
 
 def tidy() -> None:

@@ -27,6 +27,9 @@ This process keeps it, so that the child's output is not lost with the server. A
 reads it; without a server, this process moves the output to the file `out` beside the other one
 (bridge/process/pump.py).
 
+Two other kinds of packets are for the guard (bridge/process/guard.py), which runs here: `+` with
+the descriptor of a file cgroup.freeze, and `d` with a deadline.
+
 The answer is the child's pid, on one line; the end of the file follows when the program runs. If it
 cannot run, the rest is marshal: the members of an OSError, `[errno, strerror, filename]`, or the
 text of another exception. Like confine.py, the child reports a ConfineError on its stderr.
@@ -52,7 +55,7 @@ from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from bridge.process import pump
+from bridge.process import guard, pump
 from bridge.sandbox import confine, kernel, landlock, seccomp
 
 NAME = b"agent-launcher"  # its name in lists of processes
@@ -132,6 +135,7 @@ class _Program:
 
 
 _programs: list[_Program] = []
+_guard = guard.Guard()
 
 
 def serve(control: socket.socket) -> None:
@@ -154,7 +158,9 @@ def serve(control: socket.socket) -> None:
         poll.register(fd, select.POLLIN)
     while True:
         left = any(one.left is not None for one in _programs)
-        ready = {fd for fd, _ in poll.poll(AGAIN * 1000 if left else None)}
+        ready = {fd for fd, _ in poll.poll(_timeout(left))}
+        if _guard.due:
+            _guard.freeze()
         if died in ready or left:
             _reap(died)
         if control.fileno() in ready and not _take(control):
@@ -174,12 +180,31 @@ def _outlive(died: int) -> None:
         for fd in pipes if alone else (attended,):
             poll.register(fd, select.POLLIN if alone else 0)
         waits = any(one.again > now or one.left is not None for one in _programs)
-        ready = {fd for fd, _ in poll.poll(AGAIN * 1000 if waits else None)}
+        ready = {fd for fd, _ in poll.poll(_timeout(waits))}
+        if _guard.due:
+            _freeze_alone(attended)
         if alone:
             alone = _move_all([pipes[fd] for fd in ready & pipes.keys()], attended)
         else:
             alone = attended in ready
         _reap(died)
+
+
+def _timeout(waits: bool) -> float | None:
+    """Milliseconds of a poll."""
+    pauses = [one for one in (_guard.pause, AGAIN if waits else None) if one is not None]
+    return min(pauses) * 1000 if pauses else None
+
+
+def _freeze_alone(attended: int) -> None:
+    """The deadline has passed after the end of the server. A later server guards its sessions: it
+    holds the lock before it continues them."""
+    if attended >= 0 and not pump.lock(attended):
+        _guard.leave()
+        return
+    _guard.freeze()
+    if attended >= 0:
+        fcntl.flock(attended, fcntl.LOCK_UN)
 
 
 def _move_all(programs: list[_Program], attended: int) -> bool:
@@ -210,7 +235,12 @@ def _take(control: socket.socket) -> bool:
     for _, _, descriptors in messages:
         fds.frombytes(descriptors)
     keep = -1
-    if packet and not flags & socket.MSG_CTRUNC:  # truncated if too few descriptors were free
+    if packet[:1] == guard.RENEW:
+        _guard.renew(float(packet[1:]))
+    elif packet[:1] == guard.ADD and fds:
+        keep = fds[0]
+        _guard.add(keep)
+    elif packet and not flags & socket.MSG_CTRUNC:  # truncated if too few descriptors were free
         keep = _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
     for fd in fds:
         if fd != keep:

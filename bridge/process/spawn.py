@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.process.cgroup import Cgroup
+from bridge.process.guard import ADD, MOVABLE, RENEW, clock
 from bridge.process.procfs import MARKER
 from bridge.process.pump import PIPE
 from bridge.process.spool import prepare
@@ -110,6 +111,8 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
         except BaseException:
             group.remove()
             raise
+    if order["group"]:
+        guard(start.marker)  # not before: a frozen child would not start. It has no prompt yet
     return Child(pid, ours, bool(order["group"]))
 
 
@@ -185,6 +188,8 @@ class _Launcher:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control = -1  # the descriptor of the socket
+        self._guarded: set[str] = set()  # markers
+        self._until = 0.0  # the deadline of the guard
         self.pid = 0
 
     def start(
@@ -220,10 +225,78 @@ class _Launcher:
                     child.returncode = 0  # it is reaped like an orphan
                     self.pid = child.pid
                     self._control = ours.detach()
+                    self._tell(RENEW + str(self._until).encode())
+                    for marker in self._guarded:
+                        self._add(marker)
             return self._control, socket.socket(*kind, fileno=os.dup(self._control))
+
+    # --- the guard -----------------------------------------------------------------------------
+
+    def guard(self, marker: str) -> None:
+        """Freeze the session at the deadline; now, if that has passed."""
+        self._connect()[1].close()
+        with self._lock:
+            self._guarded.add(marker)
+            self._add(marker)
+            Cgroup(marker).freeze(0 < self._until <= clock())
+
+    def renew(self, until: float) -> None:
+        """Without a guard, the sessions are frozen until there is another one."""
+        with self._lock:
+            self._until = until
+            self._guarded = {one for one in self._guarded if Cgroup(one).exists}
+            if not self._guarded:
+                return
+            lost = self._control >= 0 and not self._tell(RENEW + str(until).encode())
+            if lost:
+                os.close(self._control)
+                self._control = -1
+        if lost:
+            self.freeze(True)
+            self._connect()[1].close()
+            self.freeze(0 < until <= clock())
+
+    def freeze(self, frozen: bool) -> None:
+        for marker in [*self._guarded]:
+            Cgroup(marker).freeze(frozen)
+
+    def _add(self, marker: str) -> None:
+        group = Cgroup(marker).open_freezer()
+        if group is not None:
+            self._tell(ADD, group)
+            os.close(group)
+
+    def _tell(self, packet: bytes, *fds: int) -> bool:
+        """Send a packet without a wait. False: the launcher has ended."""
+        with socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=os.dup(self._control)
+        ) as to:
+            try:
+                socket.send_fds(to, [packet], [*fds], socket.MSG_DONTWAIT)
+            except BlockingIOError:  # it is stopped; the next deadline comes soon
+                return True
+            except OSError:
+                return False
+        return True
 
 
 _launcher = _Launcher()
+
+
+def guard(marker: str) -> None:
+    """Freeze the session when the right of this server ends, if another one may continue it."""
+    if LAUNCHES and marker.endswith(MOVABLE):
+        _launcher.guard(marker)
+
+
+def renew(until: float) -> None:
+    """The right of this server ends at this time of guard.clock(), unless it is renewed."""
+    _launcher.renew(until)
+
+
+def freeze(frozen: bool) -> None:
+    """Freeze or continue all guarded sessions; the guard does the same."""
+    _launcher.freeze(frozen)
 
 
 def launcher() -> int:

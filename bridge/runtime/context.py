@@ -145,6 +145,23 @@ class Context:
         self.lease.kill()
         return lost
 
+    def lose(self, keep: bool) -> Sequence[str]:
+        """See Contexts.lose()."""
+        for turn in self._turns():
+            if not turn.ended:
+                turn.handle.lost = True
+                turn.handle.log.abandon()
+        kept = self.detach() if keep and self.lease.share is None else ()
+        if not self._detached:
+            self.abandon()
+        return kept
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume the clock of the turn: the CLI of a movable context is frozen."""
+        session, turn = self.lease.session, self._current
+        if session and turn and self.lease.share is not None:
+            session.waiting(paused or turn.handle.task.state.interrupted)
+
     async def shut_down(self) -> None:
         """End all tasks and the session. Returns after the end of its processes."""
         for turn in () if self._detached else self._turns():

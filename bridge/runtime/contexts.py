@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
@@ -31,6 +31,9 @@ from bridge.task.events import Interrupted
 from bridge.task.message import Message
 
 RESTARTED = Interrupted("The server restarted and the agent process was lost.", "restart")
+Take = Callable[[], Awaitable[Fence | None]]
+"""Takes a context of a lost server: its fence, or None if another server has it. Raises
+Unavailable."""
 NODE_LOST = Interrupted("The server that ran this task was lost.", "node-lost")
 
 
@@ -94,6 +97,7 @@ class Contexts:
             make=agent.sessions.make,
             prewarm=self._prewarm,
             idle_seconds=agent.idle_seconds,
+            share=agent.sessions.share,
         )
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self.recorder, questions=questions, lease=lease)
@@ -176,6 +180,25 @@ class Contexts:
         if waiting:
             await self._cluster.offer()
 
+    async def take_over(self, key: ContextKey, take: Take) -> None:
+        """Adopt a context of a lost server, unless this one has it by now. Raises Unavailable."""
+        async with self._claiming.setdefault(key, asyncio.Lock()):
+            fence = await take()
+            if fence:
+                await self.adopt(fence)
+
+    async def finish(self, key: ContextKey, take: Take) -> Fence | None:
+        """End the tasks of a context of a lost server, whose directory is there alone. Returns its
+        fence after the commit. Raises Unavailable."""
+        async with self._claiming.setdefault(key, asyncio.Lock()):
+            fence = await take()
+            for task, _ in await self.tasks.restore(key) if fence else ():
+                task.fence = fence
+                self.pool.quotas.resume(task.task.owner)
+                self.recorder.record(task, [NODE_LOST])
+            await self._store.flush()
+            return fence
+
     def restore(self, stored: Stored, reattach: bool, lost: Interrupted = RESTARTED) -> set[str]:
         """Continue the work of an earlier server. Tasks that had not begun begin now. With
         `reattach`, running tasks continue with their running CLIs; the other ones end with `lost`.
@@ -201,6 +224,20 @@ class Contexts:
         for gone in {one.id for one in stored.sessions} - kept:
             self._store.append([SessionClosed(gone)], fence=None)
         return kept
+
+    # --- several servers -----------------------------------------------------------------------
+
+    def doubt(self, doubtful: bool) -> None:
+        """Another server may take the contexts from now on, or not any more: their tasks cannot be
+        read meanwhile, and the time of paused CLIs does not count."""
+        self.tasks.in_doubt = doubtful
+        for context in self:
+            context.pause(doubtful)
+
+    def lose(self, keep: bool) -> Sequence[str]:
+        """Other servers own the contexts: end all logs without another update, and kill the CLIs.
+        With `keep`, those of pinned contexts live on. Returns the markers of their sessions."""
+        return [marker for context in self for marker in context.lose(keep)]
 
     # --- the end of a context ------------------------------------------------------------------
 

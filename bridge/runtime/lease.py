@@ -70,6 +70,7 @@ class Lease:
         make: Make,
         prewarm: Prewarm,
         idle_seconds: float,
+        share: Callable[[str], str | None] = lambda cwd: None,
     ) -> None:
         self.fence = fence
         self.key = fence.context.name
@@ -82,6 +83,7 @@ class Lease:
         self._make = make
         self._prewarm = prewarm
         self._idle_seconds = idle_seconds
+        self._share = share
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -89,6 +91,11 @@ class Lease:
     def cold(self) -> bool:
         """Whether only the id of the conversation would be lost."""
         return self.idle and self.session is None and self._closing is None
+
+    @property
+    def share(self) -> str | None:
+        """The share with the directory: servers with it can continue the conversation."""
+        return self._share(self.start.cwd)
 
     @property
     def read(self) -> OutputRead | None:
@@ -114,7 +121,8 @@ class Lease:
 
     def save(self) -> None:
         """Store the launch parameters of the next session."""
-        self._store.append([ContextSaved(self.fence.context, dump(self.start))], fence=self.fence)
+        saved = ContextSaved(self.fence.context, dump(self.start), self.share)
+        self._store.append([saved], fence=self.fence)
 
     # --- the session and its slot --------------------------------------------------------------
 

@@ -281,6 +281,10 @@ class TaskManager:
         self._tasks.close()
         self._agent.attachments.close()
 
+    def lose(self, copied: bool) -> None:
+        """The incarnation of this server has ended. `copied`: a server with its identity runs."""
+        self.kept = self.contexts.lose(keep=not copied)
+
     def kill(self) -> None:
         """End every process immediately, without waiting."""
         self._warm.kill()

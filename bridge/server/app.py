@@ -23,6 +23,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.card_shapes import encode_card
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.auth.unix_peer import is_unix
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import TaskManager
@@ -94,12 +95,12 @@ def make_app(
     identify: Identify,
     monitor: Monitor | None = None,
     checks: Sequence[HealthCheck] = (),
-    sessions: Callable[[], Mapping[str, Any]] = dict,
+    about: Callable[[], Mapping[str, Any]] = dict,
 ) -> web.Application:
     """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
     `root` answers at the root. `identify` returns the principal of a request; None: the client
-    must send a token. `checks`: the parts that /health checks; `sessions`: the
-    figures of sessions for /health."""
+    must send a token. `checks`: the parts that /health checks; `about`: further
+    members of /health."""
     public_url, started = settings.public_url, time.time()  # the last change of the cards
     middlewares = [_answer_browser(public_url), _in_json, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
@@ -112,7 +113,7 @@ def make_app(
     if monitor:
         app.add_routes(monitor.routes())
     app.router.add_get("/agents", partial(_list_agents, agents, public_url))
-    app.router.add_get("/health", partial(_health, agents, checks, sessions))
+    app.router.add_get("/health", partial(_health, agents, checks, about))
     return app
 
 
@@ -158,7 +159,10 @@ def _add_agent(
 
 
 def _base(request: web.Request, public_url: str | None) -> str:
-    """The base URL of the server: PUBLIC_URL, otherwise the one of the request."""
+    """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix socket,
+    the host has no meaning."""
+    if public_url is None and is_unix(request.transport):
+        return "http://localhost"
     return (public_url or f"{request.scheme}://{request.host}").rstrip("/")
 
 
@@ -234,7 +238,7 @@ async def _list_agents(
 async def _health(
     agents: Sequence[ServedAgent],
     checks: Sequence[HealthCheck],
-    sessions: Callable[[], Mapping[str, Any]],
+    about: Callable[[], Mapping[str, Any]],
     request: web.Request,
 ) -> web.Response:
     """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
@@ -243,10 +247,10 @@ async def _health(
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    about = {"version": __version__, "agents": figures, "sessions": dict(sessions())}
     bus = next((one.bus for one in checks if isinstance(one, _Shared)), None)
     hints = {"bus": {"kind": bus.kind, "ok": bus.works}} if bus else {}
-    return web.json_response({**status, **about, **hints})
+    known = {"version": __version__, "agents": figures, **about(), **hints}
+    return web.json_response({**status, **known})
 
 
 _PAGE_HEADERS = {

@@ -16,6 +16,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
 from bridge.server.agents.cards import SKILLS, as_skill, make_card, make_details, make_signer
 from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.agents.node import shares_of
 from bridge.server.agents.sandboxes import group_limits
 from bridge.server.app import ServedAgent
 from bridge.server.state_dir import State
@@ -186,6 +187,7 @@ def make_session_factory(
 ) -> SessionFactory:
     """The factory of the agent's sessions."""
     settings = agent.settings
+    shares = shares_of(settings, resumes_elsewhere=agent.adapter.resumes_elsewhere)
     operator = {"OPERATOR_TOKEN": state.operator.value} if state.operator else {}
     return SessionFactory(
         adapter=agent.make,
@@ -203,6 +205,7 @@ def make_session_factory(
         spools=state.spools,
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
+        shares=shares if state.shared else {},
     )
 
 

@@ -8,13 +8,14 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge import __version__
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
+from bridge.server.agents.node import NodeAgents, digest
 from bridge.server.settings.root import Settings
 from bridge.store.cluster import SharedStore
 
@@ -47,12 +48,13 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 
 
 def postgres_store(
-    settings: Settings, node: str, name: str, on_fenced: Callable[[], None]
+    settings: Settings, node: str, name: str, agents: Sequence[str], host: NodeAgents
 ) -> SharedStore:
-    """The store in the database of BRIDGE_STORE, for the server with this id and name. Raises
-    ConfigurationError, also if the extra `postgres` is missing."""
+    """The store in the database of BRIDGE_STORE, for the server with this id and name. `agents` are
+    the ids of its agents. Raises ConfigurationError, also if the extra `postgres` is missing."""
     with _needs_postgres():
         from bridge.store.postgres.connect import parse
+        from bridge.store.postgres.membership import Terms
         from bridge.store.postgres.sealing import Seal
         from bridge.store.postgres.store import PostgresStore
     address = parse(settings.store.database or "")
@@ -63,9 +65,17 @@ def postgres_store(
         )
     key = settings.push.key
     seal = Seal(key) if key else None
-    store = PostgresStore(
-        address, node, name=name, seal=seal, version=__version__, on_fenced=on_fenced
+    terms = Terms(
+        name=name,
+        version=__version__,
+        lease=settings.store.lease_ms / 1000,
+        grace=settings.store.node_grace_ms / 1000,
+        shares=[*settings.shares],
+        agents=agents,
+        slots=settings.server.max_sessions,
+        config=digest(settings, agents),
     )
+    store = PostgresStore(address, node, seal=seal, terms=terms, host=host)
     store.commit_pause = settings.store.commit_pause_ms / 1000
     if settings.store.redis:
         store.use_bus(redis_bus(settings.store.redis))

@@ -108,14 +108,16 @@ class Monitor:
         return handle.task if handle else None
 
     async def _nodes(self, request: web.Request) -> web.Response:
-        """The servers that share the store; none if it is not shared. `state` is `up` for a server
-        that is connected to the database now, else `away`."""
+        """The servers that share the store; none if it is not shared. `state`: `up`, `draining`,
+        `away` (it shows no sign of life) or `fenced` (other servers took it for lost). `beatAge`:
+        milliseconds since this server has seen its newest sign of life; null before that."""
         listed = [
             {
                 "id": one.id,
                 "name": one.name,
                 "self": one.id == self._store.node,
-                "state": "up" if one.runs else "away",
+                "state": one.state,
+                "beatAge": None if one.age is None else round(1000 * one.age),
                 "version": one.version,
                 "seen": timestamp(moment(one.seen)),
                 "working": one.working,

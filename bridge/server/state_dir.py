@@ -19,6 +19,8 @@ from pathlib import Path
 
 from bridge.errors import ConfigurationError
 from bridge.files.folders import closing, open_folder, replace_file
+from bridge.process import cgroup
+from bridge.process.guard import MOVABLE
 from bridge.process.process_tree import kill_marked, table
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
@@ -130,7 +132,10 @@ async def open_state(
             raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
         if attended is not None:
             unused.callback(os.close, attended)
-        if store is None:  # now, because it ends the writes of another server with this id
+        if store is None:
+            # The sessions that another server may continue stay frozen until this one may.
+            cgroup.freeze_all(f"{identity}.", MOVABLE)
+            # Now, because it ends the writes of another server with this id:
             assert make_store
             store = shared = make_store(identity)
             await store.open()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.adapter import Adapter, AgentConfig, SessionStart
 from bridge.errors import LaunchError
+from bridge.process.guard import MOVABLE
 from bridge.sandbox.profile import Sandbox
 from bridge.session.first_start import FirstStart
 from bridge.session.redaction import NO_SECRETS, Secrets
@@ -21,7 +23,9 @@ class SessionFactory:
     """`adapter` makes the adapter of each session. `environment`: the variables of the CLI. The
     markers of this server's processes begin with `markers`. `spools`: the folder for the streams of
     sessions that survive the server; None for pipes. `sandbox`: the boundary of each CLI process;
-    None for no boundary. `secrets` are redacted from the output."""
+    None for no boundary. `secrets` are redacted from the output. `shares`: the real paths of the
+    folders with the same files on several servers, by name; empty if the CLI cannot resume a
+    conversation on another one."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
@@ -31,12 +35,20 @@ class SessionFactory:
     spools: Path | None = None
     sandbox: Sandbox | None = None
     secrets: Secrets = NO_SECRETS
+    shares: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: FirstStart = field(default_factory=FirstStart)
+
+    def share(self, cwd: str) -> str | None:
+        """The share with the directory; None if it is on this server alone."""
+        for name, paths in self.shares.items():
+            if any(os.path.commonpath([path, cwd]) == path for path in paths):
+                return name
+        return None
 
     def make(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A session with a process that is not started yet. `session_id`: the id from an earlier
         server; None for a new session. Raises LaunchError."""
-        session_id = session_id or uuid.uuid4().hex
+        session_id = session_id or uuid.uuid4().hex + (MOVABLE if self.share(start.cwd) else "")
         trusted = self.config.project_config or start.trusted is True
         adapter = self.adapter(replace(self.config, project_config=trusted), start)
         spool = self.spools / session_id if self.spools else None

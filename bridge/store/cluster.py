@@ -31,7 +31,8 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
-    `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks."""
+    `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks.
+    `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest beat."""
 
     id: str
     name: str
@@ -39,6 +40,8 @@ class NodeStatus:
     runs: bool
     seen: int
     working: int
+    state: str = "up"
+    age: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,12 @@ class Cluster(Protocol):
 
     def on_work(self, call: Callable[[], None]) -> None:
         """Call `call` when there may be unplaced contexts. A call may be lost."""
+
+    def take_over(self) -> None:
+        """Take the contexts of lost servers from now on."""
+
+    async def keep_own(self) -> None:
+        """Take no more contexts of lost servers."""
 
     async def offer(self) -> None:
         """Tell the other servers that there are unplaced contexts."""

@@ -137,6 +137,7 @@ class TaskHandles:
         self.agent = agent
         self.store = store
         self.cluster: Cluster | None = None
+        self.in_doubt = False  # another server may write these tasks
         self._freed = freed
         self._recent = Recent(store)
         self._handles: dict[str, TaskHandle] = {}

@@ -79,10 +79,12 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class ContextSaved:
-    """`start` is a SessionStart: directory, options, and the conversation of the CLI."""
+    """`start` is a SessionStart: directory, options, and the conversation of the CLI. `share`: the
+    servers with this share can continue the context; None: only this one."""
 
     context: ContextKey
     start: bytes
+    share: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from tests.support import client
 
 Json = dict[str, Any]
@@ -248,6 +250,44 @@ _ENDS = {
     "Canceled": "canceled",
     "Rejected": "rejected",
 }
+
+
+def check_epochs(url: str) -> list[str]:
+    """The database at this URL: the batches of each task are 1, 2, 3 …; those of a writer
+    are one run, which begins where `takeover` says; the writer is the server that entered it; and
+    each task has at most one end, in its last batch."""
+    wrong: list[str] = []
+    with psycopg.connect(url) as connection:
+        places = connection.execute("SELECT place, convert_from(id, 'UTF8') FROM task").fetchall()
+        for place, task_id in places:
+            rows = connection.execute(
+                "SELECT batch, epoch, events FROM event WHERE task = %s ORDER BY batch", (place,)
+            ).fetchall()
+            noted: dict[int, int] = dict(
+                connection.execute(
+                    "SELECT epoch, after FROM takeover WHERE task = %s", (place,)
+                ).fetchall()
+            )
+            numbers = [batch for batch, _, _ in rows]
+            if numbers != list(range(1, len(numbers) + 1)):
+                wrong.append(f"{task_id}: batches {numbers[:20]}")
+            starts = [
+                (epoch, batch)
+                for (batch, epoch, _), before in zip(rows, [None, *rows], strict=False)
+                if before is None or before[1] != epoch
+            ]
+            if len({epoch for epoch, _ in starts}) < len(starts):
+                wrong.append(f"{task_id}: a writer came back: {starts}")
+            for epoch, first in starts:
+                if noted.get(epoch, first - 1) != first - 1:
+                    wrong.append(
+                        f"{task_id}: {epoch} took it after {noted[epoch]}, not {first - 1}"
+                    )
+            events = [name for _, _, one in rows for name, _ in json.loads(one)]
+            ends = [number for number, name in enumerate(events) if name in _ENDS]
+            if ends not in ([], [len(events) - 1]):
+                wrong.append(f"{task_id}: terminal events {ends} of {len(events)}")
+    return wrong
 
 
 def _check_rows(rows: list[tuple[bytes]], ledger: Ledger, killed: bool) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge.server.lifecycle import FENCED
+from bridge.server.agents.node import COPIED
 from tests import CHECKOUT
 from tests.support.bridge_process import environment, scripted
 from tests.support.client import RpcError, artifact_text, state, streamed_text
@@ -170,7 +170,7 @@ async def test_a_server_on_a_copy_of_the_state_folder_stops_the_first_one(
         ):
             # It has killed the agent, whose end the first server cannot commit.
             async with asyncio.timeout(WITHIN):
-                assert await first.process.wait() == FENCED
+                assert await first.process.wait() == COPIED
             await live.gone("agent")
             ended = await second.get(task["id"])
             assert (state(ended), artifact_text(ended)) == ("failed", "a")

@@ -22,8 +22,8 @@ class Deliveries(Protocol):
 
 
 class Cooperation:
-    """Executes the commands of other servers, and takes contexts that no server has. `managers` are
-    by agent id."""
+    """Executes the commands of other servers, and takes contexts that no server has, or that lost
+    servers had. `managers` are by agent id."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Cooperation:
         pool: SessionPool,
         push: Deliveries,
     ) -> None:
+        self._cluster = cluster
         self._inbox = Inbox(cluster, store, managers, push.resume)
         self._placement = Placement(cluster, managers, pool)
 
@@ -40,6 +41,8 @@ class Cooperation:
         """Begin. The tasks of an earlier server must be restored."""
         self._inbox.start()
         self._placement.start()
+        self._cluster.take_over()
 
     async def close(self) -> None:
-        await asyncio.gather(self._inbox.close(), self._placement.close())
+        parts = (self._inbox.close(), self._placement.close(), self._cluster.keep_own())
+        await asyncio.gather(*parts)

@@ -177,7 +177,10 @@ class SharedTaskHandles(TaskHandles):
 
     async def find(self, task_id: str) -> TaskHandle | None:
         """The task as it is committed now, or None if the agent does not have it. Raises
-        Unavailable or DataLoss if a task of another server cannot be read."""
+        Unavailable or DataLoss if a task of another server cannot be read, and Unavailable while
+        another server may have taken this one."""
+        if self.in_doubt:
+            raise Unavailable(CANNOT_READ)
         known = self._handles.get(task_id)
         if known and not known.log.closed:
             return known

@@ -71,6 +71,14 @@ def _store(value: str) -> str:
     raise ValueError("durable, memory or a URL postgresql://… is expected")
 
 
+def _port(value: object) -> object:
+    return None if value == "none" else value
+
+
+def _socket_path(value: str) -> str:
+    return os.path.abspath(os.path.expanduser(value))
+
+
 def is_database(store: str) -> bool:
     """Whether this value of BRIDGE_STORE is the URL of a database."""
     return store.startswith(("postgresql://", "postgres://"))
@@ -99,14 +107,23 @@ CardShape = Annotated[str, AfterValidator(_card_shape)]
 StorePlace = Annotated[str, AfterValidator(_store)]
 BusPlace = Annotated[str, AfterValidator(_bus)]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}:[A-Za-z0-9_.-]{1,64}$")]
+Shares = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}(=/.*)?$")], ...],
+    _split(lambda text: [one.strip() for one in text.split(",") if one.strip()]),
+]
+"""NAME or NAME=PATH; a string is split at commas."""
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
+"""A TCP port; None for the word none."""
+SocketPath = Annotated[str, AfterValidator(_socket_path)]
+"""An absolute path."""
 Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
 """A duration in ms, where 0 has a meaning of its own."""
 Timeout = Annotated[int, Field(ge=1, le=2**31)]
 """A duration in ms, at least 1."""
+LeaseTime = Annotated[int, Field(ge=2000, le=3_600_000)]
 Limit = Annotated[int, Field(ge=0, le=2**62)]
 """A number, where 0 has a meaning of its own."""
 Count = Annotated[int, Field(ge=1)]

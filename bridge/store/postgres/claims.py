@@ -74,7 +74,7 @@ class Claims:
             await _bounded(self._writer.flushed())
         ended = (lease.node, lease.fence.token) if lease else (None, 0)
         identity = (self._node, self._writer.epoch)
-        found = await self._fenced(_CLAIM, *identity, *columns_of(key), node, *ended)
+        found = await self.fenced(_CLAIM, *identity, *columns_of(key), node, *ended)
         if not found:
             return None
         if lease and self._leases.get(key) is lease:
@@ -90,17 +90,18 @@ class Claims:
                 lease.until = until
         return self._lost.pop(node, [])
 
-    async def release(self, fence: Fence) -> None:
+    async def release(self, fence: Fence, to: str | None = None) -> None:
+        """`to`: the node that has the context from now on; None: any node may claim it."""
         if not self.is_held(fence):
             return
         del self._leases[fence.context]
         key = columns_of(fence.context)
         try:
-            await self._fenced(_RELEASE, self._node, self._writer.epoch, *key, fence.token)
+            await self.fenced(_RELEASE, self._node, self._writer.epoch, *key, fence.token, to)
         except Unavailable:
             log.warning("a context is not released", extra={"context": fence.context.id})
 
-    async def _fenced(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    async def fenced(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Make the statement, unless the node is fenced. Raises Unavailable."""
         try:
             return await self._reader.rows(statement, *values)
@@ -138,6 +139,6 @@ _RELEASE = """
         WHERE (context.agent, context.owner, context.id)
             = (released.agent, released.owner, released.id) AND released.start IS NULL
     )
-    UPDATE context SET node = NULL FROM released
+    UPDATE context SET node = %s FROM released
     WHERE (context.agent, context.owner, context.id)
         = (released.agent, released.owner, released.id) AND released.start IS NOT NULL"""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -15,10 +16,12 @@ import psycopg
 from bridge.errors import TooManyRequests, Unavailable
 from bridge.store.cluster import ANSWER_WITHIN, Command, Holder, NodeStatus
 from bridge.store.postgres import queries
+from bridge.store.postgres.membership import Membership
 from bridge.store.postgres.queries import key_of
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.schema import FENCED, LOCK_CLASS
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
+from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import PostgresWriter
 from bridge.store.protocol import CANNOT_WRITE, ContextKey, KnownMessage, MessageKey
 
@@ -40,7 +43,9 @@ class PostgresCluster:
         writer: PostgresWriter,
         node: str,
         say: Callable[[str, Sequence[str]], None],
+        lives: tuple[Membership, Takeover],
     ) -> None:
+        self._membership, self._takeover = lives
         self._reader = reader
         self._writer = writer
         self._node = node
@@ -85,8 +90,18 @@ class PostgresCluster:
     # --- servers -------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[NodeStatus]:
-        found = await self._reader.rows(queries.NODES, LOCK_CLASS + 1)
-        return [NodeStatus(*row) for row in found]
+        found = []
+        for row in await self._reader.rows(queries.NODES, LOCK_CLASS + 1):
+            one = NodeStatus(*row)
+            standing = self._membership.standing(one.id, one.state, one.runs)
+            found.append(replace(one, state=standing.state, age=standing.age))
+        return found
+
+    def take_over(self) -> None:
+        self._takeover.start()
+
+    async def keep_own(self) -> None:
+        await self._takeover.close()
 
     async def holder(self, key: ContextKey) -> Holder | None:
         found = await self._reader.rows(queries.HOLDER, LOCK_CLASS + 1, *columns_of(key))

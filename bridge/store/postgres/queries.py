@@ -146,7 +146,7 @@ NODES = f"""
         (extract(epoch FROM seen) * 1000000)::bigint, (
             SELECT count(*) FROM task JOIN context ON context.agent = task.agent
                 AND context.owner = task.owner AND context.id = task.context
-            WHERE {OPEN} AND context.node = node.id)
+            WHERE {OPEN} AND context.node = node.id), node.state
     FROM node ORDER BY name, id"""  # noqa: S608
 HOLDER = f"""
     SELECT context.node, coalesce(nullif(name, ''), context.node), {_RUNS}

@@ -132,8 +132,8 @@ class ChangeGroup:
 
     def _of_context(self, change: Change) -> Statement | None:
         match change:
-            case ContextSaved(key, start):
-                return _CONTEXT, (*columns_of(key), start)
+            case ContextSaved(key, start, share):
+                return _CONTEXT, (*columns_of(key), start, share)
             case ContextRemoved(key):
                 return _CONTEXT_REMOVED, columns_of(key)
             case SessionOpened(session_id, key, start):
@@ -207,8 +207,8 @@ _TASK = """
     ON CONFLICT (id) DO NOTHING"""
 _MESSAGE = "SELECT accept(%s, %b, %b, %b, %b, %b)"
 _CONTEXT = """
-    INSERT INTO context (agent, owner, id, start) VALUES (%s, %b, %b, %b)
-    ON CONFLICT (agent, owner, id) DO UPDATE SET start = excluded.start"""
+    INSERT INTO context (agent, owner, id, start, share) VALUES (%s, %b, %b, %b, %s)
+    ON CONFLICT (agent, owner, id) DO UPDATE SET start = excluded.start, share = excluded.share"""
 _CONTEXT_REMOVED = "DELETE FROM context WHERE agent = %s AND owner = %b AND id = %b"
 _SESSION = """
     INSERT INTO session (id, node, agent, owner, context, start) VALUES (%b, %s, %s, %b, %b, %b)

@@ -21,12 +21,15 @@ from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
+from bridge.store.postgres.liveness import clock
+from bridge.store.postgres.membership import TERMS, Host, Membership, NoHost, Terms
 from bridge.store.postgres.notify_bus import NotifyBus
 from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import migrate
 from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
@@ -50,11 +53,11 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 
 class PostgresStore(PostgresReads):
-    """`node`: the id of this server, which survives its restarts, and `name` its name for people.
-    `version`: of the bridge. Several nodes may use the database. A later
-    store with the same id is its next incarnation: the appends of this one are rejected then, and
-    `on_fenced` is called. `seal` is None for a server without push notifications. `answer_within`:
-    seconds for the answer to a commit; then it is sent again."""
+    """`node`: the id of this server, which survives its restarts. Several nodes may use the
+    database. `terms`: what the node says to the others. A later store with the same id is its next
+    incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
+    server without push notifications. `answer_within`: seconds for the answer to a commit; then it
+    is sent again."""
 
     durable = True
 
@@ -64,24 +67,26 @@ class PostgresStore(PostgresReads):
         node: str,
         *,
         seal: Seal | None = None,
-        version: str = "",
-        name: str = "",
-        on_fenced: Callable[[], None] = lambda: None,
+        terms: Terms = TERMS,
+        host: Host | None = None,
         answer_within: float = ANSWER_WITHIN,
     ) -> None:
         super().__init__(PostgresReader(address), node, seal)
         self._address = address
-        self._version = version
-        self._name = name
-        self._on_fenced = on_fenced
+        self._terms = terms
         self._writer = PostgresWriter(
-            address, node, seal, self._fenced, answer_within=answer_within
+            address, node, seal, self._fenced, answer_within=answer_within, lease=terms.lease
         )
+        self._host = host or NoHost()
+        self.membership = Membership(address, node, terms, self._writer.fence, self._host)
         self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
+        self.takeover = Takeover(self._reader, self._claims, self.membership, self._host)
         self.bus: Bus = NotifyBus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
-        self._cluster = PostgresCluster(self._reader, self._writer, node, self._say)
+        self._cluster = PostgresCluster(
+            self._reader, self._writer, node, self._say, (self.membership, self.takeover)
+        )
 
     def use_bus(self, make: MakeBus) -> None:
         """Carry hints by another bus than LISTEN and NOTIFY, from open() on."""
@@ -97,6 +102,7 @@ class PostgresStore(PostgresReads):
             raise explain(self._address, error) from error
         try:
             await migrate(connection)
+            entered = clock()
             epoch = await self._enter(connection)
             await self._reader.open()
             await refuse_pooler(connection, self._reader.rows)
@@ -109,14 +115,17 @@ class PostgresStore(PostgresReads):
                 raise ConfigurationError(text) from error
             raise
         self._writer.start(connection, epoch)
+        self.membership.start(epoch, entered)
         self.bus.start(self.hints.channel, self.hints.cluster, self.node, epoch)
 
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
         epoch."""
-        await show_presence(connection, self.node)
+        await show_presence(connection, self.node, self._terms.lease)
         async with connection.transaction():
-            entered = await connection.execute(_ENTER, (self.node, self._version, self._name))
+            entered = await connection.execute(
+                _ENTER, (self.node, self._terms.version, self._terms.name)
+            )
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
@@ -130,12 +139,16 @@ class PostgresStore(PostgresReads):
         await self._writer.flushed()
 
     async def close(self) -> None:
+        await self.takeover.close()
         await self._writer.close(CLOSE_WITHIN)
+        await self.membership.close()
         await self.bus.close()
         await self._reader.close()
 
     async def abandon(self) -> None:
         """Close without another commit."""
+        await self.takeover.close()
+        await self.membership.close()
         await self._writer.abandon()
         await self.bus.close()
         await self._reader.close()
@@ -150,7 +163,7 @@ class PostgresStore(PostgresReads):
 
     @property
     def problem(self) -> str | None:
-        return self._writer.problem
+        return self._writer.problem or self.membership.problem
 
     def on_relief(self, call: Callable[[], None]) -> None:
         self._writer.relief.append(call)
@@ -164,9 +177,9 @@ class PostgresStore(PostgresReads):
     def commit_pause(self, seconds: float) -> None:
         self._writer.pause = seconds
 
-    def _fenced(self) -> None:
+    def _fenced(self, copied: bool) -> None:
         self._claims.lose_all()
-        self._on_fenced()
+        self._host.fenced(copied)
 
     # --- writing -------------------------------------------------------------------------------
 

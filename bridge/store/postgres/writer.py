@@ -18,6 +18,7 @@ import psycopg
 
 from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, is_defect
+from bridge.store.postgres.liveness import INTERVAL
 from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import ChangeGroup, Statement
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0  # seconds for the answer to a group; then its connection is cut
 END_WITHIN = 10.0  # seconds for the end of a wait that is canceled
+REASON_WITHIN = 3.0  # seconds for the question why this incarnation has ended
 SLOW = 3.0  # seconds after which a missing answer is a problem
 ROW = 100  # least bytes of a change
 
@@ -55,21 +57,25 @@ class _Rejected(Exception):
 
 class PostgresWriter:
     """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
-    are not committed. `on_fenced` is called once, when another incarnation has taken the node.
-    `answer_within`: seconds for the answer to a group. `pause`: least seconds between the starts of
-    two groups, so that under load each of them has more appends."""
+    are not committed. `on_fenced` is called once, when this incarnation has ended: with True if
+    another server uses the identity, with False if another node has fenced this one.
+    `answer_within`: seconds for the answer to a group; `lease`: of the node, in seconds.
+    `pause`: least seconds between the starts of two groups, so that under load each of them has
+    more appends."""
 
     def __init__(
         self,
         address: DatabaseAddress,
         node: str,
         seal: Seal | None,
-        on_fenced: Callable[[], None],
+        on_fenced: Callable[[bool], None],
         *,
         answer_within: float = ANSWER_WITHIN,
+        lease: float = 15.0,
     ) -> None:
         self._answer_within = answer_within
         self.pause = 0.0
+        self._lease = lease
         self.epoch = 0
         self.waiting = 0
         self.relief: list[Callable[[], None]] = []
@@ -83,6 +89,7 @@ class PostgresWriter:
         self._written = 0  # groups of this incarnation that are committed
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._problem: str | None = None
         self._lost = False  # the database has lost commits
         self._timeline = ""
@@ -120,7 +127,7 @@ class PostgresWriter:
         if self._lost:
             return f"{self._address.shown} has lost acknowledged commits: see the log"
         if self.fenced:
-            return f"another server uses the identity of this one ({self._node}): stop one of them"
+            return f"the incarnation of this server has ended ({self._node}): it restarts"
         if self._problem is None and self._since is not None:
             if asyncio.get_running_loop().time() - self._since > SLOW:
                 return f"{self._address.shown} does not answer"
@@ -201,7 +208,7 @@ class PostgresWriter:
         if self._lost:
             return FenceLost("the database has lost earlier commits")
         if self.fenced:
-            return FenceLost("another server uses the identity of this one")
+            return FenceLost("the incarnation of this server has ended")
         if state == FENCE_LOST:
             return FenceLost("another claim has taken the context")
         if state == CONFLICT:
@@ -242,6 +249,8 @@ class PostgresWriter:
         except Exception as error:
             await self._failed(error)
             return False
+        if self._ending:
+            await self._ending
         return not self.fenced
 
     async def _failed(self, error: Exception) -> None:
@@ -249,6 +258,8 @@ class PostgresWriter:
         state = getattr(error, "sqlstate", None)
         if state == FENCED:
             self.fence()
+            assert self._ending
+            await self._ending
         if state in (FENCED, FENCE_LOST, CONFLICT) or is_defect(error):
             await self._roll_back()
             raise _Rejected from error
@@ -259,13 +270,28 @@ class PostgresWriter:
         self._problem = f"{self._address.shown} cannot be written: {cause}"
 
     def fence(self) -> None:
-        """Another incarnation has taken the node: reject all appends from now on."""
-        if not self.fenced:
-            self.fenced = True
-            if not self._lost:
-                text = "another server uses the identity of this one"
-                log.error(text, extra={"node": self._node})
-            self._on_fenced()
+        """This incarnation has ended: reject all appends as soon as the reason is known."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        copied = False
+        try:
+            async with asyncio.timeout(REASON_WITHIN), await self._address.connect() as connection:
+                found = await connection.execute(_STATE, (self._node,))
+                copied = await found.fetchone() == ("up",) and not self._lost
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            log.warning("the reason of the fence is unknown", extra={"error": str(error).strip()})
+        self.fenced = True
+        reason = (
+            "another server uses the identity of this one" if copied else "it was taken for lost"
+        )
+        if self._lost:
+            reason = "the database has lost acknowledged commits"
+        log.error("this incarnation has ended: %s", reason, extra={"node": self._node})
+        self._on_fenced(copied)
+        if self._connection:
+            cut(self._connection)  # no answer matters any more
 
     async def _attempt(self, appends: Sequence[_Append]) -> None:
         loop = asyncio.get_running_loop()
@@ -302,7 +328,7 @@ class PostgresWriter:
     async def _connect(self) -> Connection:
         async with asyncio.timeout(ANSWER_WITHIN):
             connection = self._connection = await self._address.connect()
-            await show_presence(connection, self._node)
+            await show_presence(connection, self._node, self._lease)
             await self._verify(connection)
         return connection
 
@@ -342,12 +368,18 @@ _PROGRESS = b"""
     FROM node JOIN progress ON progress.node = id WHERE id = %s"""
 
 
-async def show_presence(connection: Connection, node: str) -> None:
-    """Show other servers that this node runs, as long as the connection is open."""
+async def show_presence(connection: Connection, node: str, lease: float) -> None:
+    """Show other servers that this node runs, as long as the connection is open. A node that stops
+    within a transaction must not delay its fence for long."""
+    most = f"SET idle_in_transaction_session_timeout = {int(1000 * INTERVAL * lease)}"
+    await connection.execute(most.encode())
     await connection.execute(
         "SELECT pg_try_advisory_lock_shared(%s, hashtext(current_schema() || %s))",
         (LOCK_CLASS + 1, node),
     )
+
+
+_STATE = "SELECT state FROM node WHERE id = %s"
 
 
 async def _execute(connection: Connection, statement: Statement) -> None:

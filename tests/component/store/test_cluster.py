@@ -37,7 +37,7 @@ Pair = tuple[PostgresStore, PostgresStore]
 
 @asynccontextmanager
 async def opened(url: str, node: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(parse(url), node, name=f"test:{node[0]}")
+    store = PostgresStore(parse(url), node)
     await store.open()
     try:
         yield store

@@ -17,6 +17,7 @@ from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.postgres.connect import explain, parse
+from bridge.store.postgres.membership import NoHost, Terms
 from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
@@ -41,6 +42,7 @@ from bridge.store.protocol import (
 )
 from bridge.store.push import PushConfig, PushSaved
 from bridge.task.transitions import TaskState
+from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
 
@@ -190,8 +192,13 @@ async def test_lost_commits_end_the_incarnation(
     postgres_url: str, caplog: pytest.LogCaptureFixture, restarted: bool
 ) -> None:
     """As after a failover to a standby that lacks them. `restarted`: its sessions have ended."""
-    fenced = asyncio.Event()
-    store = PostgresStore(parse(postgres_url), "0123456789abcdef", on_fenced=fenced.set)
+    ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    class Ended(NoHost):
+        def fenced(self, copied: bool) -> None:
+            ended.set_result(copied)
+
+    store = PostgresStore(parse(postgres_url), "0123456789abcdef", host=Ended())
     await store.open()
     assert await commit(store, created("t"), batch("t", 1)) is None
     for number in (2, 3):
@@ -202,13 +209,13 @@ async def test_lost_commits_end_the_incarnation(
         connection.execute("UPDATE task SET batch = 1, last = 1")
         if restarted:
             presence = "hashtext(current_schema() || '0123456789abcdef')::oid"
-            ended = connection.execute(
+            cut = connection.execute(
                 f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE objid = {presence}"
             )
-            assert ended.rowcount == 1
+            assert cut.rowcount == 1
     assert isinstance(await commit(store, batch("t", 4)), FenceLost)
     async with asyncio.timeout(WITHIN):
-        await fenced.wait()
+        assert not await ended  # to be started again
     assert store.problem and "lost acknowledged commits" in store.problem
     assert "another server" not in caplog.text
     await store.close()
@@ -438,8 +445,8 @@ async def test_a_claim_waits_for_the_removal_of_the_context(
 
 
 async def test_a_later_incarnation_ends_the_writes_of_the_earlier_one(postgres_url: str) -> None:
-    fenced = asyncio.Event()
-    async with opened(postgres_url, on_fenced=fenced.set) as old:
+    host = RecordingHost()
+    async with opened(postgres_url, host=host) as old:
         fence = await old.claim(A, NODE, 1e9)
         assert fence
         assert await commit(old, created("t"), batch("t", 1), fence=fence) is None
@@ -447,7 +454,7 @@ async def test_a_later_incarnation_ends_the_writes_of_the_earlier_one(postgres_u
             assert await commit(new, batch("t", 2)) is None
             results = [commit(old, batch("t", 3), fence=fence), commit(old, created("u"))]
             assert [type(one) for one in await asyncio.gather(*results)] == [FenceLost] * 2
-            assert fenced.is_set() and NODE in str(old.problem)
+            assert host.calls[-1] == ("fenced", True) and NODE in str(old.problem)
             assert isinstance(await commit(old, TaskRemoved("t")), FenceLost)
             assert await old.renew(NODE, 1e9) == [fence]
             with pytest.raises(Unavailable):
@@ -496,8 +503,8 @@ async def test_another_node_cannot_fence_this_one_within_a_commit(
 
 async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
     async with (
-        opened(postgres_url, NODE, name="agent:a") as first,
-        opened(postgres_url, OTHER, name="agent:b") as second,
+        opened(postgres_url, NODE, terms=Terms(name="agent:a")) as first,
+        opened(postgres_url, OTHER, terms=Terms(name="agent:b")) as second,
     ):
         fence = await first.claim(A, NODE, 1e9)
         assert fence

@@ -23,6 +23,7 @@ from tests.support.command_line import agent, refusal, run
 VALUES: dict[str, tuple[str, Any]] = {
     "host": ("::1", "::1"),
     "port": ("0", 0),
+    "bridge_unix_socket": ("/run/x/socket", "/run/x/socket"),
     "public_url": ("https://example.org", "https://example.org"),
     "agent_adapter": ("jsonl", "jsonl"),
     "agent_model": ("opus", "opus"),
@@ -127,6 +128,7 @@ ELSEWHERE = {
     "bridge_bus_file",
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
+    *("bridge_unix_group", "unix_users"),  # which need a Unix socket
 }
 
 
@@ -574,3 +576,14 @@ async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Pa
     wanted = {"PATH", "HOME", "LC_TIME", "FROM_DOTENV", "FROM_BOTH", "CODING_AGENT_BRIDGE_PROCESS"}
     of_the_shell_and_python = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
     assert set(seen) - of_the_shell_and_python == wanted | set(guards({}))
+
+
+def test_servers_without_tcp_have_state_folders_by_their_sockets() -> None:
+    def folder(path: str) -> str:
+        settings = Settings().updated({"port": "none", "bridge_unix_socket": path})
+        assert settings.state_folder
+        return settings.state_folder.name
+
+    assert folder("/run/x/s") == folder("/run/x/../x/s")
+    assert folder("/run/x/s") != folder("/run/x/t")
+    assert folder("/run/x/s").startswith("unix-")
