@@ -477,9 +477,10 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: bus claims connect queries reader reads schema sealing statements store "
-        "writer",
+        "store/postgres: claims connect notify_bus pooler queries reader reads schema "
+        "sealing statements store writer",
     ),
+    "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
     "tests/component/store/test_cluster.py": (
         "needs a PostgreSQL server",
         "store: cluster; store/postgres: cluster",

@@ -232,7 +232,8 @@ class SendOperation:
         self._contexts.pool.quotas.begin(principal.id)
         handle, message = self._made(context.id, options, request)
         task = handle.task
-        self._contexts.recorder.begin(handle, message, request.accept(task.id, 0))
+        accepted, hidden = request.accept(task.id, 0), self._agent.replies
+        self._contexts.recorder.begin(handle, message, accepted, hidden=hidden)
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(handle, message)

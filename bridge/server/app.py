@@ -12,7 +12,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import orjson
 from aiohttp import web
@@ -30,6 +30,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
 from bridge.server.settings.sections import ServerSettings
+from bridge.store.cluster import HintCarrier
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
@@ -76,6 +77,14 @@ class HealthCheck(Protocol):
 
     @property
     def problem(self) -> str | None: ...
+
+
+@runtime_checkable
+class _Shared(Protocol):
+    """A store that has a carrier of hints. Its fault makes no status: reads are late."""
+
+    @property
+    def bus(self) -> HintCarrier: ...
 
 
 def make_app(
@@ -251,7 +260,9 @@ async def _health(
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    known = {"version": __version__, "agents": figures, **about()}
+    bus = next((one.bus for one in checks if isinstance(one, _Shared)), None)
+    hints = {"bus": {"kind": bus.kind, "ok": bus.works}} if bus else {}
+    known = {"version": __version__, "agents": figures, **about(), **hints}
     return web.json_response({**status, **known})
 
 

@@ -57,6 +57,17 @@ class Holder:
     runs: bool
 
 
+class HintCarrier(Protocol):
+    """Carries hints between the servers of a shared store; its loss makes reads late. `works`:
+    whether hints arrive, as far as it is known."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def works(self) -> bool: ...
+
+
 class Cluster(Protocol):
     """The other servers of a store."""
 
@@ -113,3 +124,6 @@ class SharedStore(Store, Protocol):
 
     @property
     def cluster(self) -> Cluster: ...
+
+    @property
+    def bus(self) -> HintCarrier: ...

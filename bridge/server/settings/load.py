@@ -28,7 +28,7 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 """Variables with the prefix of settings that belong to other programs or earlier releases; so do
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
-IN_FILES = ("bridge_token", "bridge_store", "bridge_push_key")
+IN_FILES = ("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key")
 """Settings whose value can be in a file, which NAME_FILE names."""
 
 
@@ -126,6 +126,11 @@ def _check(settings: Settings) -> None:
         raise ConfigurationError(
             "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
             "of the server: set BRIDGE_STATE_DIR."
+        )
+    if settings.store.redis and settings.store.database is None:
+        raise ConfigurationError(
+            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
+            "postgresql://…, or unset BRIDGE_BUS."
         )
     if settings.server.max_sessions == 0 and not settings.store.database:
         raise ConfigurationError(

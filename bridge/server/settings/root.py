@@ -119,6 +119,7 @@ class Settings(BaseModel):
             "CONFIG_FILE": self.server.config_file,
             "BRIDGE_TOKEN_FILE": self.auth.token_file,
             "BRIDGE_STORE_FILE": self.store.store_file,
+            "BRIDGE_BUS_FILE": self.store.bus_file,
             "BRIDGE_PUSH_KEY_FILE": self.push.key_file,
             "BRIDGE_CARD_KEYS": self.agent.card_keys,
             "BRIDGE_AUDIT_FILE": self.server.audit_file,
@@ -145,7 +146,7 @@ class Settings(BaseModel):
     @property
     def own_secrets(self) -> set[str]:
         """The secrets among the settings."""
-        return {self.auth.token or "", self.store.password or "", *(self.push.key or "").split(",")}
+        return {self.auth.token or "", *self.store.passwords, *(self.push.key or "").split(",")}
 
     def secrets(self, *environments: Mapping[str, str]) -> Secrets:
         """The secrets to redact from agent output: those of the server's environment and of

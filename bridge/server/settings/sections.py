@@ -19,6 +19,7 @@ from bridge.runtime.extension import Profile
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.values import (
     AgentId,
+    BusPlace,
     CardShape,
     Count,
     Hosts,
@@ -262,6 +263,15 @@ class SandboxSettings(Section, alias_generator=_prefixed("bridge_sandbox_")):
     """Command that runs the CLI command, for BRIDGE_SANDBOX=external."""
 
 
+def _password(url: str) -> str:
+    """The password in the URL; the URL itself if it cannot be read."""
+    try:
+        parts = urlsplit(url)
+        return unquote(parts.password or parse_qs(parts.query).get("password", [""])[0])
+    except ValueError:
+        return url
+
+
 class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     """Store: the place of tasks."""
 
@@ -272,6 +282,16 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     store_file: str | None = None
     """Path of a file with that URL, instead of BRIDGE_STORE. Other users must not be able to write
     to it."""
+    bus: BusPlace = Field(default="notify", repr=False)
+    """Carrier of hints between the servers of a database. notify: the database itself; a URL
+    redis://USER:PASSWORD@HOST or rediss://…: Redis, for many servers. The URL requires the extra
+    `redis`."""
+    bus_file: str | None = None
+    """Path of a file with that URL, instead of BRIDGE_BUS. Other users must not be able to write to
+    it."""
+    commit_pause_ms: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Least time between two commits of output to a database. 0: the next commit begins when the
+    last one has ended. A pause makes each commit larger, and streams later by up to this time."""
     node: NodeName | None = None
     """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
     the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
@@ -311,14 +331,14 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
             return "postgresql://…"
 
     @property
-    def password(self) -> str | None:
-        """The password in that URL."""
-        try:
-            parts = urlsplit(self.database or "")
-            written = parts.password or parse_qs(parts.query).get("password", [""])[0]
-        except ValueError:
-            return self.database
-        return unquote(written) or None
+    def passwords(self) -> set[str]:
+        """The passwords in the URLs."""
+        return set(filter(None, map(_password, (self.database or "", self.redis or ""))))
+
+    @property
+    def redis(self) -> str | None:
+        """The URL of Redis; None if the database carries the hints."""
+        return None if self.bus == "notify" else self.bus
 
 
 class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):

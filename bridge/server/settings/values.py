@@ -84,6 +84,12 @@ def is_database(store: str) -> bool:
     return store.startswith(("postgresql://", "postgres://"))
 
 
+def _bus(value: str) -> str:
+    if value == "notify" or value.startswith(("redis://", "rediss://", "unix://")):
+        return value
+    raise ValueError("notify or a URL redis://… or rediss://… is expected")
+
+
 AgentId = Annotated[str, Field(pattern=NAME)]
 Words = Annotated[tuple[str, ...], _split(shlex.split)]
 """Words of a command line; a string is split as a POSIX shell splits it."""
@@ -99,6 +105,7 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _at_com
 Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 StorePlace = Annotated[str, AfterValidator(_store)]
+BusPlace = Annotated[str, AfterValidator(_bus)]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}:[A-Za-z0-9_.-]{1,64}$")]
 Shares = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}(=/.*)?$")], ...],

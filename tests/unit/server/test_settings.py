@@ -109,6 +109,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_push_allow_private": ("yes", True),
     "bridge_state_dir": ("/var/x", "/var/x"),
     "bridge_store": ("memory", "memory"),
+    "bridge_bus": ("notify", "notify"),
+    "bridge_commit_pause_ms": ("5", 5),
     "bridge_push_key": ("a key", "a key"),
     "bridge_mcp": ("true", "true"),
     "bridge_mcp_approve": ("model", "model"),
@@ -127,6 +129,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 # Tested below, or for CONFIG_FILE alone:
 ELSEWHERE = {
     *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
+    "bridge_bus_file",
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
     *("bridge_unix_group", "unix_users"),  # which need a Unix socket
@@ -261,7 +264,7 @@ def test_the_store_may_be_a_database(monkeypatch: pytest.MonkeyPatch, url: str) 
     assert settings.store.database == url
     assert settings.store_folder == settings.state_folder is not None
     assert settings.store.shown == url.replace("me:pa%40ss-word@", "").partition("?")[0]
-    assert "pa%40ss" not in repr(settings) and settings.store.password == "pa@ss-word"
+    assert "pa%40ss" not in repr(settings) and settings.store.passwords == {"pa@ss-word"}
     assert "pa@ss-word" not in loaded.secrets.clean("the password is pa@ss-word")
     assert not settings.has_push
     monkeypatch.setenv("BRIDGE_PUSH_KEY", "first-secret-key,second-secret-key")
@@ -283,7 +286,27 @@ def test_the_password_of_a_url_is_found(
     monkeypatch: pytest.MonkeyPatch, url: str, password: str | None
 ) -> None:
     monkeypatch.setenv("BRIDGE_STORE", url)
-    assert load({}).settings.store.password == password
+    assert load({}).settings.store.passwords == ({password} if password else set())
+
+
+def test_hints_may_be_carried_by_redis(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = start / "bus"
+    file.write_text("rediss://:pass%40of-redis@cache.example\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("BRIDGE_BUS_FILE", str(file))
+    with pytest.raises(ConfigurationError, match=r"BRIDGE_BUS .* set BRIDGE_STORE"):
+        load({})
+    monkeypatch.setenv("BRIDGE_STORE", SECRET_URL)
+    loaded = load({})
+    assert loaded.settings.store.redis == "rediss://:pass%40of-redis@cache.example"
+    assert "BRIDGE_BUS_FILE" in {one.setting for one in loaded.settings.own_files}
+    assert "pass%40of" not in repr(loaded.settings)
+    assert "pass@of-redis" not in loaded.secrets.clean("the password is pass@of-redis")
+    monkeypatch.setenv("BRIDGE_BUS_FILE", "")
+    monkeypatch.setenv("BRIDGE_BUS", "amqp://:pa55word@h")
+    with pytest.raises(ConfigurationError, match=r"BRIDGE_BUS: .*rediss://") as refused:
+        load({})
+    assert "pa55word" not in str(refused.value)
 
 
 def test_files_have_the_url_and_the_keys(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
