@@ -59,9 +59,11 @@ class MessageKey(OwnedKey):
 
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
-    """A message that was accepted; `task_id` is the newest task that it belongs to."""
+    """A message that was accepted; `task_id` is the newest task that it belongs to. `context`: of
+    the task, if the store is shared."""
 
     task_id: str
+    context: ContextKey | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

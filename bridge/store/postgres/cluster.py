@@ -170,9 +170,10 @@ class PostgresCluster:
             async with asyncio.timeout(ANSWER_WITHIN):
                 while True:
                     identity = (self._node, self._writer.epoch)
-                    ((made, task_id),) = await self._fenced(_RESERVE, *names, *identity, *names)
+                    found = await self._fenced(_RESERVE, *names, *identity, *names)
+                    ((made, task_id, *context),) = found
                     if task_id is not None:
-                        return KnownMessage(decode_id(task_id))
+                        return KnownMessage(decode_id(task_id), key_of(key.agent, *context))
                     if made:
                         return None
                     await asyncio.sleep(pause)
@@ -271,9 +272,10 @@ _RESERVE = """
                 = (taken.node, taken.epoch) AND state <> 'fenced'))
         RETURNING 1
     )
-    SELECT EXISTS (SELECT 1 FROM made), (
-        SELECT task.id FROM taken JOIN task ON place = taken.task
-        WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b)"""
+    SELECT EXISTS (SELECT 1 FROM made), id, owner, context FROM (SELECT 1) AS one LEFT JOIN (
+        SELECT task.id, task.owner, task.context FROM taken JOIN task ON place = taken.task
+        WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b
+    ) AS known ON true"""
 _UNRESERVE = """
     DELETE FROM taken WHERE agent = %s AND owner = %b AND message = %b AND digest = %b
         AND task IS NULL AND node = %s"""
