@@ -233,7 +233,7 @@ class SendOperation:
         handle, message = self._made(context.id, options, request)
         task = handle.task
         accepted, hidden = request.accept(task.id, 0), self._agent.replies
-        self._contexts.recorder.begin(handle, message, accepted, hidden=hidden)
+        self._contexts.recorder.begin(handle, message, accepted, hidden=hidden and not handle.shown)
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(handle, message)
