@@ -480,12 +480,20 @@ TESTED_ELSEWHERE = {
         "store/postgres: bus claims connect queries reader reads schema sealing statements store "
         "writer",
     ),
+    "tests/component/store/test_cluster.py": (
+        "needs a PostgreSQL server",
+        "store: cluster; store/postgres: cluster",
+    ),
+    "tests/system/test_nodes.py": (
+        "needs several servers",
+        "runtime/nodes: cooperation inbox placement",
+    ),
+    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_membership.py": (
         "needs a PostgreSQL server",
         "store/postgres: membership takeover",
     ),
     "tests/component/process/test_guard.py": ("needs children and groups", "process: guard"),
-    "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime: mirror"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",
         "store/sqlite: database",

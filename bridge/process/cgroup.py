@@ -154,7 +154,13 @@ def holds_agents(group: int) -> bool | None:
 
 def is_agent(pid: int) -> bool:
     """Whether the process is in such a group now."""
-    return any(map(_is_of_agents, _groups_of(pid)))
+    return bool(holds_process(pid))
+
+
+def holds_process(pid: int) -> bool | None:
+    """The same; None if the group of the process is unknown."""
+    groups = _groups_of(pid)
+    return any(map(_is_of_agents, groups)) if groups else None
 
 
 def _is_of_agents(path: Path) -> bool:

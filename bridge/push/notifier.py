@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 Encode = Callable[[PushConfig, Task, Entry[Update]], tuple[str, bytes] | None]
 """The media type and the body of the notification of an update; None for no notification."""
 Find = Callable[[TaskHead], Awaitable[TaskHandle | None]]
+Tell = Callable[[TaskHandle, str], Awaitable[None]]
+"""Gets a task of another server, and the id of its config."""
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
@@ -93,6 +95,7 @@ class Push:
         supported: bool = True,
     ) -> None:
         self._supported = supported
+        self._tell: Tell | None = None
         self._store = store
         self._encode = encode
         self._allow_private = allow_private
@@ -105,8 +108,10 @@ class Push:
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
         self._session: aiohttp.ClientSession
 
-    async def start(self, find: Find) -> None:
-        """Continue the deliveries of an earlier server. The store must be open."""
+    async def start(self, find: Find, tell: Tell | None = None) -> None:
+        """Continue the deliveries of an earlier server. The store must be open. `tell`: how the
+        server that has a task learns that a config of it has changed."""
+        self._tell = tell
         self._session = egress.open_session(
             allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
         )
@@ -115,6 +120,17 @@ class Push:
             if head and (config.cursor < head.last or not head.state.terminal):
                 handle = await find(head)
                 if handle:
+                    self._begin((config.task_id, config.id), handle)
+
+    async def resume(self, handle: TaskHandle, config_id: str | None = None) -> None:
+        """Continue the deliveries of a task with its stored configs, or with this one: another
+        server has had the task, or has changed the config."""
+        async with self._changing:
+            configs = await self._store.push_configs(handle.task.id)
+            if config_id is not None:
+                await self._halt([(handle.task.id, config_id)])
+            for config in configs:
+                if config_id in (None, config.id):
                     self._begin((config.task_id, config.id), handle)
 
     async def close(self) -> None:
@@ -168,7 +184,13 @@ class Push:
                 raise
             finally:
                 self._begin(key, handle)
+        await self.tell(handle, config.id)
         return config
+
+    async def tell(self, handle: TaskHandle, config_id: str) -> None:
+        """Tell the server that has the task that this config has changed."""
+        if handle.elsewhere and self._tell:
+            await self._tell(handle, config_id)
 
     async def list(self, task_id: str) -> Sequence[PushConfig]:
         """The configs without their secrets, in the order of their creation."""
@@ -214,8 +236,8 @@ class Push:
     # --- the loop of a config ------------------------------------------------------------------
 
     def _begin(self, key: Key, handle: TaskHandle) -> None:
-        """Start the loop of the config, unless it runs."""
-        if key not in self._loops:
+        """Start the loop of the config, unless it runs, or another server has the task."""
+        if key not in self._loops and not handle.elsewhere:
             loop = self._loops[key] = asyncio.create_task(self._run(key, handle))
             loop.add_done_callback(lambda loop: self._ended(key, loop))
 

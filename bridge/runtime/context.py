@@ -118,6 +118,19 @@ class Context:
             self._worker.cancel()
         return (self.lease.detach(),) if running else ()
 
+    @property
+    def movable(self) -> bool:
+        """Whether any server can continue the context: nothing in it has begun."""
+        begun = self.lease.session or self.lease.start.resume
+        return not (begun or self._detached or any(t.handle.begun for t in self._turns()))
+
+    def leave(self) -> Sequence[TaskHandle]:
+        """Leave a movable context to another server. The readers of its tasks reconnect. Returns
+        its unfinished tasks."""
+        left = [turn.handle for turn in self._turns() if not turn.ended]
+        self.detach()
+        return left
+
     def abandon(self) -> Sequence[TaskHandle]:
         """Another server owns the context: stop the session, and end the logs of the unfinished
         tasks. Returns these tasks."""

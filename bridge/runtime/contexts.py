@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from bridge.adapter import SessionStart
-from bridge.errors import Unavailable
 from bridge.runtime.agent import Agent
 from bridge.runtime.context import Context
 from bridge.runtime.lease import Lease, StoredSession
+from bridge.runtime.nodes.commands import Elsewhere
 from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.session.prewarm import Prewarm
@@ -48,11 +48,21 @@ class Stored:
 
 
 class Contexts:
-    """`cwd`: the directory of a context whose stored start is damaged."""
+    """`cwd`: the directory of a context whose stored start is damaged. `adopted` gets
+    the unfinished tasks of a context that another server had."""
 
     def __init__(
-        self, agent: Agent, tasks: TaskHandles, *, recorder: Recorder, prewarm: Prewarm, cwd: str
+        self,
+        agent: Agent,
+        tasks: TaskHandles,
+        *,
+        recorder: Recorder,
+        prewarm: Prewarm,
+        cwd: str,
+        adopted: Callable[[Sequence[TaskHandle]], None] = lambda tasks: None,
     ) -> None:
+        self._cluster = tasks.cluster
+        self._adopted = adopted
         self.agent = agent
         self.tasks = tasks
         self.recorder = recorder
@@ -97,7 +107,7 @@ class Contexts:
     @asynccontextmanager
     async def claimed(self, key: ContextKey) -> AsyncIterator[Fence]:
         """Hold the right to write the context. Release it if the context was not begun. Raises
-        Unavailable."""
+        Elsewhere if another server has it, and Unavailable."""
         claiming = self._claiming.setdefault(key, asyncio.Lock())
         # One at a time: a message that is refused must not release the fence of another message.
         async with claiming:
@@ -111,14 +121,14 @@ class Contexts:
     async def _claim(self, key: ContextKey) -> Fence:
         fence = await self._store.claim(key, self._store.node, math.inf)
         if fence is None:
-            raise await self.elsewhere(key)
+            raise Elsewhere(key, await self._cluster.holder(key) if self._cluster else None)
         return fence
 
-    async def elsewhere(self, key: ContextKey) -> Unavailable:
-        """The error for a change of a context that another server has."""
-        holder = await self._store.holder(key)
-        server = f"The server {holder}" if holder else "Another server"
-        return Unavailable(f"{server} works in this context: send this there, or try again later.")
+    async def take(self, key: ContextKey, lost: Interrupted = NODE_LOST) -> None:
+        """Continue a context that no server has, or that this server has taken; see adopt(). Raises
+        Elsewhere and Unavailable."""
+        async with self.claimed(key) as fence:
+            await self.adopt(fence, lost)
 
     # --- the work of an earlier server ---------------------------------------------------------
 
@@ -139,26 +149,47 @@ class Contexts:
         tasks = [(task, prompt) for task, prompt in tasks if task.fence]
         return Stored(contexts, tasks, await self._store.sessions(agent), fences)
 
-    async def adopt(self, fence: Fence, lost: Interrupted = NODE_LOST) -> Sequence[TaskHandle]:
-        """Continue a context that another server had. Its tasks that had not begun begin now, and
-        the other ones end with `lost`. Returns its unfinished tasks. `fence`: claimed here."""
+    async def adopt(self, fence: Fence, lost: Interrupted = NODE_LOST) -> None:
+        """Continue the claimed context, if another server had it. Its tasks that had not begun
+        begin now, and the other ones end with `lost`."""
         key = fence.context
+        if not fence.saved or key in self._contexts:
+            return
         contexts = await self._store.contexts(self.tasks.agent, key)
         tasks = await self.tasks.restore(key)
         for task, _ in tasks:
             task.fence = fence
         self.restore(Stored(contexts, tasks, (), {key: fence}), reattach=False, lost=lost)
-        return [task for task, _ in tasks if not task.task.state.terminal]
+        self._adopted([task for task, _ in tasks if not task.task.state.terminal])
 
-    async def take(self, key: ContextKey, take: Take) -> Sequence[TaskHandle]:
+    async def let_go(self, key: ContextKey) -> None:
+        """Leave a context to any server, if it has no session and no task in it has begun."""
+        context = self._contexts.get(key)
+        # Another directory may exist at this server alone.
+        known = context and context.lease.start.cwd == self._cwd
+        if self._cluster is None or context is None or not known or not context.movable:
+            return
+        async with self._claiming.setdefault(key, asyncio.Lock()):
+            waiting = context.leave()
+            del self._contexts[key]
+            for handle in waiting:
+                self.pool.quotas.ended(handle.task.owner)
+                self.tasks.remove(handle.task.id)
+            await self._store.flush()
+            await self._store.release(context.lease.fence)
+        if waiting:
+            await self._cluster.offer()
+
+    async def take_over(self, key: ContextKey, take: Take) -> None:
         """Adopt a context of a lost server, unless this one has it by now. Raises Unavailable."""
         async with self._claiming.setdefault(key, asyncio.Lock()):
             fence = await take()
-            return await self.adopt(fence) if fence and key not in self._contexts else ()
+            if fence:
+                await self.adopt(fence)
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """End the tasks of a context that only a lost server could continue. Returns its fence
-        after the commit. Raises Unavailable."""
+        """End the tasks of a context of a lost server: no other server has its directory. Returns
+        its fence after the commit. Raises Unavailable."""
         async with self._claiming.setdefault(key, asyncio.Lock()):
             fence = await take()
             for task, _ in await self.tasks.restore(key) if fence else ():

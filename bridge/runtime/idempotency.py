@@ -16,32 +16,38 @@ from typing import Any
 
 import orjson
 
-from bridge.store.protocol import Change, MessageAccepted, MessageKey, Store
+from bridge.store.cluster import Cluster
+from bridge.store.handle import TaskHandles
+from bridge.store.protocol import Change, MessageAccepted, MessageKey
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart
 
 UNIQUE = 16  # characters; a shorter id is a number or a name, and a client uses it again
 _VERSION = b"\1"  # of the digest; the digests of servers up to 0.1.0 have none
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reservation:
     """One message. Its repetitions wait until it is accepted or refused. `task_id`: the task to
-    which it already belongs. `key` is None for a message without a unique id."""
+    which it already belongs. `key` is None for a message without a unique id. `accepted`: the
+    server has accepted it."""
 
     key: MessageKey | None = None
     task_id: str | None = None
+    accepted: bool = False
 
     def accept(self, task_id: str) -> Sequence[Change]:
         """The changes that assign the message to this task."""
+        self.accepted = True
         return [MessageAccepted(self.key, task_id, self.task_id)] if self.key else []
 
 
 class IdempotencyIndex:
-    """The messages that an agent has accepted, and the task of each."""
+    """The messages that the agent of `tasks` has accepted, and the task of each."""
 
-    def __init__(self, agent: str, store: Store) -> None:
-        self._agent = agent
-        self._store = store
+    def __init__(self, tasks: TaskHandles) -> None:
+        self._agent = tasks.agent
+        self._cluster = tasks.cluster
+        self._store = tasks.store
         self._reserved: dict[MessageKey, asyncio.Event] = {}
 
     @asynccontextmanager
@@ -55,6 +61,10 @@ class IdempotencyIndex:
             await self._reserved[key].wait()
         decided = self._reserved[key] = asyncio.Event()
         try:
+            if self._cluster:
+                async with _reserved(self._cluster, key) as reservation:
+                    yield reservation
+                return
             for one in (key, replace(key, digest=_old_digest(message))):
                 if known := await self._store.message(one):
                     yield Reservation(one, known.task_id)
@@ -63,6 +73,18 @@ class IdempotencyIndex:
         finally:
             del self._reserved[key]
             decided.set()
+
+
+@asynccontextmanager
+async def _reserved(cluster: Cluster, key: MessageKey) -> AsyncIterator[Reservation]:
+    """Reserve the message at all servers."""
+    known = await cluster.reserve(key)
+    reservation = Reservation(key, known.task_id if known else None)
+    try:
+        yield reservation
+    finally:
+        if known is None and not reservation.accepted:
+            await cluster.unreserve(key)
 
 
 def digest(message: Message) -> bytes:

@@ -55,18 +55,11 @@ class Recorder:
 
     def begin(self, handle: TaskHandle, prompt: Message, accepted: Sequence[Change] = ()) -> None:
         """Create the task, in one commit with the `accepted` changes."""
-        task, written = handle.task, dump(prompt)
+        written = dump(prompt)
         handle.size += len(written)
         handle.log.visible = -1
         self._tasks.add(handle)
-        created = TaskCreated(
-            task.id,
-            handle.context,
-            micros(task.created),
-            written,
-            thoughts=task.show_thoughts,
-            attended=task.attended,
-        )
+        created = created_by(handle, written)
         self._append(handle, [created, *accepted], lambda: handle.log.publish(0))
 
     def record(
@@ -194,3 +187,16 @@ class Recorder:
         if self._store.congested:
             pause(True)
             self._store.on_relief(lambda: pause(False))
+
+
+def created_by(handle: TaskHandle, prompt: bytes) -> TaskCreated:
+    """The change that creates the task of the handle."""
+    task = handle.task
+    return TaskCreated(
+        task.id,
+        handle.context,
+        micros(task.created),
+        prompt,
+        thoughts=task.show_thoughts,
+        attended=task.attended,
+    )

@@ -23,6 +23,7 @@ from bridge.runtime.audience import Listener
 from bridge.runtime.extension import Profile
 from bridge.runtime.send import Sent
 from bridge.runtime.tasks import TaskManager
+from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import ContextKey, Store, TaskQuery
 from bridge.store.serialization import micros
@@ -30,7 +31,8 @@ from bridge.store.serialization import micros
 
 class Router:
     """The agents behind one address, by id; the first is the default. `skills` maps each skill to
-    its agent. The keywords of `profiles` are tried in their order."""
+    its agent. The keywords of `profiles` are tried in their order. `cluster`: the other servers of
+    the store."""
 
     def __init__(
         self,
@@ -38,7 +40,9 @@ class Router:
         store: Store,
         skills: Mapping[str, str] | None = None,
         profiles: Mapping[str, Profile] | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
+        self._cluster = cluster
         self._managers = managers
         self._store = store
         self._skills = skills or {}
@@ -132,9 +136,9 @@ class Router:
         for agent, manager in self._managers.items():
             if context_id and manager.has_context(principal.id, context_id):
                 return agent
-        if context_id and self._store.shared:
+        if context_id and self._cluster:
             for agent in self._managers:
-                if await self._store.holder(ContextKey(agent, principal.id, context_id)):
+                if await self._cluster.holder(ContextKey(agent, principal.id, context_id)):
                     return agent
         return None
 

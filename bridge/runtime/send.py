@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from bridge.auth.principal import OPERATOR, Principal, authorize
 from bridge.errors import (
     ContentTypeNotSupported,
     InvalidParams,
+    TaskNotFound,
     Unavailable,
     UnsupportedOperation,
 )
@@ -22,8 +24,12 @@ from bridge.runtime.context import Context
 from bridge.runtime.contexts import Contexts
 from bridge.runtime.extension import Options, read_options
 from bridge.runtime.idempotency import IdempotencyIndex, Reservation
-from bridge.store.handle import TaskHandle
-from bridge.store.protocol import CANNOT_WRITE, ContextKey, Fence
+from bridge.runtime.nodes.commands import Accepted, done
+from bridge.runtime.recorder import created_by
+from bridge.store.cluster import Command
+from bridge.store.handle import TaskHandle, readable
+from bridge.store.protocol import CANNOT_WRITE, Change, ContextKey, ContextSaved, Fence
+from bridge.store.serialization import dump
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import Task
 from bridge.workspace.paths import Workspaces, check_place
@@ -41,6 +47,14 @@ class Sent:
     again: bool = False
 
 
+@dataclass(slots=True)
+class _Start:
+    """The id of the task that a message may begin. `used`: it begins the task."""
+
+    task_id: str
+    used: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """A message while the server decides about it."""
@@ -50,6 +64,15 @@ class _Request:
     principal: Principal
     reserved: Reservation
     fence: Fence
+    start: _Start
+    command: Command | None
+
+    def accept(self, task_id: str, after: int) -> Sequence[Change]:
+        """The changes that assign the message to this task, and answer the server that sent it."""
+        changes = self.reserved.accept(task_id)
+        if self.command:
+            return [*changes, done(self.command, Accepted(task_id, after))]
+        return changes
 
 
 class SendOperation:
@@ -72,35 +95,51 @@ class SendOperation:
         self._contexts = contexts
         self._agent = contexts.agent
         self._tasks = contexts.tasks
+        self._cluster = contexts.tasks.cluster
         self._adapter = adapter
         self._workspaces = workspaces
         self._policy = policy
         self._get = get
         self._begun = begun
-        self._idempotency = IdempotencyIndex(self._tasks.agent, self._tasks.store)
+        self._idempotency = IdempotencyIndex(self._tasks)
         self.closed = False
 
-    async def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
+    async def send(
+        self, params: SendParams, principal: Principal = OPERATOR, command: Command | None = None
+    ) -> Sent:
         """Accept the message of the principal. Raises RequestError; the message then had no
-        effect."""
+        effect. `command`: with which another server has sent it."""
         message = params.message
         self._check_available()
         async with self._idempotency.reserve(principal.id, message) as reserved:
             known = await self._tasks.find(reserved.task_id) if reserved.task_id else None
             if known and (params.retries or not known.task.state.terminal):
                 authorize(principal, "read")
-                return Sent(known, known.log.last, again=True)
+                again = Sent(known, known.log.last, again=True)
+                if command:
+                    answer = done(command, Accepted(known.task.id, again.after, again=True))
+                    self._tasks.store.append([answer], fence=None)
+                return again
             context_id = message.context_id or str(uuid.uuid4())
             key = ContextKey(self._tasks.agent, principal.id, context_id)
             named = await self._named(message, principal, key)
             if named and params.purpose == "begin":
                 text = "The context asks a question; answer it before you delegate more to it."
                 raise UnsupportedOperation(text)
-            async with self._contexts.claimed(named.context if named else key) as fence:
+            async with (
+                self._contexts.claimed(named.context if named else key) as fence,
+                self._admitted(principal, named) as start,
+            ):
+                request = _Request(message, params, principal, reserved, fence, start, command)
+                if await self._is_placed(request):
+                    return await self._place(request)
+                await self._contexts.adopt(fence)
+                if named and named.elsewhere:
+                    named = await self._get(named.task.id, principal)
                 # No await from here to Context.submit(), so that no other code runs in between.
                 self._check_available()
                 message = self._agent.attachments.check(message, principal.workspaces)
-                request = _Request(message, params, principal, reserved, fence)
+                request = replace(request, message=message)
                 return self._answer(named, request) if named else self._begin(request)
 
     def _check_available(self) -> None:
@@ -156,14 +195,15 @@ class SendOperation:
             return self._begin(replace(request, message=message))
         if any(isinstance(part, RawPart | UrlPart) for part in message.parts):
             raise ContentTypeNotSupported("An answer is text or data; send files with a prompt.")
-        self._check_same(context, self._options(replace(request, message=message)))
+        self._check_same(context.lease.start, self._options(replace(request, message=message)))
         sent = self._accepted(handle, request)
         context.answer(handle, message, principal.id)
         return sent
 
     def _accepted(self, handle: TaskHandle, request: _Request) -> Sent:
         """Assign the message to an existing task."""
-        self._tasks.store.append(request.reserved.accept(handle.task.id), fence=handle.fence)
+        accepted = request.accept(handle.task.id, handle.log.last)
+        self._tasks.store.append(accepted, fence=handle.fence)
         return Sent(handle, handle.log.last)
 
     def _steers(self, context: Context, handle: TaskHandle, message: Message) -> bool:
@@ -181,7 +221,7 @@ class SendOperation:
 
     def _begin(self, request: _Request) -> Sent:
         """Begin a task in the context, or add the message to its running turn."""
-        message, principal, policy = request.message, request.principal, self._policy
+        message, principal = request.message, request.principal
         authorize(principal, "run")
         options = self._options(request)
         context = self._context(options, request)
@@ -190,25 +230,110 @@ class SendOperation:
             return self._steer(context, running, message, request)
         self._check_queue(context)
         self._contexts.pool.quotas.begin(principal.id)
-        on_disconnect = options.on_disconnect or policy.on_disconnect
-        task = Task(
-            str(uuid.uuid4()),
-            context.id,
-            datetime.now(UTC),
-            show_thoughts=policy.show_thoughts if options.thoughts is None else options.thoughts,
-            owner=principal.id,
-            attended=request.params.attends and on_disconnect == "cancel",
-        )
-        message = replace(message, task_id=task.id, context_id=context.id)
-        task.history.append(message)
-        notifies = request.params.push is not None
-        handle = TaskHandle(task, self._tasks.agent, fence=request.fence, notifies=notifies)
-        self._contexts.recorder.begin(handle, message, request.reserved.accept(task.id))
+        handle, message = self._made(context.id, options, request)
+        task = handle.task
+        self._contexts.recorder.begin(handle, message, request.accept(task.id, 0))
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(handle, message)
         self._begun(handle)
         return Sent(handle, 0)
+
+    def _made(
+        self, context_id: str, options: Options, request: _Request
+    ) -> tuple[TaskHandle, Message]:
+        """The task of the message, and the message with its ids."""
+        policy, principal = self._policy, request.principal
+        on_disconnect = options.on_disconnect or policy.on_disconnect
+        request.start.used = True
+        task = Task(
+            request.start.task_id,
+            context_id,
+            datetime.now(UTC),
+            show_thoughts=policy.show_thoughts if options.thoughts is None else options.thoughts,
+            owner=principal.id,
+            attended=request.params.attends and on_disconnect == "cancel",
+        )
+        message = replace(request.message, task_id=task.id, context_id=context_id)
+        task.history.append(message)
+        handle = TaskHandle(
+            task,
+            self._tasks.agent,
+            fence=request.fence,
+            shown=request.command is not None,  # another server shows it
+            notifies=request.params.push is not None,
+        )
+        return handle, message
+
+    # --- several servers -----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _admitted(
+        self, principal: Principal, named: TaskHandle | None
+    ) -> AsyncIterator[_Start]:
+        """The task that the message may begin. It counts for the quotas at all servers from now on.
+        Raises TooManyRequests."""
+        start = _Start(str(uuid.uuid4()))
+        quota = self._contexts.pool.quotas.of(principal.id)
+        limited = quota.tasks or quota.starts_per_minute
+        if self._cluster is None or not limited or (named and named.task.question):
+            yield start
+            return
+        await self._cluster.admit(
+            principal.id, start.task_id, tasks=quota.tasks, per_minute=quota.starts_per_minute
+        )
+        try:
+            yield start
+        finally:
+            if not start.used:
+                await self._cluster.withdraw(start.task_id)
+
+    async def _is_placed(self, request: _Request) -> bool:
+        """Whether any server with a free slot shall begin the task: this one has none, and the
+        conversation is not in its memory."""
+        if self._cluster is None or self._contexts.get(request.fence.context):
+            return False
+        pool = self._contexts.pool
+        if pool.free or request.message.task_id is not None:
+            return False
+        if pool.limit == 0:
+            return True
+        chosen = self._options(request).cwd is not None  # it may exist here only
+        return not chosen and any(
+            one.runs and one.id != self._tasks.store.node for one in await self._cluster.nodes()
+        )
+
+    async def _place(self, request: _Request) -> Sent:
+        """Store the task in a context without a server."""
+        assert self._cluster
+        store, key = self._tasks.store, request.fence.context
+        authorize(request.principal, "run")
+        message = self._agent.attachments.check(request.message, request.principal.workspaces)
+        # The server that takes the task would not see that its client listens here.
+        params = replace(request.params, attends=False)
+        request = replace(request, message=message, params=params)
+        options = self._options(request)
+        saved = [] if not request.fence.saved else await store.contexts(key.agent, key)
+        start = readable(SessionStart, saved[0].start) if saved else None
+        if start is None:
+            start = self._new_start(options, request)
+            store.append([ContextSaved(key, dump(start))], fence=request.fence)
+        else:
+            self._check_start(start, options, request.principal)
+        handle, message = self._made(key.id, options, request)
+        created = created_by(handle, dump(message))
+        store.append([created, *request.accept(handle.task.id, 0)], fence=request.fence)
+        facts = {"agent": self._tasks.agent, "cwd": start.cwd}
+        self._agent.audit.message("task", handle.task, request.principal.id, message, **facts)
+        await store.flush()
+        await store.release(request.fence)
+        await self._cluster.offer()
+        placed = await self._tasks.find(handle.task.id)
+        if placed is None:  # it was removed meanwhile
+            raise TaskNotFound("No such task.", taskId=handle.task.id)
+        return Sent(placed, 0)
+
+    # --- options -------------------------------------------------------------------------------
 
     def _options(self, request: _Request) -> Options:
         """The choices of the client in the metadata. Raises InvalidParams."""
@@ -217,24 +342,31 @@ class SendOperation:
 
     def _context(self, options: Options, request: _Request) -> Context:
         """The context of the message, which may be new."""
+        known = self._contexts.get(request.fence.context)
+        if known:
+            self._check_start(known.lease.start, options, request.principal)
+            return known
+        context = self._contexts.add(self._new_start(options, request), request.fence)
+        context.lease.save()
+        return context
+
+    def _new_start(self, options: Options, request: _Request) -> SessionStart:
+        """The launch parameters of a new context. Raises InvalidParams."""
         principal, named = request.principal, request.message.context_id
         if named is not None and not CONTEXT_ID.fullmatch(named):
             text = "contextId may have up to 128 letters, digits and _ . : -"
             raise InvalidParams(text, [("message.contextId", text)])
-        known = self._contexts.get(request.fence.context)
-        if known:
-            check_place(known.lease.start.cwd, principal.workspaces)
-            self._check_same(known, options)
-            return known
         cwd = self._workspaces.resolve(options.cwd, principal.workspaces)
-        start = SessionStart(cwd, str(uuid.uuid4()), options=options.session, owner=principal.id)
-        context = self._contexts.add(start, request.fence)
-        context.lease.save()
-        return context
+        return SessionStart(cwd, str(uuid.uuid4()), options=options.session, owner=principal.id)
 
-    def _check_same(self, context: Context, options: Options) -> None:
+    def _check_start(self, start: SessionStart, options: Options, principal: Principal) -> None:
+        """Raises InvalidParams if the principal may not use the directory, or the options of the
+        context differ, which cannot change."""
+        check_place(start.cwd, principal.workspaces)
+        self._check_same(start, options)
+
+    def _check_same(self, start: SessionStart, options: Options) -> None:
         """The options of a context cannot change. Raises InvalidParams if `options` differ."""
-        start = context.lease.start
         if options.cwd is not None and self._workspaces.resolve(options.cwd) != start.cwd:
             text = "this context works in another directory; begin a new context"
             raise InvalidParams(text, [("metadata.bridge.cwd", text)])

@@ -5,24 +5,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
+from bridge.a2a.requests import SendParams
 from bridge.adapter import Adapter
 from bridge.auth.principal import OPERATOR, Principal, Scope, authorize
 from bridge.errors import TaskNotCancelable, Unavailable, UnsupportedOperation
 from bridge.runtime.agent import DEFAULT_POLICY, Agent, Policy
 from bridge.runtime.audience import Audience, Listener
 from bridge.runtime.contexts import Contexts
+from bridge.runtime.nodes.commands import (
+    Accepted,
+    Elsewhere,
+    TaskCommand,
+    read_answer,
+    send_command,
+    task_command,
+)
 from bridge.runtime.recorder import Recorder
 from bridge.runtime.send import SendOperation, Sent
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import Prewarm
+from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.protocol import ContextKey, TaskRemoved
+from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskRemoved
 from bridge.store.serialization import micros
 from bridge.task.state import StatusUpdate
 from bridge.workspace.paths import Workspaces
@@ -30,10 +40,14 @@ from bridge.workspace.paths import Workspaces
 # A stream must begin with a Task or with a Message. An agent that may reply with a Message has
 # this many seconds to do so before its client is shown a Task.
 REPLY_WITHIN = 10.0
+MOST_SERVERS = 5  # that are asked for one request, if its context moves meanwhile
 
 
 class Notifier(Protocol):
     """Delivers the updates of tasks. The manager removes no task before the delivery."""
+
+    async def resume(self, handle: TaskHandle) -> None:
+        """Deliver the updates of a task that another server had."""
 
     async def expire(self, task_id: str) -> bool:
         """Give up the delivery. Returns whether there was any; the result is kept with the task."""
@@ -47,7 +61,7 @@ Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
 
 class TaskManager:
     """`adapter` defines the messages that its agents can read, and the kinds of their replies.
-    `find` returns a task of any owner, or None. `send`: see SendOperation.send()."""
+    `find` returns a task of any owner, or None. `accept`: see SendOperation.send()."""
 
     def __init__(
         self,
@@ -60,6 +74,7 @@ class TaskManager:
         policy: Policy = DEFAULT_POLICY,
         notifier: Notifier | None = None,
     ) -> None:
+        self._cluster = tasks.cluster
         self._agent = agent
         self._replies = adapter.may_reply
         self._tasks = tasks
@@ -79,7 +94,12 @@ class TaskManager:
         )
         self.quotas = pool.quotas
         self.contexts = Contexts(
-            agent, tasks, recorder=recorder, prewarm=self._warm, cwd=workspaces.default
+            agent,
+            tasks,
+            recorder=recorder,
+            prewarm=self._warm,
+            cwd=workspaces.default,
+            adopted=self._adopted,
         )
         self._sending = SendOperation(
             self.contexts,
@@ -89,7 +109,7 @@ class TaskManager:
             get=self.get,
             begun=self._audience.leave,  # starts the timer until its client listens
         )
-        self.send = self._sending.send
+        self.accept = self._sending.send
         self.find = tasks.find
         self.kept: Sequence[str] = ()  # markers of the sessions that survive this server
 
@@ -103,16 +123,34 @@ class TaskManager:
 
     # --- operations ----------------------------------------------------------------------------
 
+    async def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
+        """Accept the message of the principal, at the server that has its context. Raises
+        RequestError; the message then had no effect, unless the error says that it may have."""
+        for _ in range(MOST_SERVERS):
+            try:
+                return await self.accept(params, principal)
+            except Elsewhere as error:
+                command = send_command(error.key, self._store.node, params, principal)
+                accepted = await self._ask(error, command)
+            handle = await self.find(accepted.task_id) if accepted else None
+            if accepted and handle:
+                return Sent(handle, accepted.after, accepted.again)
+        raise Unavailable(CANNOT_WRITE)
+
+    async def _ask(self, elsewhere: Elsewhere, command: Command) -> Accepted | None:
+        """The answer of the server that has the context; None if it does not have it any more."""
+        if self._cluster is None or elsewhere.holder is None or not elsewhere.holder.runs:
+            raise Unavailable(str(elsewhere)) from elsewhere
+        answer = await self._cluster.ask(command, elsewhere.holder.id)
+        return None if answer is None else read_answer(answer)
+
     async def get(
         self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read"
     ) -> TaskHandle:
-        """The task; the client knows it from now on. Raises Forbidden and TaskNotFound, and
-        Unavailable to change a task that another server has."""
+        """The task; the client knows it from now on. Raises Forbidden and TaskNotFound."""
         handle = await self._tasks.find(task_id)
         authorize(principal, scope, task_id, handle.task.owner if handle else None)
         assert handle
-        if handle.elsewhere and scope != "read":
-            raise await self.contexts.elsewhere(handle.context)
         self._show(handle)
         self._audience.touch(handle)
         return handle
@@ -124,13 +162,43 @@ class TaskManager:
             context.shown(handle)
 
     async def cancel(self, task_id: str, principal: Principal = OPERATOR) -> TaskHandle:
-        """End the task. Raises TaskNotCancelable, and the errors of get()."""
-        handle = await self.get(task_id, principal, "cancel")
-        if handle.task.state.terminal or handle.back:
-            raise TaskNotCancelable(f"The task is {handle.task.state.value} already.")
-        self._agent.audit.note("cancel", handle.task, principal.id)
-        self.contexts.of(handle).cancel(handle)
-        return handle
+        """End the task, at the server that has its context. Raises TaskNotCancelable, the errors of
+        get(), and Unavailable."""
+        for _ in range(MOST_SERVERS):
+            handle = await self.get(task_id, principal, "cancel")
+            if handle.task.state.terminal or handle.back:
+                raise TaskNotCancelable(f"The task is {handle.task.state.value} already.")
+            if not handle.elsewhere:
+                self._agent.audit.note("cancel", handle.task, principal.id)
+                self.contexts.of(handle).cancel(handle)
+                await self._leave(handle.context)
+                return handle
+            if await self._canceled(handle, principal):
+                return await self.get(task_id, principal, "cancel")
+        raise Unavailable(CANNOT_WRITE)
+
+    async def _canceled(self, handle: TaskHandle, principal: Principal) -> bool:
+        """Whether the server that has the context of the task has canceled it. If no server has it,
+        this one takes it."""
+        key = handle.context
+        try:
+            await self.contexts.take(key)
+        except Elsewhere as error:
+            named = TaskCommand(handle.task.id)
+            command = task_command("cancel", key, self._store.node, principal, named)
+            return await self._ask(error, command) is not None
+        return False
+
+    async def tell_push(self, handle: TaskHandle, config_id: str) -> None:
+        """Tell the server that has the context of the task that this push config has changed. A
+        server that takes the context later reads the config then."""
+        holder = await self._cluster.holder(handle.context) if self._cluster else None
+        if holder:
+            named = TaskCommand(handle.task.id, config_id)
+            key = handle.context
+            command = task_command("push", key, self._store.node, OPERATOR, named)
+            with contextlib.suppress(Unavailable):
+                await self._ask(Elsewhere(key, holder), command)
 
     async def subscribe(
         self, task_id: str, again: bool, principal: Principal = OPERATOR
@@ -192,11 +260,13 @@ class TaskManager:
     # --- for the server ------------------------------------------------------------------------
 
     async def close(self, drain: float, keep: bool = False) -> None:
-        """Accept no more messages, and wait up to `drain` seconds for the working agents. Then end
-        all tasks and sessions. With `keep`, leave the sessions that can survive this server to
-        another server (see `kept`)."""
+        """Accept no more messages, leave tasks that have not begun to other servers of the store,
+        and wait up to `drain` seconds for the working agents. Then end all tasks and sessions. With
+        `keep`, leave the sessions that can survive this server to another one (see `kept`)."""
         self._sending.closed = True
         self._audience.close()
+        for handle in self._tasks.unfinished():
+            await self.contexts.let_go(handle.context)
         cooling = asyncio.create_task(self._warm.close())
         unfinished = [one for one in self._tasks.unfinished() if not one.task.state.interrupted]
         running = [asyncio.create_task(_ended(handle)) for handle in unfinished]
@@ -233,6 +303,24 @@ class TaskManager:
 
     # --- changes of tasks ----------------------------------------------------------------------
 
+    def _adopted(self, tasks: Sequence[TaskHandle]) -> None:
+        """This server continues tasks of another one."""
+        for handle in tasks:
+            if not handle.task.question:
+                self._audience.leave(handle)
+            if self._notifier:
+                self._begin_soon(self._notifier.resume(handle))
+
+    async def _leave(self, key: ContextKey) -> None:
+        """Leave a context that this server has taken to other servers, if it has no slots."""
+        if self.contexts.pool.limit == 0:
+            await self.contexts.let_go(key)
+
+    def _begin_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        working = asyncio.create_task(work)
+        self._background.add(working)  # the loop holds only weak references
+        working.add_done_callback(self._background.discard)
+
     def _abandon(self, handle: TaskHandle) -> None:
         """Cancel the task, because its client did not return in time."""
         self._agent.audit.note("cancel", handle.task, "bridge", by="disconnect")
@@ -246,9 +334,7 @@ class TaskManager:
         for watcher in self._watchers:
             watcher(handle, updates)
         if updates[-1].state.terminal:
-            expiring = asyncio.create_task(self._expire())
-            self._background.add(expiring)  # the loop holds only weak references
-            expiring.add_done_callback(self._background.discard)
+            self._begin_soon(self._expire())
 
     def _lost(self, handle: TaskHandle) -> None:
         """Abandon the context of the task, because another server owns it."""

@@ -23,6 +23,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.card_shapes import encode_card
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.auth.unix_peer import is_unix
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import TaskManager
@@ -149,7 +150,10 @@ def _add_agent(
 
 
 def _base(request: web.Request, public_url: str | None) -> str:
-    """The base URL of the server: PUBLIC_URL, otherwise the one of the request."""
+    """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix socket,
+    the host has no meaning."""
+    if public_url is None and is_unix(request.transport):
+        return "http://localhost"
     return (public_url or f"{request.scheme}://{request.host}").rstrip("/")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bridge.a2a.card import Skill
 from bridge.push.notifier import Push
 from bridge.runtime.agent import Agent, Policy
-from bridge.runtime.mirror import SharedTaskHandles
+from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
@@ -71,9 +71,7 @@ def make_served_agent(
         agent=_runtime_agent(agent, state, sandbox, prewarm),
         adapter=agent.adapter,
         workspaces=settings.agent.workspaces,
-        tasks=(SharedTaskHandles if state.store.shared else TaskHandles)(
-            agent.id, state.store, Heap().trim
-        ),
+        tasks=_task_handles(agent.id, state),
         pool=pool,
         notifier=shared.push,
         policy=Policy(
@@ -86,8 +84,15 @@ def make_served_agent(
             retention=retention,
         ),
     )
-    router = Router({agent.id: manager}, state.store, profiles=profiles)
+    router = Router({agent.id: manager}, state.store, profiles=profiles, cluster=state.cluster)
     return _served(agent, shared, manager=manager, router=router, version=version)
+
+
+def _task_handles(agent: str, state: State) -> TaskHandles:
+    trim = Heap().trim
+    if state.shared:
+        return SharedTaskHandles(agent, state.shared, trim)
+    return TaskHandles(agent, state.store, trim)
 
 
 def make_root(
@@ -108,7 +113,11 @@ def make_root(
         shared,
         manager=first.manager,
         router=Router(
-            managers, shared.state.store, skills_of(skills), default.settings.server.profiles
+            managers,
+            shared.state.store,
+            skills_of(skills),
+            default.settings.server.profiles,
+            shared.state.cluster,
         ),
         version=version,
         skills=tuple(map(as_skill, agents[1:])),
@@ -196,7 +205,7 @@ def make_session_factory(
         spools=state.spools,
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
-        shares=shares if state.store.shared else {},
+        shares=shares if state.shared else {},
     )
 
 

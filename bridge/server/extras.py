@@ -17,7 +17,7 @@ from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.agents.node import NodeAgents, digest
 from bridge.server.settings.root import Settings
-from bridge.store.protocol import Store
+from bridge.store.cluster import SharedStore
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
@@ -48,7 +48,7 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 
 def postgres_store(
     settings: Settings, node: str, name: str, agents: Sequence[str], host: NodeAgents
-) -> Store:
+) -> SharedStore:
     """The store in the database of BRIDGE_STORE, for the server with this id and name. `agents` are
     the ids of its agents. Raises ConfigurationError, also if the extra `postgres` is missing."""
     with _needs_postgres():
@@ -75,15 +75,6 @@ def postgres_store(
         config=digest(settings, agents),
     )
     return PostgresStore(address, node, seal=seal, terms=terms, host=host)
-
-
-def take_over(store: Store) -> None:
-    """Take the contexts of lost servers from now on, if the store is shared."""
-    if store.shared:
-        from bridge.store.postgres.store import PostgresStore
-
-        assert isinstance(store, PostgresStore)
-        store.takeover.start()
 
 
 async def probe_database(settings: Settings) -> Probe:

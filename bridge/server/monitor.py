@@ -15,6 +15,7 @@ from bridge.a2a.codec import timestamp
 from bridge.auth.principal import Principal, Scope
 from bridge.errors import Unavailable
 from bridge.runtime.tasks import TaskManager
+from bridge.store.cluster import Cluster, NodeStatus
 from bridge.store.event_log import EventLog
 from bridge.store.handle import TaskHandle, headed
 from bridge.store.protocol import Store, TaskHead, TaskQuery
@@ -40,7 +41,9 @@ class Monitor:
         store: Store,
         managers: Mapping[str, TaskManager],
         sessions: Callable[[], Mapping[str, Any]],
+        cluster: Cluster | None = None,
     ) -> None:
+        self._cluster = cluster
         self._store = store
         self._sessions = sessions
         self._managers = managers
@@ -86,11 +89,11 @@ class Monitor:
                 context_id=wanted.get("contextId"),
                 state=TaskState(wanted["state"]) if wanted.get("state") else None,
             )
-            names = {one.id: one.name for one in await self._store.nodes()}
+            names = {one.id: one.name for one in await self._servers()}
             for head in (await self._store.list(query)).heads:
                 if owner not in (None, head.context.owner):
                     continue
-                node = {"node": names.get(head.node or "")} if self._store.shared else {}
+                node = {"node": names.get(head.node or "")} if self._cluster else {}
                 task = await self._found(manager, head)
                 if task:
                     listed.append({"agent": agent_id, **node, **_summary(task)})
@@ -99,7 +102,7 @@ class Monitor:
     async def _found(self, manager: TaskManager, head: TaskHead) -> Task | None:
         """The task without its content. One that does not wait for anything has no more than its
         head, so that a task of another server need not be read."""
-        if self._store.shared and head.state not in _WAITS:
+        if self._cluster and head.state not in _WAITS:
             return headed(head)
         handle = await manager.find(head.task_id)
         return handle.task if handle else None
@@ -119,9 +122,12 @@ class Monitor:
                 "seen": timestamp(moment(one.seen)),
                 "working": one.working,
             }
-            for one in await self._store.nodes()
+            for one in await self._servers()
         ]
         return web.json_response({"nodes": listed})
+
+    async def _servers(self) -> Sequence[NodeStatus]:
+        return await self._cluster.nodes() if self._cluster else ()
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, from now on or after `Last-Event-ID`. Without the scope `admin`:

@@ -25,6 +25,7 @@ from bridge.process.process_tree import kill_marked, table
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import DESCRIPTION, OperatorToken
+from bridge.store.cluster import Cluster, SharedStore
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Store
 from bridge.store.sqlite.database import OTHERS, private_directory, was_used
@@ -40,7 +41,8 @@ DATABASE = "tasks.db"
 class State:
     """`folder` is None for a server without durable state. `markers`: the prefix of
     the markers of its processes, the same in every run. `operator`: the operator token, if the
-    server requires tokens. `database`: the place of the tasks, if it is not the folder."""
+    server requires tokens. `database`: the place of the tasks, if it is not the folder; `shared`:
+    the store, if other servers may use it, too."""
 
     store: Store = field(default_factory=MemoryStore)
     folder: Path | None = None
@@ -49,6 +51,12 @@ class State:
     operator: OperatorToken | None = None
     attended: int | None = None  # while open, this process moves session output
     database: str = ""
+    shared: SharedStore | None = None
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The other servers of the store."""
+        return self.shared.cluster if self.shared else None
 
     @property
     def place(self) -> str:
@@ -97,7 +105,7 @@ async def open_state(
     folder: Path | None,
     audit: Path | None = None,
     clean: Callable[[str], str] = str,
-    make_store: Callable[[str], Store] | None = None,
+    make_store: Callable[[str], SharedStore] | None = None,
 ) -> State:
     """Open the state in `folder`. Renames a damaged database and creates a new one. `audit`: the
     path of the audit log, if it is not in the folder; `clean` redacts its lines. `make_store`: the
@@ -113,6 +121,7 @@ async def open_state(
         raise ConfigurationError(f"cannot use {place}: {error.strerror}") from error
     async with contextlib.AsyncExitStack() as unused:
         store: Store | None = None
+        shared: SharedStore | None = None
         if make_store is None:
             store = await _open_store(folder)
             unused.push_async_callback(store.close)
@@ -128,12 +137,12 @@ async def open_state(
             cgroup.freeze_all(f"{identity}.", MOVABLE)
             # Now, because it ends the writes of another server with this id:
             assert make_store
-            store = make_store(identity)
+            store = shared = make_store(identity)
             await store.open()
             unused.push_async_callback(store.close)
         written = Audit(audit or folder / "audit.jsonl", clean)
         unused.pop_all()
-    return State(store, folder, f"{identity}.", written, attended=attended)
+    return State(store, folder, f"{identity}.", written, attended=attended, shared=shared)
 
 
 async def _open_store(folder: Path) -> SqliteStore:

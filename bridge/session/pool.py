@@ -77,6 +77,15 @@ class SessionPool:
         }
 
     @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def free(self) -> int:
+        """The number of slots that further tasks can get now, perhaps after an eviction."""
+        return max(self._limit - self._working.total() - len(self.queue), 0)
+
+    @property
     def holders(self) -> Sequence[SlotHolder]:
         """The holders of slots."""
         return tuple(self._holders)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from bridge.errors import Unavailable
+from bridge.store.cluster import Cluster
 from bridge.store.event_log import EventLog
 from bridge.store.protocol import (
     CANNOT_WRITE,
@@ -113,11 +114,13 @@ def _letters(said: Message | StatusUpdate) -> int:
 
 
 class TaskHandles:
-    """The tasks of one agent. `freed` is called when a large task has left the memory."""
+    """The tasks of one agent. `cluster`: the other servers of the store. `freed` is called when a
+    large task has left the memory."""
 
     def __init__(self, agent: str, store: Store, freed: Callable[[], None] = lambda: None) -> None:
         self.agent = agent
         self.store = store
+        self.cluster: Cluster | None = None
         self.in_doubt = False  # another server may write these tasks
         self._freed = freed
         self._recent = Recent(store)

@@ -24,7 +24,6 @@ from bridge.store.protocol import (
     KnownMessage,
     MessageAccepted,
     MessageKey,
-    NodeStatus,
     Position,
     Retention,
     StoreError,
@@ -101,7 +100,6 @@ class TaskIndex:
 
     stored = 0
     node = LOCAL  # the only server that uses the store
-    shared = False
 
     def __init__(self) -> None:
         self._tasks: dict[str, IndexedTask] = {}
@@ -244,13 +242,6 @@ class TaskIndex:
     async def release(self, fence: Fence) -> None:
         if self._is_held(fence):
             del self._leases[fence.context]
-
-    async def holder(self, key: ContextKey) -> str | None:
-        lease = self._leases.get(key)
-        return lease.node if lease else None
-
-    async def nodes(self) -> Sequence[NodeStatus]:
-        return ()
 
     def _is_held(self, fence: Fence) -> bool:
         lease = self._leases.get(fence.context)  # the comparison takes longer than an identity

@@ -66,10 +66,12 @@ class KnownMessage:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to write one context. A later claim has a larger token."""
+    """The right to write one context. A later claim has a larger token. `saved`: the context has
+    a ContextSaved that this process has perhaps not read."""
 
     context: ContextKey
     token: int
+    saved: bool = field(default=False, compare=False)
 
 
 # --- changes -------------------------------------------------------------------------------------
@@ -173,6 +175,15 @@ class SessionClosed:
     session_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """The command with this id (see Cluster) is answered; `sender` waits for that."""
+
+    id: str
+    sender: str
+    answer: bytes
+
+
 Change = (
     ContextSaved
     | ContextRemoved
@@ -185,6 +196,7 @@ Change = (
     | OutputRead
     | InputRecorded
     | SessionClosed
+    | CommandDone
     | PushChange
 )
 
@@ -258,22 +270,6 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
-    `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks.
-    `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest beat."""
-
-    id: str
-    name: str
-    version: str
-    runs: bool
-    seen: int
-    working: int
-    state: str = "up"
-    age: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Retention:
     """The finished tasks of one agent that are kept: at most `tasks`, for `days`, in `bytes` of the
     whole store, and `of_owner` bytes for each owner; 0 means unlimited for all but `tasks`."""
@@ -312,13 +308,12 @@ class Store(Protocol):
     I/O. They raise LookupError for an unknown task, except head(); Unavailable while the medium
     cannot be read, and DataLoss if it is damaged. So does claim().
 
-    `node`: the id of this server for claims. `shared`: other servers may use the store, too; then
-    the tasks of a context belong to the server that has claimed it.
+    `node`: the id of this server for claims. Other servers may use the store, too (SharedStore);
+    then the tasks of a context belong to the server that has claimed it.
     """
 
     durable: bool
     node: str
-    shared: bool
 
     @property
     def congested(self) -> bool: ...
@@ -355,12 +350,6 @@ class Store(Protocol):
 
     async def release(self, fence: Fence) -> None:
         """Let other nodes claim the context."""
-
-    async def holder(self, key: ContextKey) -> str | None:
-        """The name of the node that holds the context, for people; None if no node does."""
-
-    async def nodes(self) -> Sequence[NodeStatus]:
-        """The servers of a shared store, by name; empty if it is not shared."""
 
     async def head(self, task_id: str) -> TaskHead | None: ...
 

@@ -239,10 +239,12 @@ class Operations:
 
     async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_push(Operation.PUSH_DELETE, params)
-        await self._tasks.get(asked.task_id, caller.principal, "run")
+        handle = await self._tasks.get(asked.task_id, caller.principal, "run")
         configs = await self._push.list(asked.task_id)
         wanted = _config_id(codec, asked, configs)
-        await self._push.delete(asked.task_id, wanted or asked.config_id or "")
+        config_id = wanted or asked.config_id or ""
+        await self._push.delete(asked.task_id, config_id)
+        await self._push.tell(handle, config_id)
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:

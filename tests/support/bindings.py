@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
+
+import aiohttp
 
 from tests.support.client import Json
 from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
@@ -72,6 +77,16 @@ class RestBinding(Binding):
             return verb, path, rest
         words = {k: v if isinstance(v, str) else json.dumps(v) for k, v in rest.items()}
         return verb, path + (f"?{urlencode(words)}" if words else ""), None
+
+
+@asynccontextmanager
+async def over_unix(server: Server, path: Path) -> AsyncIterator[Server]:
+    """The same server through its Unix socket."""
+    connector, timeout = aiohttp.UnixConnector(str(path)), aiohttp.ClientTimeout(30)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, read_bufsize=2**25
+    ) as http:
+        yield Server(http, "http://localhost", server.managers)
 
 
 def failed(text: str, details: list[Json]) -> Json:

@@ -14,7 +14,7 @@ from bridge import __version__
 from bridge.adapter import Adapter
 from bridge.cli.doctor.agent import Candidate, examine
 from bridge.cli.doctor.database import database
-from bridge.cli.doctor.machine import machine, port, state, workspace
+from bridge.cli.doctor.machine import machine, port, state, unix_socket, workspace
 from bridge.cli.doctor.report import (
     SETTINGS,
     AgentReport,
@@ -134,6 +134,8 @@ class _Doctor:
             yield from workspace(one.settings)
         yield state(settings)
         yield port(settings)
+        if settings.server.unix_socket:
+            yield unix_socket(settings)
 
     def _select(self, served: list[Candidate]) -> tuple[list[Candidate], list[AgentReport]]:
         """The CLIs to check, and the reports of those that are skipped."""

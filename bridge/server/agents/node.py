@@ -1,5 +1,5 @@
-"""The agents of a server that is one of several: their contexts at the end of a lease, after this
-server was taken for lost, and at the takeover of the contexts of a lost one."""
+"""The agents of a server that is one of several, and the effects on their contexts: a lease ends,
+other servers take this server for lost, or this server takes the contexts of a lost one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NodeAgents:
     async def adopt(self, key: ContextKey, take: Take) -> None:
         manager = self.managers.get(key.agent)
         if manager:
-            await manager.contexts.take(key, take)
+            await manager.contexts.take_over(key, take)
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
         manager = self.managers.get(key.agent)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bridge.a2a.card import Skill
 from bridge.a2a.card_shapes import HYBRID
 from bridge.auth.config import AuthConfig
-from bridge.auth.principal import Token
+from bridge.auth.principal import Grant, Token
 from bridge.runtime.extension import Profile
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.values import (
@@ -32,6 +32,7 @@ from bridge.server.settings.values import (
     Port,
     Scopes,
     Shares,
+    SocketPath,
     StorePlace,
     Switch,
     Timeout,
@@ -73,7 +74,12 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     host: str = Field(default="127.0.0.1", alias="host")
     """Address to listen on."""
     port: Port = Field(default=41242, alias="port")
-    """TCP port to listen on; 0 = any free port."""
+    """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
+    unix_socket: SocketPath | None = None
+    """Path of a Unix socket to listen on, in a folder of the user of the server. Unset: none."""
+    unix_group: str | None = None
+    """Group (name or number) whose members may connect to the Unix socket. Unset: only the user of
+    the server."""
     public_url: str | None = Field(default=None, alias="public_url")
     """Base URL that clients use, if it is not http://HOST:PORT."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
@@ -94,10 +100,12 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     max_connections: Count = 4000
     """Maximum number of open connections."""
     max_connections_per_peer: Count = 64
-    """Maximum number of open connections per client address; no limit for 127.0.0.1 and ::1."""
+    """Maximum number of open connections per client address, and per user on the Unix socket; no
+    limit for 127.0.0.1 and ::1."""
     max_connections_per_second: Limit = 50
     """Maximum number of new connections per second and client address, ten times as many for
-    127.0.0.1 and ::1; 0 = unlimited. Connections above the limit are closed."""
+    127.0.0.1, ::1 and each user on the Unix socket; 0 = unlimited. Connections above the limit are
+    closed."""
     header_timeout_ms: Timeout = 10_000
     """Maximum time in ms to receive the headers of a request, and maximum pause in its body."""
     body_timeout_ms: Timeout = 60_000
@@ -106,8 +114,9 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     """Time in ms after which a connection is closed if the client does not read the response."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     """Maximum size of a request body in bytes."""
-    max_sessions: Count = 8
-    """Maximum number of CLI processes that work or are idle; further tasks wait for a slot."""
+    max_sessions: Limit = 8
+    """Maximum number of CLI processes that work or are idle; further tasks wait for a slot. 0 =
+    other servers of the database (BRIDGE_STORE) run all tasks."""
     max_waiting_sessions: Limit = 0
     """Maximum number of CLI processes that wait for an answer, in addition to
     BRIDGE_MAX_SESSIONS; 0 = four times BRIDGE_MAX_SESSIONS. Above the limit, the oldest question
@@ -132,9 +141,9 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
 
     mode: Literal["auto", "token", "none"] = Field(default="auto", alias="bridge_auth")
     """How clients authenticate. auto: with the operator token (the file `token` in the state
-    folder) or with a configured token; token: the same, and the server does not start without a
-    configured token; none: without credentials, on loopback only. Processes that the server
-    started never have access as the operator."""
+    folder) or with a configured token, or as the user of the server on the Unix socket; token: with
+    a token, and the server does not start without a configured one; none: without credentials, on
+    loopback only. Processes that the server started never have access as the operator."""
     token: str | None = Field(default=None, min_length=16)
     """Bearer token that clients send, at least 16 characters."""
     token_file: str | None = None
@@ -157,6 +166,7 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
     """Scopes that these tokens can grant, separated by commas. A token grants `run` if its `scope`
     or `scp` contains `run` or `bridge:run`."""
     tokens: dict[AgentId, Token] = Field(default={}, alias="tokens")
+    unix_users: dict[AgentId, Grant] = Field(default={}, alias="unix_users")
 
     @property
     def config(self) -> AuthConfig:
@@ -165,6 +175,8 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
             operator_token=self.token,
             tokens=self.tokens,
             issuer=self.oidc_issuer is not None,
+            unix_users=self.unix_users,
+            same_user=self.mode == "auto",
         )
 
 

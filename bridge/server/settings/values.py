@@ -71,6 +71,14 @@ def _store(value: str) -> str:
     raise ValueError("durable, memory or a URL postgresql://… is expected")
 
 
+def _port(value: object) -> object:
+    return None if value == "none" else value
+
+
+def _socket_path(value: str) -> str:
+    return os.path.abspath(os.path.expanduser(value))
+
+
 def is_database(store: str) -> bool:
     """Whether this value of BRIDGE_STORE is the URL of a database."""
     return store.startswith(("postgresql://", "postgres://"))
@@ -100,7 +108,10 @@ Shares = Annotated[
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
+"""A TCP port; None for the word none."""
+SocketPath = Annotated[str, AfterValidator(_socket_path)]
+"""An absolute path."""
 Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
 """A duration in ms, where 0 has a meaning of its own."""
 Timeout = Annotated[int, Field(ge=1, le=2**31)]

@@ -79,7 +79,7 @@ class Claims:
             return None
         if lease and self._leases.get(key) is lease:
             self._lost.setdefault(lease.node, []).append(lease.fence)
-        fence = Fence(key, found[0][0])
+        fence = Fence(key, *found[0])
         self._leases[key] = _Lease(fence, node, time.monotonic() + ttl)
         return fence
 
@@ -128,7 +128,7 @@ _CLAIM = """
         token = CASE WHEN known.node = excluded.node THEN known.token ELSE excluded.token END
     WHERE known.node IS NULL OR known.node = excluded.node
         OR (known.node = %s AND known.token = %s::bigint)
-    RETURNING token"""
+    RETURNING token, start IS NOT NULL"""
 # A context without a start was not begun.
 _RELEASE = """
     WITH mine AS MATERIALIZED (SELECT fence(%s, %s)), released AS (

@@ -204,18 +204,18 @@ class Hints:
     def _code(self, channel: str, body: bytes) -> str:
         return hmac.digest(self._key, channel.encode() + b"\n" + body, "sha256").hex()[:CODE]
 
-    def heard(self, payload: str) -> None:
+    def heard(self, payload: str) -> Sequence[Any] | None:
         """Take a hint. One that is damaged, or that no server of this database has sent, has no
-        effect."""
+        effect. Returns a hint that is not about the batches of a task."""
         body = payload[CODE:].encode("utf-8", "replace")
         code = self._code(self.channel, body)
         if not hmac.compare_digest(code.encode(), payload[:CODE].encode("utf-8", "replace")):
-            return
+            return None
         head, _, events = body.partition(b"\n")
         try:
             said = orjson.loads(head)
         except orjson.JSONDecodeError:
-            return
+            return None
         match said:
             case ["news", str(task_id), int(number), int(time), int(last), bool(ended)]:
                 batch = EventBatch(task_id, number, time, events, last)
@@ -226,3 +226,6 @@ class Hints:
                     feed.read()
             case ["follow", str(task_id), str(node)]:
                 self._follow(task_id, node)
+            case [str(), *_]:
+                return tuple(said)
+        return None

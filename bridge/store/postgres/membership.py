@@ -75,10 +75,10 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The description of a node for the others. `name`: for people; `version`: of the bridge.
-    `lease` and
-    `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it serves; `slots`:
-    for live sessions. `config`: a digest of the settings that all nodes must share."""
+    """The facts that a node tells the others. `name`: for people; `version`: of the bridge.
+    `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it
+    serves; `slots`: for live sessions. `config`: a digest of the settings that all nodes must
+    share."""
 
     name: str = ""
     version: str = ""
@@ -182,7 +182,8 @@ class Membership:
         that counts: the driver may wait for ever."""
         if self._connection is None:
             seconds = INTERVAL * self.terms.lease
-            self._connection = await asyncio.wait_for(self.address.connect(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for() could lose the connection
+                self._connection = await self.address.connect()
             most = f"SET statement_timeout = {int(1000 * seconds)}"
             with limited(self._connection, seconds):
                 await self._connection.execute(most.encode())

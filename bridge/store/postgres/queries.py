@@ -104,17 +104,17 @@ ONE_HEAD = f"SELECT {HEAD} FROM task WHERE id = %b"  # noqa: S608
 MESSAGE = """
     SELECT task.id FROM taken JOIN task ON place = taken.task
     WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b"""
-# The open tasks of this node, and of contexts that no node has claimed.
+# The open tasks of this node, and those without a context.
 UNFINISHED = f"""
     SELECT {HEAD}, prompt FROM task LEFT JOIN context ON context.agent = task.agent
         AND context.owner = task.owner AND context.id = task.context
-    WHERE task.agent = %s AND {OPEN} AND (node IS NULL OR node = %s) ORDER BY place"""  # noqa: S608
+    WHERE task.agent = %s AND {OPEN} AND (context.id IS NULL OR node = %s) ORDER BY place"""  # noqa: S608
 UNFINISHED_OF = f"""
     SELECT {HEAD}, prompt FROM task WHERE agent = %s AND owner = %b AND context = %b AND {OPEN}
     ORDER BY place"""  # noqa: S608
 CONTEXTS = """
     SELECT agent, owner, id, start, share FROM context
-    WHERE agent = %s AND start IS NOT NULL AND (node IS NULL OR node = %s)"""
+    WHERE agent = %s AND start IS NOT NULL AND node = %s"""
 ONE_CONTEXT = """
     SELECT agent, owner, id, start, share FROM context
     WHERE agent = %s AND owner = %b AND id = %b AND start IS NOT NULL"""
@@ -130,22 +130,24 @@ CONFIGS_OF_TASK = f"{CONFIGS} WHERE task.id = %b ORDER BY push.number"
 OWN_CONFIGS = f"""{CONFIGS} LEFT JOIN context ON context.agent = task.agent
         AND context.owner = task.owner AND context.id = task.context
     WHERE node IS NULL OR node = %s ORDER BY push.number"""
-# Whether a node is connected: its writer holds a lock. `working` counts its unfinished tasks.
+# Whether a node is connected: its writer holds a lock.
+_RUNS = """EXISTS (
+    SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid = %s::oid
+        AND objid = (hashtext(current_schema() || node.id)::bigint & 4294967295)::oid)"""
+# `working` counts the unfinished tasks of a node.
 NODES = f"""
-    SELECT node.id, node.name, node.version, EXISTS (
-            SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
-                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                AND classid = %s::oid
-                AND objid = (hashtext(current_schema() || node.id)::bigint & 4294967295)::oid),
+    SELECT node.id, node.name, node.version, {_RUNS},
         (extract(epoch FROM seen) * 1000000)::bigint, (
             SELECT count(*) FROM task JOIN context ON context.agent = task.agent
                 AND context.owner = task.owner AND context.id = task.context
             WHERE {OPEN} AND context.node = node.id), node.state
     FROM node ORDER BY name, id"""  # noqa: S608
-HOLDER = """
-    SELECT coalesce(nullif(name, ''), context.node)
+HOLDER = f"""
+    SELECT context.node, coalesce(nullif(name, ''), context.node), {_RUNS}
     FROM context LEFT JOIN node ON node.id = context.node
-    WHERE agent = %s AND owner = %b AND context.id = %b AND context.node IS NOT NULL"""
+    WHERE agent = %s AND owner = %b AND context.id = %b AND context.node IS NOT NULL"""  # noqa: S608
 FAILURES = """
     SELECT config, number, attempts, error, time FROM dead
     WHERE task = (SELECT place FROM task WHERE id = %b) ORDER BY config, number"""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from bridge.store.postgres import queries
 from bridge.store.postgres.queries import config_of, head_of, key_of
 from bridge.store.postgres.reader import PostgresReader
-from bridge.store.postgres.schema import LOCK_CLASS
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.protocol import (
@@ -18,7 +17,6 @@ from bridge.store.protocol import (
     EventBatch,
     KnownMessage,
     MessageKey,
-    NodeStatus,
     OpenSession,
     Retention,
     TaskHead,
@@ -48,14 +46,6 @@ class PostgresReads:
     async def head(self, task_id: str) -> TaskHead | None:
         found = await self._reader.rows(queries.ONE_HEAD, encode_id(task_id))
         return head_of(found[0]) if found and task_id not in self._removed else None
-
-    async def holder(self, key: ContextKey) -> str | None:
-        found = await self._reader.rows(queries.HOLDER, *columns_of(key))
-        return found[0][0] if found else None
-
-    async def nodes(self) -> Sequence[NodeStatus]:
-        found = await self._reader.rows(queries.NODES, LOCK_CLASS + 1)
-        return [NodeStatus(*row) for row in found]
 
     async def prompt(self, task_id: str) -> bytes:
         found = await self._reader.rows(queries.PROMPT, encode_id(task_id))

@@ -180,7 +180,8 @@ MIGRATIONS = (
         PRIMARY KEY (task, epoch)
     );
     CREATE TABLE command (                   -- requests to the node that holds the context
-        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        id text PRIMARY KEY,                 -- by the sender
+        number bigint GENERATED ALWAYS AS IDENTITY, -- in the order of their creation
         agent text NOT NULL, owner bytea NOT NULL, context bytea NOT NULL,
         kind text NOT NULL,
         principal bytea NOT NULL,
@@ -200,6 +201,32 @@ MIGRATIONS = (
         at timestamptz NOT NULL DEFAULT clock_timestamp()
     );
     CREATE INDEX started_owner ON started (owner, at);
+
+    -- Count a start of a principal. Returns the exceeded limit and its figure, or NULL. Starts of
+    -- the last minute that have no task yet count as tasks.
+    CREATE FUNCTION admit(me text, e bigint, o bytea, t bytea, tasks int, per_minute int,
+        OUT exceeded text, OUT figure int) LANGUAGE plpgsql AS $$ DECLARE minute timestamptz; BEGIN
+        PERFORM fence(me, e);
+        PERFORM pg_advisory_xact_lock(25203, hashtext(current_schema() || encode(o, 'hex')));
+        minute := clock_timestamp() - interval '1 minute';
+        DELETE FROM started WHERE owner = o AND at < minute;
+        IF EXISTS (SELECT 1 FROM started WHERE task = t) THEN RETURN; END IF;
+        IF tasks > 0 THEN
+            SELECT count(*) INTO figure FROM task WHERE owner = o
+                AND state NOT IN ('completed', 'canceled', 'failed', 'rejected');
+            SELECT figure + count(*) INTO figure FROM started WHERE owner = o
+                AND NOT EXISTS (SELECT 1 FROM task WHERE task.id = started.task);
+            IF figure >= tasks THEN exceeded := 'tasks'; RETURN; END IF;
+        END IF;
+        IF per_minute > 0 THEN
+            SELECT count(*), ceil(extract(epoch FROM min(at) - minute)) INTO figure, tasks
+                FROM started WHERE owner = o;
+            IF figure >= per_minute THEN exceeded := 'starts'; figure := tasks; RETURN; END IF;
+        END IF;
+        INSERT INTO started (owner, task) VALUES (o, t);
+    END $$;
+    CREATE INDEX task_open_of_owner ON task (owner)
+        WHERE state NOT IN ('completed', 'canceled', 'failed', 'rejected');
 
     -- As before, but the message may be reserved: its row has no task yet.
     CREATE OR REPLACE FUNCTION accept(a text, o bytea, m bytea, d bytea, wanted bytea,

@@ -15,6 +15,7 @@ from typing import Any
 from bridge.store.postgres.sealing import Seal
 from bridge.store.protocol import (
     Change,
+    CommandDone,
     ContextRemoved,
     ContextSaved,
     EventBatch,
@@ -138,6 +139,8 @@ class ChangeGroup:
                 return "DELETE FROM session WHERE id = %b", (encode_id(session_id),)
             case InputRecorded(session_id, given):
                 return _INPUT, (given, encode_id(session_id))
+            case CommandDone(command_id, _, answer):
+                return _COMMAND_DONE, (answer, command_id)
         return None
 
     def _of_push(self, change: Change) -> Statement:
@@ -207,6 +210,7 @@ _SESSION = """
     INSERT INTO session (id, node, agent, owner, context, start) VALUES (%b, %s, %s, %b, %b, %b)
     ON CONFLICT (id) DO NOTHING"""
 _INPUT = "INSERT INTO told (session, told) SELECT id, %b FROM session WHERE id = %b"
+_COMMAND_DONE = "UPDATE command SET answer = %b, done = true WHERE id = %s"
 _PUSH = """
     INSERT INTO push (task, id, version, extended, sealed, cursor, attempts, due)
     SELECT place, %b, %s, %s, %b, %s::int, %s::int, %s::bigint FROM task WHERE task.id = %b

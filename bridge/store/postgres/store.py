@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import psycopg
@@ -18,6 +17,7 @@ import psycopg
 from bridge.errors import ConfigurationError
 from bridge.store.postgres.bus import Bus
 from bridge.store.postgres.claims import Claims
+from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.liveness import clock
@@ -30,13 +30,13 @@ from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
 from bridge.store.protocol import (
     Change,
+    CommandDone,
     ContextKey,
     ContextRemoved,
     EventBatch,
     Fence,
     FenceLost,
     MessageAccepted,
-    NodeStatus,
     OnCommit,
     StoreError,
     TaskRemoved,
@@ -51,13 +51,12 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts. Several nodes may use the
-    database. `terms`: its description for the others. A later store with the same id is its next
-    incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
-    server without push notifications. `answer_within`: seconds for the answer to a commit; then it
-    is sent again."""
+    database. `terms`: the facts that the node tells the others. A later store with the same id is
+    its next incarnation: the appends of this one are rejected then, and `host` is told. `seal` is
+    None for a server without push notifications. `answer_within`: seconds for the answer to a
+    commit; then it is sent again."""
 
     durable = True
-    shared = True
 
     def __init__(
         self,
@@ -82,6 +81,9 @@ class PostgresStore(PostgresReads):
         self.takeover = Takeover(self._reader, self._claims, self.membership, self._host)
         self.bus = Bus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
+        self._cluster = PostgresCluster(
+            self._reader, self._writer, node, self._say, (self.membership, self.takeover)
+        )
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -119,6 +121,7 @@ class PostgresStore(PostgresReads):
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
+            await connection.execute(_NOT_DECIDED, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
@@ -142,6 +145,10 @@ class PostgresStore(PostgresReads):
         await self._reader.close()
 
     @property
+    def cluster(self) -> PostgresCluster:
+        return self._cluster
+
+    @property
     def congested(self) -> bool:
         return self._writer.congested
 
@@ -155,13 +162,6 @@ class PostgresStore(PostgresReads):
     def _fenced(self, copied: bool) -> None:
         self._claims.lose_all()
         self._host.fenced(copied)
-
-    async def nodes(self) -> Sequence[NodeStatus]:
-        found = []
-        for one in await super().nodes():
-            standing = self.membership.standing(one.id, one.state, one.runs)
-            found.append(replace(one, state=standing.state, age=standing.age))
-        return found
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -203,22 +203,36 @@ class PostgresStore(PostgresReads):
                 case TaskRemoved(task_id):
                     self._removed[task_id] -= 1
                     self._removed += Counter()  # without zeros
-        if self.hints.active and not error:
-            for change in changes:
-                if isinstance(change, EventBatch):
-                    self.hints.committed(change)
-                elif isinstance(change, TaskRemoved):
-                    self.hints.removed(change.task_id)
+        if not error:
+            self._tell(changes)
         if then:
             then(error)
 
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Tell other servers about committed changes."""
+        follows = self.hints.active
+        for change in changes:
+            if isinstance(change, EventBatch):
+                if follows:
+                    self.hints.committed(change)
+            elif isinstance(change, TaskRemoved):
+                self.hints.removed(change.task_id)
+            elif isinstance(change, CommandDone):
+                self.hints.say(change.sender, ["answered", change.id])
+
     # --- hints ---------------------------------------------------------------------------------
 
+    def _say(self, node: str, said: Sequence[str]) -> None:
+        self.hints.say(node, said)
+
     def _heard(self, payload: str) -> None:
-        self.hints.heard(payload)
+        said = self.hints.heard(payload)
+        if said:
+            self._cluster.heard(said)
 
     def _catch_up(self) -> None:
         self.hints.catch_up()
+        self._cluster.catch_up()
 
     # --- fences --------------------------------------------------------------------------------
 
@@ -270,6 +284,7 @@ _KEY = "SELECT hint_key FROM bus"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""
+_NOT_DECIDED = "DELETE FROM taken WHERE node = %s AND task IS NULL"
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """
     DELETE FROM context WHERE node = %s AND start IS NULL AND NOT EXISTS (

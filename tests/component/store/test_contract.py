@@ -903,6 +903,8 @@ async def test_a_restart_finds_all_that_was_committed(medium: Medium) -> None:
     store = await medium.open()
     bob = ContextKey("agent", "bob", "c2")
     asks = batch("ask", 2, Question("q", "text", "?"), state=TaskState.INPUT_REQUIRED, last=4)
+    for key in (A, bob):
+        assert await store.claim(key, store.node, 60)
     await commit(store, ContextSaved(A, b'{"1":1}'), ContextSaved(bob, b"{}"))
     await commit(store, TaskCreated("ask", bob, NOW, PROMPT, thoughts=True, attended=True))
     await commit(store, TaskBegun("ask"), MessageAccepted(MESSAGE, "ask"))

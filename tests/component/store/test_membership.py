@@ -114,7 +114,7 @@ async def test_a_shared_context_of_a_lost_server_is_taken_once(postgres_url: str
             (taker.store.membership.epoch, 1)
         ]
         assert rows(postgres_url, "SELECT count(*) FROM session") == [(0,)]
-        states = {one.id: one.state for one in await b.store.nodes()}
+        states = {one.id: one.state for one in await b.store.cluster.nodes()}
         assert states == {A: "fenced", B: "up", "c" * 16: "up"}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.a2a.codecs import CODECS
 from bridge.errors import DataLoss
-from bridge.runtime.mirror import SharedTaskHandles
+from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.store.handle import TaskHandle
 from bridge.store.postgres.connect import parse
 from bridge.store.postgres.store import POLL, PostgresStore
@@ -137,7 +137,9 @@ async def test_nothing_is_left_of_a_copy_after_its_readers(pair: Pair) -> None:
 async def test_the_number_of_idle_copies_is_bounded(
     pair: Pair,
 ) -> None:
-    writer, reader = pair[0], SharedTaskHandles("a", pair[1].store, most_idle=3)
+    store = pair[1].store
+    assert isinstance(store, PostgresStore)
+    writer, reader = pair[0], SharedTaskHandles("a", store, most_idle=3)
     for number in range(10):
         begin(writer, f"t{number}")
     await writer.store.flush()

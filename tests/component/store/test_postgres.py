@@ -346,8 +346,14 @@ async def test_the_database_rejects_a_token_that_it_does_not_have(
 async def test_a_context_of_another_server_is_not_claimed(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    await commit(store, ContextSaved(A, b"{}"), created("t"))
+    fence = await store.claim(A, NODE, 1e9)
+    assert fence and await commit(store, ContextSaved(A, b"{}"), created("t")) is None
+    await store.release(fence)
+    assert (await store.contexts("agent"), await store.unfinished("agent")) == ([], [])
+    fence = await store.claim(A, NODE, 1e9)
+    assert fence
     assert len(await store.contexts("agent")) == len(await store.unfinished("agent")) == 1
+    await store.release(fence)
     with session_of(postgres_url) as other:
         other.execute("UPDATE context SET node = 'other', token = nextval('tokens')")
     assert await store.claim(A, NODE, 1e9) is None
@@ -439,14 +445,15 @@ async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
         assert fence
         assert await commit(first, created("t"), ContextSaved(A, b"{}"), fence=fence) is None
         assert await second.claim(A, OTHER, 1e9) is None
-        assert await second.holder(A) == "agent:a"
-        assert await second.holder(ContextKey("agent", "local", "new")) is None
+        holder = await second.cluster.holder(A)
+        assert holder and (holder.name, holder.runs) == ("agent:a", True)
+        assert await second.cluster.holder(ContextKey("agent", "local", "new")) is None
         assert (await second.contexts("agent"), await second.unfinished("agent")) == ([], [])
         head = await second.head("t")
         assert head and head.node == NODE
         assert await commit(first, batch("t", 1), fence=fence) is None
         assert await numbers(second, "t") == [1]
-        found = {one.id: one for one in await second.nodes()}
+        found = {one.id: one for one in await second.cluster.nodes()}
         assert [one.name for one in found.values()] == ["agent:a", "agent:b"]
         assert (found[NODE].working, found[OTHER].working) == (1, 0)
         assert found[NODE].runs and found[OTHER].runs
@@ -459,7 +466,7 @@ async def test_each_server_has_its_own_contexts(postgres_url: str) -> None:
 async def until_gone(store: PostgresStore) -> None:
     """Until the server NODE is not connected any more."""
     async with asyncio.timeout(WITHIN):
-        while any(one.runs for one in await store.nodes() if one.id == NODE):  # noqa: ASYNC110
+        while any(one.runs for one in await store.cluster.nodes() if one.id == NODE):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

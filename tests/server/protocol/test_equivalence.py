@@ -1,4 +1,5 @@
-"""The same questions over JSON-RPC 1.0 and HTTP+JSON have the same answers."""
+"""The same questions over JSON-RPC 1.0 and HTTP+JSON, on TCP and on a Unix socket, have the same
+answers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.bindings import Binding, RestBinding, failed
+from tests.support.bindings import Binding, RestBinding, failed, over_unix
 from tests.support.cases import each
 from tests.support.client import Json, RpcError
 from tests.support.rest import HOOK, message
@@ -53,24 +54,29 @@ def normalised(answer: Any) -> Any:
     return walk(answer)
 
 
-Bindings = tuple[Binding, Binding]
+Bindings = tuple[Binding, ...]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bindings(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Bindings]:
-    """Both bindings of a server. It has so many slots that no task waits for one: a waiting task
+    """The bindings of a server. It has so many slots that no task waits for one: a waiting task
     has one more status, which only one of the bindings might show."""
-    workspace = tmp_path_factory.mktemp("workspace")
-    async with serving(workspace, bridge_max_sessions=32) as server:
-        yield JsonRpcBinding(server), RestBinding(server)
+    workspace, path = tmp_path_factory.mktemp("workspace"), tmp_path_factory.mktemp("socket") / "s"
+    async with (
+        serving(workspace, bridge_max_sessions=32, bridge_unix_socket=str(path)) as server,
+        over_unix(server, path) as unix,
+    ):
+        # HTTP+JSON has its ids in URLs and its errors in statuses, so it depends more on HTTP.
+        yield JsonRpcBinding(server), RestBinding(server), RestBinding(unix)
 
 
-async def both(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
-    """The result of `scenario`, which must be the same through both bindings."""
-    first, second = [normalised(await scenario(binding)) for binding in bindings]
-    assert first == second
+async def through_all(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
+    """The result of `scenario`, which must be the same through all bindings."""
+    first, *others = [normalised(await scenario(binding)) for binding in bindings]
+    for other in others:
+        assert first == other
     return first
 
 
@@ -78,21 +84,27 @@ async def both(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]
 
 
 async def test_a_send_has_the_same_task(bindings: Bindings) -> None:
-    task = await both(bindings, lambda binding: binding.send("status busy\ntext hello\ndone well"))
+    task = await through_all(
+        bindings, lambda binding: binding.send("status busy\ntext hello\ndone well")
+    )
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_a_direct_reply_is_the_same_message(bindings: Bindings) -> None:
     params = {"message": message("reply hi")}
-    assert "message" in await both(bindings, lambda binding: binding.ask("SendMessage", params))
-    (item,) = await both(bindings, lambda binding: binding.stream("SendStreamingMessage", params))
+    assert "message" in await through_all(
+        bindings, lambda binding: binding.ask("SendMessage", params)
+    )
+    (item,) = await through_all(
+        bindings, lambda binding: binding.stream("SendStreamingMessage", params)
+    )
     assert "message" in item
 
 
 @each("ending", ["done", "fail no", "reject no", "exit 3"])
 async def test_a_stream_has_the_same_items(bindings: Bindings, ending: str) -> None:
     params = {"message": message(f"status busy\nthought hm\ntext a\n{ending}")}
-    items = await both(bindings, lambda binding: joined(binding, params))
+    items = await through_all(bindings, lambda binding: joined(binding, params))
     assert next(iter(items[0])) == "task"
     assert items[-1]["statusUpdate"]["status"]["state"] in (
         *("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"),
@@ -117,7 +129,7 @@ async def test_a_send_that_does_not_wait_has_the_same_task(
         canceled = await binding.ask("CancelTask", {"id": task["id"]})
         return [task.keys() - {"metadata"}, canceled["status"]["state"]]
 
-    task, state = await both(bindings, scenario)
+    task, state = await through_all(bindings, scenario)
     assert task == {"id", "contextId", "status"}
     assert state == "TASK_STATE_CANCELED"
 
@@ -129,7 +141,7 @@ async def test_a_question_is_answered_in_the_same_way(bindings: Bindings) -> Non
         unclear = await binding.send("", taskId=asked["id"], parts=nonsense)
         return [asked, unclear, await binding.send("yes", taskId=asked["id"])]
 
-    tasks = await both(bindings, scenario)
+    tasks = await through_all(bindings, scenario)
     assert [task["status"]["state"].removeprefix("TASK_STATE_") for task in tasks] == [
         *("INPUT_REQUIRED", "INPUT_REQUIRED", "COMPLETED"),
     ]
@@ -144,7 +156,7 @@ async def test_a_subscription_has_the_same_items(bindings: Bindings) -> None:
             seen = [item async for item in other]
         return [*seen, await binding.ask("SubscribeToTask", {"id": task["id"]})]
 
-    *_, last, refused = await both(bindings, scenario)
+    *_, last, refused = await through_all(bindings, scenario)
     assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
     assert refused["error"] == "UNSUPPORTED_OPERATION"
 
@@ -156,7 +168,7 @@ async def test_a_canceled_task_looks_the_same(bindings: Bindings) -> None:
             await binding.ask(method, named) for method in ("CancelTask", "GetTask", "CancelTask")
         ]
 
-    canceled, got, again = await both(bindings, scenario)
+    canceled, got, again = await through_all(bindings, scenario)
     assert canceled == got
     assert again["error"] == "TASK_NOT_CANCELABLE"
 
@@ -168,7 +180,7 @@ async def test_history_is_cut_in_the_same_way(bindings: Bindings, length: Any) -
         asked = {} if length is None else {"historyLength": length}
         return await binding.ask("GetTask", {"id": task["id"], **asked})
 
-    task = await both(bindings, scenario)
+    task = await through_all(bindings, scenario)
     assert len(task.get("history", ())) == min(3 if length is None else length, 3)
 
 
@@ -200,7 +212,7 @@ async def test_a_list_has_the_same_tasks(bindings: Bindings, asked: Json, found:
         await binding.ask("CancelTask", {"id": last["id"]})
         return listed
 
-    listed = await both(bindings, scenario)
+    listed = await through_all(bindings, scenario)
     assert (len(listed["tasks"]), listed["totalSize"], listed["nextPageToken"]) == (
         found,
         found,
@@ -222,7 +234,7 @@ async def test_pages_are_the_same(bindings: Bindings) -> None:
             asked["pageToken"] = page["nextPageToken"]
         return pages
 
-    assert [len(page) for page in await both(bindings, scenario)] == [2, 2, 1]
+    assert [len(page) for page in await through_all(bindings, scenario)] == [2, 2, 1]
 
 
 async def test_push_configs_are_the_same(bindings: Bindings) -> None:
@@ -244,7 +256,7 @@ async def test_push_configs_are_the_same(bindings: Bindings) -> None:
             await binding.ask("ListTaskPushNotificationConfigs", task),
         ]
 
-    answers = await both(bindings, scenario)
+    answers = await through_all(bindings, scenario)
     assert [answer.get("error", "") for answer in answers] == [*[""] * 7, "TASK_NOT_FOUND", ""]
     assert "secret" not in json.dumps(answers)
 
@@ -305,7 +317,7 @@ def ids(cases: list[tuple[str, Json]]) -> list[str]:
 
 
 async def check_refused(bindings: Bindings, method: str, params: Json) -> Json:
-    answer: Json = await both(bindings, lambda binding: binding.ask(method, params))
+    answer: Json = await through_all(bindings, lambda binding: binding.ask(method, params))
     assert answer["error"] == "INVALID_PARAMS", answer
     assert answer["wrong"], "no field is named"
     return answer
@@ -341,7 +353,7 @@ async def test_a_wrong_push_config_is_refused_for_the_same_reason(
         created = {"taskId": (await binding.send("done"))["id"], **params}
         return await binding.ask("CreateTaskPushNotificationConfig", created)
 
-    answer = await both(bindings, scenario)
+    answer = await through_all(bindings, scenario)
     assert answer["error"] == "INVALID_PARAMS"
     assert answer["wrong"]
 
@@ -372,7 +384,7 @@ async def test_a_wrong_history_length_is_refused_for_the_same_reason(
     ids=lambda value: str(value)[:40],
 )
 async def test_an_unknown_task_is_not_found(bindings: Bindings, method: str, params: Json) -> None:
-    answer = await both(bindings, lambda binding: binding.ask(method, params))
+    answer = await through_all(bindings, lambda binding: binding.ask(method, params))
     assert answer["error"] == "TASK_NOT_FOUND"
 
 
@@ -383,7 +395,7 @@ async def test_a_task_of_another_context_is_refused(bindings: Bindings) -> None:
         refused = await binding.ask("SendMessage", {"message": answer})
         return [refused, await binding.ask("CancelTask", {"id": task["id"]})]
 
-    refused, _ = await both(bindings, scenario)
+    refused, _ = await through_all(bindings, scenario)
     assert refused["error"] == "INVALID_PARAMS"
 
 
@@ -395,7 +407,7 @@ async def test_a_message_to_a_task_that_has_ended_is_refused(
         params = {"message": message("more", taskId=task["id"])}
         return [await binding.ask(m, params) for m in ("SendMessage", "SendStreamingMessage")]
 
-    for refused in await both(bindings, scenario):
+    for refused in await through_all(bindings, scenario):
         assert refused["error"] == "UNSUPPORTED_OPERATION"
 
 
@@ -410,13 +422,15 @@ async def test_unknown_members_are_ignored(bindings: Bindings) -> None:
         }
         return await binding.ask("SendMessage", params)
 
-    assert (await both(bindings, scenario))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert (await through_all(bindings, scenario))["task"]["status"][
+        "state"
+    ] == "TASK_STATE_COMPLETED"
 
 
 async def test_the_extended_card_is_unsupported_without_a_token(
     bindings: Bindings,
 ) -> None:
-    answer = await both(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
+    answer = await through_all(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
     assert answer["error"] == "UNSUPPORTED_OPERATION"
 
 
@@ -424,7 +438,7 @@ async def test_the_extended_card_is_the_same(workspace: Path) -> None:
     async with serving(workspace, bridge_token="x" * 16) as server:
         server.http.headers["Authorization"] = "Bearer " + "x" * 16
         bindings = JsonRpcBinding(server), RestBinding(server)
-        card = await both(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
+        card = await through_all(bindings, lambda binding: binding.ask("GetExtendedAgentCard", {}))
     assert card["capabilities"]["extendedAgentCard"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from bridge.a2a.card import EXTENSION
 from bridge.runtime.idempotency import IdempotencyIndex, digest
+from bridge.store.handle import TaskHandles
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import ContextKey, MessageAccepted, MessageKey, TaskCreated
 from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
@@ -170,7 +171,7 @@ async def test_a_message_that_an_earlier_version_has_taken_is_the_same() -> None
     taken = MessageKey("a", "local", message.id, old)
     created = TaskCreated("t", ContextKey("a", "local", "c"), 0, b"{}")
     store.append([created, MessageAccepted(taken, "t")], fence=None)
-    index = IdempotencyIndex("a", store)
+    index = IdempotencyIndex(TaskHandles("a", store))
     for sent, found in ((message, "t"), (replace(message, context_id="d"), None)):
         async with index.reserve("local", sent) as reserved:
             assert reserved.task_id == found
@@ -187,7 +188,7 @@ async def test_a_message_that_an_earlier_version_has_taken_is_the_same() -> None
 
 async def test_repetitions_wait_until_the_first_one_is_decided() -> None:
     message = Message(unique(), Role.USER, (TextPart("x"),))
-    index, order = IdempotencyIndex("a", MemoryStore()), list[str]()
+    index, order = IdempotencyIndex(TaskHandles("a", MemoryStore())), list[str]()
 
     async def repeat(name: str) -> None:
         async with index.reserve("local", message):

@@ -23,6 +23,7 @@ from tests.support.command_line import agent, refusal, run
 VALUES: dict[str, tuple[str, Any]] = {
     "host": ("::1", "::1"),
     "port": ("0", 0),
+    "bridge_unix_socket": ("/run/x/socket", "/run/x/socket"),
     "public_url": ("https://example.org", "https://example.org"),
     "agent_adapter": ("jsonl", "jsonl"),
     "agent_model": ("opus", "opus"),
@@ -97,8 +98,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_default_agent": ("main", "main"),
     "bridge_node": ("worker:1", "worker:1"),
     "bridge_share": ("a=/srv/work, b", ("a=/srv/work", "b")),
-    "bridge_lease_ms": ("2000", 2000),
-    "bridge_node_grace_ms": ("5", 5),
+    "bridge_lease_ms": ("3000", 3000),
+    "bridge_node_grace_ms": ("5000", 5000),
     "bridge_card": ("0.3", "0.3"),
     "bridge_card_keys": ("keys.json", "keys.json"),
     "bridge_require_extension": ("true", True),
@@ -127,6 +128,7 @@ ELSEWHERE = {
     *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
+    *("bridge_unix_group", "unix_users"),  # which need a Unix socket
 }
 
 
@@ -454,7 +456,7 @@ def test_an_env_file_that_is_not_text_causes_a_warning(start: Path) -> None:
         ("AGENT_ARGS", "'never closed"),
         ("LOG_LEVEL", "LOUD"),
         ("BRIDGE_TOKEN", "short"),
-        ("BRIDGE_MAX_SESSIONS", "0"),
+        ("BRIDGE_MAX_SESSIONS", "-1"),
         ("BRIDGE_MAX_LINE_BYTES", "10"),
         ("BRIDGE_CARD", "2.0"),
         ("BRIDGE_STREAM_ON_QUESTION", "maybe"),
@@ -554,3 +556,14 @@ async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Pa
     wanted = {"PATH", "HOME", "LC_TIME", "FROM_DOTENV", "FROM_BOTH", "CODING_AGENT_BRIDGE_PROCESS"}
     of_the_shell_and_python = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
     assert set(seen) - of_the_shell_and_python == wanted | set(guards({}))
+
+
+def test_servers_without_tcp_have_state_folders_by_their_sockets() -> None:
+    def folder(path: str) -> str:
+        settings = Settings().updated({"port": "none", "bridge_unix_socket": path})
+        assert settings.state_folder
+        return settings.state_folder.name
+
+    assert folder("/run/x/s") == folder("/run/x/../x/s")
+    assert folder("/run/x/s") != folder("/run/x/t")
+    assert folder("/run/x/s").startswith("unix-")

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from bridge.errors import Unavailable
+from bridge.store.cluster import SharedStore
 from bridge.store.event_log import EventLog
 from bridge.store.handle import ENTRY, MOST_BEHIND, NEWEST, TaskHandle, TaskHandles
 from bridge.store.protocol import CANNOT_READ, EventBatch, Store, TaskHead
@@ -158,13 +159,14 @@ class SharedTaskHandles(TaskHandles):
     def __init__(
         self,
         agent: str,
-        store: Store,
+        store: SharedStore,
         freed: Callable[[], None] = lambda: None,
         *,
         lingers: float = LINGERS,
         most_idle: int = MOST_IDLE,
     ) -> None:
         super().__init__(agent, store, freed)
+        self.cluster = store.cluster
         self._lingers = lingers
         self._most_idle = most_idle
         self.mirrors: dict[str, Mirror] = {}  # the last used one is the last
