@@ -12,14 +12,14 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.server.protocol.test_equivalence import *  # noqa: F403
-from tests.server.protocol.test_equivalence import Bindings, JsonRpcBinding
+from tests.server.protocol import test_equivalence as scenarios
 from tests.support.bindings import RestBinding
 from tests.support.bridge_process import bridge, scripted
 from tests.support.served import Server
 from tests.support.servers import Postgres, on_postgres
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.soak]
+globals().update({name: one for name, one in vars(scenarios).items() if name.startswith("test_")})
 SLOTS = {"BRIDGE_MAX_SESSIONS": "32"}
 
 
@@ -41,7 +41,7 @@ class Fleet(Server):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bindings(
     tmp_path_factory: pytest.TempPathFactory, database: Postgres
-) -> AsyncIterator[Bindings]:
+) -> AsyncIterator[scenarios.Bindings]:
     workspace = tmp_path_factory.mktemp("workspace")
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(read_bufsize=2**25))
@@ -54,4 +54,8 @@ async def bindings(
 
         alone = [Server(http, await start("a"), []), Server(http, await start("b", **one), [])]
         fleet = Fleet(http, [await start(name, **several) for name in "cde"])
-        yield (*map(JsonRpcBinding, alone), JsonRpcBinding(fleet), RestBinding(fleet))
+        yield (
+            *map(scenarios.JsonRpcBinding, alone),
+            scenarios.JsonRpcBinding(fleet),
+            RestBinding(fleet),
+        )
