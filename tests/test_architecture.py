@@ -495,9 +495,10 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
-        "store/postgres: bus claims connect queries reader reads schema sealing statements store "
-        "writer",
+        "store/postgres: claims connect notify_bus pooler queries reader reads schema "
+        "sealing statements store writer",
     ),
+    "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
     "tests/component/store/test_cluster.py": (
         "needs a PostgreSQL server",
         "store: cluster; store/postgres: cluster",
@@ -511,7 +512,6 @@ TESTED_ELSEWHERE = {
         "needs a PostgreSQL server",
         "store/postgres: membership takeover",
     ),
-    "tests/system/test_lost_nodes.py": ("needs servers", "server/agents: node"),
     "tests/component/process/test_guard.py": ("needs children and groups", "process: guard"),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",

@@ -1,5 +1,6 @@
-"""Authentication of requests by bearer tokens. The token of the operator is not accepted from
-processes that the server has started."""
+"""Authentication of requests by bearer tokens, and on the Unix socket by the user of the client.
+Neither the token of the operator nor a user is accepted from processes that the server has
+started."""
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ import binascii
 import logging
 import math
 import os
+import pwd
 import re
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from bridge.auth.config import NAME, AuthConfig
 from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket, TokenBuckets
+from bridge.auth.unix_peer import is_unix, peer_uid
 from bridge.errors import ConfigurationError, Forbidden, TooManyRequests
 
 log = logging.getLogger(__name__)
@@ -36,10 +40,21 @@ _STARTED_HERE = (
 )
 
 
+_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "x-original-host"})
+"""Headers of a proxy, besides X-Forwarded-*."""
+
+
 class Origin(Protocol):
-    """Tells whether a connection comes from a process that the server did not start."""
+    """Tells whether a connection comes from a process that the server did not start.
+    `is_proved_outside`: for a Unix socket, by a check that no agent can evade; `knows_users`: that
+    check is available."""
+
+    @property
+    def knows_users(self) -> bool: ...
 
     async def is_outside(self, connection: asyncio.BaseTransport | None) -> bool: ...
+
+    async def is_proved_outside(self, connection: asyncio.BaseTransport | None) -> bool: ...
 
     async def session(self, connection: asyncio.BaseTransport | None) -> str | None: ...
 
@@ -75,19 +90,43 @@ def _known(name: str, token: Token) -> tuple[bytes, Principal]:
         text = "must be sha256:<64 hex digits>. Run `coding-agent-bridge token` to create a token"
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
     _check_name(name)
-    real = None if token.workspaces is None else tuple(map(os.path.realpath, token.workspaces))
-    return bytes.fromhex(token.hash.removeprefix("sha256:")), Principal(
-        name, frozenset(token.scopes), real
-    )
+    return bytes.fromhex(token.hash.removeprefix("sha256:")), token.principal(name)
 
 
-def _check_name(name: str) -> None:
+def users_of(config: AuthConfig) -> dict[int, Principal]:
+    """The principals of users on the Unix socket, by uid. Raises ConfigurationError."""
+    own = os.geteuid()
+    found = {own: OPERATOR} if config.same_user else {}
+    for name, grant in config.unix_users.items():
+        uid, table = _uid_of(name), f"[unix_users.{name}]"
+        _check_name(name, "unix_users")
+        if name in config.tokens:
+            raise ConfigurationError(f"{table} and [tokens.{name}] have the same name.")
+        if uid == own:
+            text = "names the user of the server, which is the operator. Remove this table"
+            raise ConfigurationError(f"{table} {text}.")
+        if uid in found:
+            raise ConfigurationError(f"{table} and [unix_users.{found[uid].id}] are one user.")
+        found[uid] = grant.principal(name)
+    return found
+
+
+def _uid_of(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        if name.isascii() and name.isdigit() and int(name) < 2**32 - 1:
+            return int(name)
+        raise ConfigurationError(f"[unix_users.{name}]: unknown user {name}.") from None
+
+
+def _check_name(name: str, table: str = "tokens") -> None:
     """Raise ConfigurationError for a reserved name."""
     if name == OPERATOR.id:
-        raise ConfigurationError(f"[tokens.{name}] is reserved for BRIDGE_TOKEN.")
+        raise ConfigurationError(f"[{table}.{name}] is reserved for BRIDGE_TOKEN.")
     if name in RESERVED:
         text = "is reserved for the server itself in the audit log. Choose another name."
-        raise ConfigurationError(f"[tokens.{name}] {text}")
+        raise ConfigurationError(f"[{table}.{name}] {text}")
 
 
 def new_token(name: str) -> str:
@@ -113,6 +152,7 @@ class Identity:
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
         self._config = config
         self._tokens = tokens_of(config)
+        self._users = users_of(config)
         self._issuer = issuer
         self._origin: Origin | None = None
         self._reports = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
@@ -126,6 +166,11 @@ class Identity:
         self._tokens = tokens_of(self._config, operator)
         self._origin = origin
 
+    @property
+    def knows_users(self) -> bool:
+        """Whether users of the Unix socket need no token."""
+        return self._origin is not None and self._origin.knows_users
+
     async def session(self, request: Signed) -> str | None:
         """The marker of the session whose process sends the request; empty for an unknown session,
         None for a process that the server did not start. Raises Unavailable."""
@@ -134,12 +179,16 @@ class Identity:
     async def __call__(self, request: Signed) -> Principal | None:
         """The principal of a request. A valid token is accepted after any number of wrong tokens
         from the same address."""
-        given, address = _given(request), request.remote or ""
-        if not self._config.required:
+        given, uid, address = _given(request), _uid(request), request.remote or ""
+        if uid is not None:
+            address = f"uid:{uid}"
+        if not self._config.required and uid in (None, os.geteuid()):
             return await self._if_outside(request, address)
         if given is None:
-            self._reject(address, "no credentials")
-            return None
+            principal = await self._user(request, uid)
+            if principal is None:
+                self._reject(address, "no credentials")
+            return principal
         found: Found = self._tokens.find(given)
         if found is OPERATOR:
             return await self._if_outside(request, address)
@@ -154,6 +203,14 @@ class Identity:
             text = "Too many wrong credentials from this address. Retry later."
             raise TooManyRequests(text, math.ceil(bucket.wait()))
         return None
+
+    async def _user(self, request: Signed, uid: int | None) -> Principal | None:
+        """The principal of a user on the Unix socket. None for an unknown user, for a proxy, which
+        has other clients, and unless the process is proved to be outside."""
+        principal = None if uid is None else self._users.get(uid)
+        if principal is None or self._origin is None or _is_forwarded(request):
+            return None
+        return principal if await self._origin.is_proved_outside(request.transport) else None
 
     async def _if_outside(self, request: Signed, address: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
@@ -170,6 +227,21 @@ class Identity:
         more, self._suppressed = ({"more": self._suppressed} if self._suppressed else {}), 0
         if self.report:
             self.report(address, reason, **more)
+
+
+def _uid(request: Signed) -> int | None:
+    """The user of a client on the Unix socket; -1 for a user without an id in this user namespace.
+    None on TCP, and on other systems than Linux."""
+    transport = request.transport
+    if sys.platform != "linux" or transport is None or not is_unix(transport):
+        return None
+    found = peer_uid(transport.get_extra_info("socket"))
+    return -1 if found is None else found
+
+
+def _is_forwarded(request: Signed) -> bool:
+    names = (name.lower() for name in request.headers)
+    return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in names)
 
 
 def _given(request: Signed) -> str | None:

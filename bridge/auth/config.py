@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from bridge.auth.principal import Token
+from bridge.auth.principal import Grant, Token
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -17,12 +17,16 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 class AuthConfig:
     """The accepted credentials. `required`: requests without credentials are rejected.
     `operator_token` is BRIDGE_TOKEN, `tokens` are the tables [tokens.NAME] of CONFIG_FILE.
-    `issuer`: the server also accepts tokens of an OpenID provider."""
+    `issuer`: the server also accepts tokens of an OpenID provider. `unix_users` are the tables
+    [unix_users.NAME]: these users need no token on the Unix socket. `same_user`: the user of the
+    server, which is the operator there, needs none either."""
 
     required: bool = True
     operator_token: str | None = None
     tokens: Mapping[str, Token] = field(default_factory=dict)
     issuer: bool = False
+    unix_users: Mapping[str, Grant] = field(default_factory=dict)
+    same_user: bool = True
 
     @property
     def has_tokens(self) -> bool:

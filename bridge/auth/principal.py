@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args
@@ -68,14 +69,24 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token(Quota):
-    """A token of CONFIG_FILE: its SHA-256, and the rights and limits of its principal."""
+class Grant(Quota):
+    """The rights and limits of a principal of CONFIG_FILE."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # for unknown keys in TOML
 
-    hash: str
     scopes: tuple[Scope, ...] = ("run", "read", "cancel", "approve")
     workspaces: tuple[str, ...] | None = None
+
+    def principal(self, name: str) -> Principal:
+        real = None if self.workspaces is None else tuple(map(os.path.realpath, self.workspaces))
+        return Principal(name, frozenset(self.scopes), real)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Grant):
+    """A token of CONFIG_FILE: its SHA-256, and the rights and limits of its principal."""
+
+    hash: str
 
 
 def authorize(

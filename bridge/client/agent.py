@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,9 +16,9 @@ import aiohttp
 from bridge.a2a import NEWEST, OLDEST
 from bridge.client import bindings
 from bridge.client.bindings import Binding, HttpRequest
-from bridge.client.card import AgentCard, address_of, read_file
+from bridge.client.card import LOCALHOST, AgentCard, address_of, read_file
 from bridge.client.connection import ANSWER_WITHIN, HttpConnection, lost
-from bridge.client.credentials import Credentials, CredentialStore, origin_of
+from bridge.client.credentials import UNIX, Credentials, CredentialStore, origin_of, socket_of
 from bridge.client.failure import (
     CARD_INVALID,
     CARD_NOT_FOUND,
@@ -48,9 +50,21 @@ class Target:
     insecure: bool = False
     trace: Callable[[str], None] | None = field(default=None)
 
+    @property
+    def server(self) -> LocalServer | None:
+        """The local server that the reference means. Raises ClientError."""
+        if self.reference is None:
+            return choose(self.servers, self.cwd)
+        if path := socket_of(self.reference):
+            return next((one for one in self.servers if one.socket == path), None)
+        url = address_of(self.reference)
+        origin = origin_of(url) if url else None
+        return next((one for one in self.servers if origin_of(one.url) == origin), None)
+
 
 class RemoteAgent:
-    """An agent and a connection to it. `server`: the local server, if it is one of this user."""
+    """An agent and a connection to it. `server`: the local server, if it is one of this user.
+    `base`: an address at the origin of its server; None for a card from a file."""
 
     def __init__(
         self,
@@ -58,7 +72,10 @@ class RemoteAgent:
         binding: Binding,
         connection: HttpConnection,
         server: LocalServer | None = None,
+        socket: str | None = None,
     ) -> None:
+        """`socket`: the path of the Unix socket that all requests use."""
+        self.base = server.url if server and socket is None else card.url
         self.card = card
         self.binding = binding
         self.server = server
@@ -133,13 +150,22 @@ class RemoteAgent:
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[RemoteAgent]:
     """Read the card, and choose the interface and the credentials. Raises ClientError."""
-    connector = aiohttp.TCPConnector(ssl=not target.insecure)
+    server = target.server
+    reference = target.reference or (server.url if server else "")
+    socket = socket_of(reference)
+    connector: aiohttp.BaseConnector = aiohttp.TCPConnector(ssl=not target.insecure)
+    if socket:
+        connector = aiohttp.UnixConnector(socket)
+        if target.trace:
+            target = replace(target, trace=partial(_trace_socket, target.trace, socket))
     async with aiohttp.ClientSession(
         connector=connector, read_bufsize=2**18, cookie_jar=aiohttp.DummyCookieJar()
     ) as session:
-        card, server = await find_card(session, target)
+        card = await find_card(session, target, reference)
         binding = card.select(target.transports, target.version)
-        if server and origin_of(binding.url) != origin_of(server.url):
+        if socket:
+            binding.url = LOCALHOST + urlsplit(binding.url).path
+        elif server and origin_of(binding.url) != origin_of(server.url):
             # The card has the public address of the server; its token goes to the local one.
             path = "/a2a/rest" if binding.name == "HTTP+JSON" else "/a2a/jsonrpc"
             binding.url = server.url + path
@@ -150,27 +176,24 @@ async def connect(target: Target) -> AsyncIterator[RemoteAgent]:
             session,
             headers,
             secret_headers=dict(target.parameters),
-            credentials=_credentials(target, card, binding, server),
+            credentials=_credentials(target, card, binding, server=server, socket=socket),
             api_key=card.api_key,
             trace=target.trace,
         )
-        yield RemoteAgent(card, binding, connection, server)
+        yield RemoteAgent(card, binding, connection, server, socket)
 
 
-async def find_card(
-    session: aiohttp.ClientSession, target: Target
-) -> tuple[AgentCard, LocalServer | None]:
-    """The card, and the local server that it belongs to. The request has no credentials. Raises
-    ClientError."""
-    if target.reference is None:
-        server = choose(target.servers, target.cwd)
-        return await _download(session, str(address_of(server.url)), target), server
-    url = address_of(target.reference)
-    if url is None:
-        return read_file(target.reference), None
-    origin = origin_of(url)
-    found = next((one for one in target.servers if origin_of(one.url) == origin), None)
-    return await _download(session, url, target), found
+def _trace_socket(trace: Callable[[str], None], socket: str, text: str) -> None:
+    """Complete the command of curl."""
+    if text.startswith("curl "):
+        text = f"curl --unix-socket {shlex.quote(socket)} {text.removeprefix('curl ')}"
+    trace(text)
+
+
+async def find_card(session: aiohttp.ClientSession, target: Target, reference: str) -> AgentCard:
+    """The card of a reference. The request has no credentials. Raises ClientError."""
+    url = address_of(reference)
+    return read_file(reference) if url is None else await _download(session, url, target)
 
 
 async def _download(session: aiohttp.ClientSession, url: str, target: Target) -> AgentCard:
@@ -197,10 +220,15 @@ async def _download(session: aiohttp.ClientSession, url: str, target: Target) ->
 
 
 def _credentials(
-    target: Target, card: AgentCard, binding: Binding, server: LocalServer | None
+    target: Target,
+    card: AgentCard,
+    binding: Binding,
+    *,
+    server: LocalServer | None,
+    socket: str | None,
 ) -> Credentials | None:
     """The credentials for the origin of the interface. Those of the command line or the
-    environment belong to the origin of the card."""
+    environment belong to the origin of the card. Those of a Unix socket are stored by its path."""
     origin = origin_of(binding.url)
     owner = origin_of(card.url) if card.url else origin
     if target.bearer or target.api_key:
@@ -208,10 +236,10 @@ def _credentials(
             raise usage("--bearer and --api-key exclude each other")
         owner = origin if server else owner
         return Credentials(owner, target.source, target.bearer, target.api_key)
-    stored = target.store.tokens().get(origin)
+    stored = target.store.tokens().get(f"{UNIX}{socket}" if socket else origin)
     if stored:
         return Credentials(origin, str(target.store.path), bearer=stored)
-    if server and server.token and origin == origin_of(server.url):
+    if server and server.token and (socket or origin == origin_of(server.url)):
         return Credentials(origin, str(server.token_file), bearer=server.token)
     return None
 

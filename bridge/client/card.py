@@ -11,11 +11,13 @@ from urllib.parse import unquote, urlsplit
 
 from bridge.a2a import NEWEST, OLDEST
 from bridge.client.bindings import Binding, JsonRpcBinding, RestBinding
-from bridge.client.credentials import is_loopback
+from bridge.client.credentials import is_loopback, socket_of
 from bridge.client.failure import CARD_INVALID, CARD_NOT_FOUND, ClientError
 from bridge.client.shapes import EXTENSION, Json
 
 WELL_KNOWN = "/.well-known/agent-card.json"
+LOCALHOST = "http://localhost"
+"""The base of URLs on a Unix socket."""
 _TEXTS = ("name", "description", "version")
 _LISTS = ("defaultInputModes", "defaultOutputModes", "skills")
 
@@ -143,8 +145,11 @@ def _missing(content: Mapping[str, Any], name: str, members: Sequence[str]) -> l
 
 
 def address_of(reference: str) -> str | None:
-    """The URL of a card; None if the reference is a file."""
-    if reference.startswith(("http://", "https://")):
+    """The URL of a card; None if the reference is a file. On a Unix socket (unix:PATH), the host is
+    localhost."""
+    if socket_of(reference):
+        url = LOCALHOST
+    elif reference.startswith(("http://", "https://")):
         url = reference
     elif reference.startswith("file:") or "://" in reference or Path(reference).is_file():
         return None

@@ -11,9 +11,10 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
+from aiohttp.client_exceptions import UnixClientConnectorError
 
 from bridge.client.bindings import HttpRequest
-from bridge.client.credentials import Credentials, origin_of
+from bridge.client.credentials import UNIX, Credentials, origin_of
 from bridge.client.failure import (
     AUTH_FAILED,
     CREDENTIALS_MISSING,
@@ -166,6 +167,8 @@ class HttpConnection:
 def lost(url: str, error: Exception) -> ClientError:
     """The failure of a connection. One of TLS does not end by a retry."""
     where = origin_of(url)
+    if isinstance(error, UnixClientConnectorError):
+        where = f"{UNIX}{error.path}"
     if isinstance(error, aiohttp.ClientSSLError):
         return ClientError(UNREACHABLE, f"TLS with {where} failed: {error}")
     if isinstance(error, aiohttp.InvalidURL):

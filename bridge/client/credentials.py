@@ -16,8 +16,21 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
 
 
+UNIX = "unix:"
+"""The beginning of a reference to a Unix socket; its path follows."""
+
+
+def socket_of(reference: str) -> str | None:
+    """The absolute path of the Unix socket of a reference unix:PATH; None for any other."""
+    if not reference.startswith(UNIX):
+        return None
+    return os.path.abspath(os.path.expanduser(reference.removeprefix(UNIX)))
+
+
 def origin_of(url: str) -> str:
-    """`scheme://host:port`. Raises ClientError for a URL without a host."""
+    """`scheme://host:port`, or unix:PATH. Raises ClientError for a URL without a host."""
+    if path := socket_of(url):
+        return UNIX + path
     parts = urlsplit(url)
     try:
         port = parts.port or _PORTS[parts.scheme]

@@ -19,14 +19,16 @@ _LARGEST = 256 * 1024  # bytes of a file that is read
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """`roots`: the directories that its agents may work in. `token_file`: None if it requires no
-    token."""
+    """`url`: its address, or unix:PATH if it has only a Unix socket. `roots`: the directories that
+    its agents may work in. `token_file`: None if it requires no token. `socket`: the path of its
+    Unix socket."""
 
     url: str
     pid: int
     agents: tuple[str, ...]
     roots: tuple[str, ...]
     token_file: Path | None
+    socket: str | None = None
 
     @property
     def token(self) -> str | None:
@@ -115,5 +117,6 @@ def _server(path: Path, described: Any) -> LocalServer:
         int(described["pid"]),
         tuple(map(str, described["agents"])),
         tuple(map(str, described["roots"])),
-        path.parent / name if name else None,
+        token_file=path.parent / name if name else None,
+        socket=str(described["socket"]) if described.get("socket") else None,
     )

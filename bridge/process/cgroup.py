@@ -82,7 +82,7 @@ class Cgroup:
         return self._path is not None and self._path.is_dir()
 
     def open_freezer(self) -> int | None:
-        """A descriptor of its file that freezes it; None if there is no group."""
+        """A descriptor of its file that freezes it; None without a group."""
         with contextlib.suppress(OSError):
             return os.open(self._path / FREEZE, os.O_WRONLY | os.O_CLOEXEC) if self._path else None
         return None
@@ -154,7 +154,13 @@ def holds_agents(group: int) -> bool | None:
 
 def is_agent(pid: int) -> bool:
     """Whether the process is in such a group now."""
-    return any(map(_is_of_agents, _groups_of(pid)))
+    return bool(holds_process(pid))
+
+
+def holds_process(pid: int) -> bool | None:
+    """The same; None if the group of the process is unknown."""
+    groups = _groups_of(pid)
+    return any(map(_is_of_agents, groups)) if groups else None
 
 
 def _is_of_agents(path: Path) -> bool:

@@ -36,7 +36,7 @@ class Guard:
             self._write(b"1")
 
     def renew(self, deadline: float) -> None:
-        """0: there is no deadline any more."""
+        """0: no deadline from now on."""
         self.deadline = deadline
         if self.frozen and not 0 < deadline <= clock():
             self.frozen = False

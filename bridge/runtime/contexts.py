@@ -188,8 +188,8 @@ class Contexts:
                 await self.adopt(fence)
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """End the tasks of a context of a lost server, whose directory is there alone. Returns its
-        fence after the commit. Raises Unavailable."""
+        """End the tasks of a context of a lost server: no other server has its directory. Returns
+        its fence after the commit. Raises Unavailable."""
         async with self._claiming.setdefault(key, asyncio.Lock()):
             fence = await take()
             for task, _ in await self.tasks.restore(key) if fence else ():
@@ -206,7 +206,9 @@ class Contexts:
         for saved in stored.contexts:
             start = readable(SessionStart, saved.start)
             if start:
-                self.add(start, stored.fences[saved.context])
+                context = self.add(start, stored.fences[saved.context])
+                if saved.share not in (None, context.lease.share):  # not in the settings any more
+                    context.lease.save()
         unfinished: dict[ContextKey, list[tuple[TaskHandle, Message]]] = {}
         for handle, prompt in stored.tasks:
             self.pool.quotas.resume(handle.task.owner)

@@ -18,7 +18,7 @@ import orjson
 
 from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandles
-from bridge.store.protocol import Change, MessageAccepted, MessageKey
+from bridge.store.protocol import Change, ContextKey, MessageAccepted, MessageKey
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart
 
 UNIQUE = 16  # characters; a shorter id is a number or a name, and a client uses it again
@@ -28,11 +28,12 @@ _VERSION = b"\1"  # of the digest; the digests of servers up to 0.1.0 have none
 @dataclass(slots=True)
 class Reservation:
     """One message. Its repetitions wait until it is accepted or refused. `task_id`: the task to
-    which it already belongs. `key` is None for a message without a unique id. `accepted`: the
-    server has accepted it."""
+    which it already belongs. `context`: of that task, if the store is shared. `key` is None for a
+    message without a unique id. `accepted`: the server has accepted it."""
 
     key: MessageKey | None = None
     task_id: str | None = None
+    context: ContextKey | None = None
     accepted: bool = False
 
     def accept(self, task_id: str) -> Sequence[Change]:
@@ -79,7 +80,7 @@ class IdempotencyIndex:
 async def _reserved(cluster: Cluster, key: MessageKey) -> AsyncIterator[Reservation]:
     """Reserve the message at all servers."""
     known = await cluster.reserve(key)
-    reservation = Reservation(key, known.task_id if known else None)
+    reservation = Reservation(key, known.task_id, known.context) if known else Reservation(key)
     try:
         yield reservation
     finally:

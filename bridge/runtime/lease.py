@@ -94,7 +94,10 @@ class Lease:
 
     @property
     def share(self) -> str | None:
-        """The share with the directory: servers with it can continue the conversation."""
+        """The share with the directory: servers with it can continue the conversation. None for a
+        session that began without the share, because no guard would stop it in time."""
+        if self.session and not self.session.movable:
+            return None
         return self._share(self.start.cwd)
 
     @property

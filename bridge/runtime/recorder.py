@@ -17,6 +17,7 @@ from bridge.store.protocol import (
     StoreError,
     TaskBegun,
     TaskCreated,
+    TaskShown,
 )
 from bridge.store.serialization import dump, dump_events, micros
 from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, bounded
@@ -53,13 +54,26 @@ class Recorder:
         """Whether another server can read the records."""
         return self._store.durable
 
-    def begin(self, handle: TaskHandle, prompt: Message, accepted: Sequence[Change] = ()) -> None:
-        """Create the task, in one commit with the `accepted` changes."""
+    def begin(
+        self,
+        handle: TaskHandle,
+        prompt: Message,
+        accepted: Sequence[Change] = (),
+        *,
+        hidden: bool = False,
+    ) -> None:
+        """Create the task, in one commit with the `accepted` changes. `hidden`: it may still become
+        a direct Message, so other servers do not show it before this one does, or before output
+        of another kind."""
         written = dump(prompt)
         handle.size += len(written)
         handle.log.visible = -1
         self._tasks.add(handle)
-        created = created_by(handle, written)
+        hidden = hidden and self._tasks.cluster is not None
+        created = created_by(handle, written, hidden)
+        if hidden:
+            shown = [TaskShown(handle.task.id)]
+            handle.reveal = partial(self._append, handle, shown, _nothing)
         self._append(handle, [created, *accepted], lambda: handle.log.publish(0))
 
     def record(
@@ -114,7 +128,10 @@ class Recorder:
         if task.status_time is now:  # one of the events has set the status
             states = [update for update in updates if isinstance(update, StatusUpdate)]
             batch = batch._replace(state=task.state, changed=time)
-        changes = (batch, read) if read else (batch,)
+        changes: tuple[Change, ...] = (batch, read) if read else (batch,)
+        if handle.reveal and task.reply is None:  # with the first output that is not a Message
+            handle.reveal = None
+            changes = (TaskShown(task.id), *changes)
         # A closure takes twice as many objects, which wait for the commit and cost collections.
         then = partial(self._committed, handle, number, states)
         self._store.append(changes, fence=handle.fence, then=then)
@@ -189,8 +206,8 @@ class Recorder:
             self._store.on_relief(lambda: pause(False))
 
 
-def created_by(handle: TaskHandle, prompt: bytes) -> TaskCreated:
-    """The change that creates the task of the handle."""
+def created_by(handle: TaskHandle, prompt: bytes, hidden: bool = False) -> TaskCreated:
+    """The change that creates the task of the handle. `hidden`: see TaskCreated."""
     task = handle.task
     return TaskCreated(
         task.id,
@@ -199,4 +216,8 @@ def created_by(handle: TaskHandle, prompt: bytes) -> TaskCreated:
         prompt,
         thoughts=task.show_thoughts,
         attended=task.attended,
+        hidden=hidden,
     )
+
+
+def _nothing() -> None: ...

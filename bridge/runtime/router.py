@@ -80,7 +80,7 @@ class Router:
         found = [await self._managers[h.context.agent].find(h.task_id) for h in page.heads]
         shown = [handle for handle in found if handle]
         for handle in shown:
-            handle.shown = True
+            handle.show()
         return shown, Page(encode_position(page.after), page.total)
 
     async def cancel(self, task_id: str, principal: Principal) -> TaskHandle:

@@ -24,7 +24,7 @@ from bridge.runtime.context import Context
 from bridge.runtime.contexts import Contexts
 from bridge.runtime.extension import Options, read_options
 from bridge.runtime.idempotency import IdempotencyIndex, Reservation
-from bridge.runtime.nodes.commands import Accepted, done
+from bridge.runtime.nodes.commands import Accepted, Elsewhere, done
 from bridge.runtime.recorder import created_by
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, readable
@@ -112,11 +112,12 @@ class SendOperation:
         message = params.message
         self._check_available()
         async with self._idempotency.reserve(principal.id, message) as reserved:
-            known = await self._tasks.find(reserved.task_id) if reserved.task_id else None
+            known = await self._known(reserved)
             if known and (params.retries or not known.task.state.terminal):
                 authorize(principal, "read")
                 again = Sent(known, known.log.last, again=True)
                 if command:
+                    known.show()  # another server shows it
                     answer = done(command, Accepted(known.task.id, again.after, again=True))
                     self._tasks.store.append([answer], fence=None)
                 return again
@@ -141,6 +142,17 @@ class SendOperation:
                 message = self._agent.attachments.check(message, principal.workspaces)
                 request = replace(request, message=message)
                 return self._answer(named, request) if named else self._begin(request)
+
+    async def _known(self, reserved: Reservation) -> TaskHandle | None:
+        """The task to which the message belongs. Raises Elsewhere if its server hides it."""
+        if reserved.task_id is None:
+            return None
+        known, key = await self._tasks.find(reserved.task_id), reserved.context
+        if known is None and self._cluster and key:
+            holder = await self._cluster.holder(key)
+            if holder and holder.id != self._tasks.store.node:
+                raise Elsewhere(key, holder)
+        return known
 
     def _check_available(self) -> None:
         """Raises Unavailable if the server shuts down or cannot write."""
@@ -232,7 +244,8 @@ class SendOperation:
         self._contexts.pool.quotas.begin(principal.id)
         handle, message = self._made(context.id, options, request)
         task = handle.task
-        self._contexts.recorder.begin(handle, message, request.accept(task.id, 0))
+        accepted, hidden = request.accept(task.id, 0), self._agent.replies and not handle.shown
+        self._contexts.recorder.begin(handle, message, accepted, hidden=hidden)
         facts = {"agent": self._tasks.agent, "cwd": context.lease.start.cwd}
         self._agent.audit.message("task", task, principal.id, message, **facts)
         context.submit(handle, message)
@@ -317,7 +330,8 @@ class SendOperation:
         start = readable(SessionStart, saved[0].start) if saved else None
         if start is None:
             start = self._new_start(options, request)
-            store.append([ContextSaved(key, dump(start))], fence=request.fence)
+            share = self._agent.sessions.share(start.cwd)
+            store.append([ContextSaved(key, dump(start), share)], fence=request.fence)
         else:
             self._check_start(start, options, request.principal)
         handle, message = self._made(key.id, options, request)

@@ -156,7 +156,7 @@ class TaskManager:
         return handle
 
     def _show(self, handle: TaskHandle) -> None:
-        handle.shown = True
+        handle.show()
         context = None if handle.task.state.terminal else self.contexts.get(handle.context)
         if context:
             context.shown(handle)
@@ -233,8 +233,8 @@ class TaskManager:
                 await asyncio.wait_for(handle.log.changed(), min(pause, end - loop.time()))
             except TimeoutError:
                 yield
-        handle.shown = handle.task.reply is None
-        if handle.shown:
+        handle.shown = False
+        if handle.task.reply is None:
             self._show(handle)
 
     def _may_reply(self, handle: TaskHandle) -> bool:

@@ -74,6 +74,15 @@ def refuse_reachable(files: Iterable[OwnFile], writable: Mapping[str, str]) -> N
         )
 
 
+def has_only_sockets(folder: str) -> bool:
+    """Whether a folder has no entries besides Unix sockets, so that agents need none of them."""
+    try:
+        with os.scandir(folder) as entries:
+            return all(stat.S_ISSOCK(one.stat(follow_symlinks=False).st_mode) for one in entries)
+    except OSError:
+        return False
+
+
 def read_secret(setting: str, path: str, warnings: list[str]) -> str:
     """The one line that a file has. Raises ConfigurationError for a file that cannot be read, or
     that other users may write; adds to `warnings` if they may read it."""

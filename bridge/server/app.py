@@ -12,7 +12,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import orjson
 from aiohttp import web
@@ -23,12 +23,14 @@ from bridge.a2a.card import Card
 from bridge.a2a.card_shapes import encode_card
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.auth.unix_peer import is_unix
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import TaskManager
 from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
 from bridge.server.settings.sections import ServerSettings
+from bridge.store.cluster import HintCarrier
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
@@ -77,6 +79,14 @@ class HealthCheck(Protocol):
     def problem(self) -> str | None: ...
 
 
+@runtime_checkable
+class _Shared(Protocol):
+    """A store that has a carrier of hints. Its fault makes no status: reads are late."""
+
+    @property
+    def bus(self) -> HintCarrier: ...
+
+
 def make_app(
     root: ServedAgent,
     agents: Sequence[ServedAgent],
@@ -102,7 +112,7 @@ def make_app(
 
     if monitor:
         app.add_routes(monitor.routes())
-    app.router.add_get("/agents", partial(_list_agents, agents, public_url))
+    app.router.add_get("/agents", partial(_list_agents, agents, public_url, monitor))
     app.router.add_get("/health", partial(_health, agents, checks, about))
     return app
 
@@ -149,7 +159,10 @@ def _add_agent(
 
 
 def _base(request: web.Request, public_url: str | None) -> str:
-    """The base URL of the server: PUBLIC_URL, otherwise the one of the request."""
+    """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix socket,
+    the host has no meaning."""
+    if public_url is None and is_unix(request.transport):
+        return "http://localhost"
     return (public_url or f"{request.scheme}://{request.host}").rstrip("/")
 
 
@@ -204,10 +217,18 @@ def _is_fresh(request: web.Request, document: Document) -> bool:
 
 
 async def _list_agents(
-    agents: Sequence[ServedAgent], public_url: str | None, request: web.Request
+    agents: Sequence[ServedAgent],
+    public_url: str | None,
+    monitor: Monitor | None,
+    request: web.Request,
 ) -> web.Response:
+    """The agents of this server, and with a shared store the servers of each agent."""
     base = _base(request, public_url)
-    listed = [
+    try:
+        servers = await monitor.discovered() if monitor else {}
+    except Unavailable:  # the agents of this server are known without the database
+        servers = {}
+    listed: list[dict[str, Any]] = [
         {
             "id": agent.id,
             "name": card.name,
@@ -219,6 +240,11 @@ async def _list_agents(
         for agent in agents
         for card in [agent.card(f"{base}/agents/{agent.id}")]
     ]
+    for one in listed:
+        if one["id"] in servers:
+            one["nodes"] = servers[one["id"]]
+    own = {one["id"] for one in listed}
+    listed += [{"id": agent, "nodes": on} for agent, on in servers.items() if agent not in own]
     return web.json_response({"agents": listed})
 
 
@@ -234,7 +260,9 @@ async def _health(
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    known = {"version": __version__, "agents": figures, **about()}
+    bus = next((one.bus for one in checks if isinstance(one, _Shared)), None)
+    hints = {"bus": {"kind": bus.kind, "ok": bus.works}} if bus else {}
+    known = {"version": __version__, "agents": figures, **about(), **hints}
     return web.json_response({**status, **known})
 
 

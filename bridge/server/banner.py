@@ -6,9 +6,11 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bridge import __version__
+from bridge.auth.config import AuthConfig
 from bridge.process import cgroup
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.configured import ConfiguredAgent
@@ -21,6 +23,7 @@ OPEN_TO_ALL = (
     "not required: every program of every user on this machine has access as the operator, except "
     "agents"
 )
+OPEN_TO_USER = "not required: every program of this user has access as the operator, except agents"
 NO_SANDBOX = "none: agents can do all that this user can do"
 MESSAGE = (
     '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
@@ -28,15 +31,32 @@ MESSAGE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the server listens. `url`: http://HOST:PORT, or None without TCP. `path`: its Unix
+    socket; `knows_users`: users of that socket need no token."""
+
+    url: str | None
+    path: str | None = None
+    knows_users: bool = False
+
+    @property
+    def base(self) -> str:
+        """The base of URLs."""
+        return self.url or "http://localhost"
+
+
 def announce(
-    agents: Sequence[ConfiguredAgent], address: str, state: State, home: Path
+    agents: Sequence[ConfiguredAgent], address: Listening, state: State, home: Path
 ) -> Callable[[], None]:
     """Describe the running server for clients of this user: in its folder, or in a temporary one in
     `home`. Returns the function that removes the description."""
     folder = state.folder or (state.operator.path.parent if state.operator else None)
     spaces = [one.settings.agent.workspaces for one in agents]
+    url = address.url or f"unix:{address.path}"
     facts = {
-        "url": address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+        "url": url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+        "socket": address.path,
         "started": time.time(),
         "agents": [one.id for one in agents],
         "roots": list(dict.fromkeys(root for one in spaces for root in (one.default, *one.roots))),
@@ -54,15 +74,16 @@ def banner(
     agents: Sequence[ConfiguredAgent],
     *,
     versions: Mapping[str, str],
-    address: str,
+    address: Listening,
     state: State,
     sandboxes: Mapping[str, Sandbox | None],
     notes: Sequence[str] = (),
     grpc: str | None = None,
 ) -> str:
     """The agents, the addresses, and a command to try them. `versions` and `sandboxes` are by agent
-    id; `address` is http://HOST:PORT, `grpc` HOST:PORT."""
-    required = agents[0].settings.auth.config.required
+    id; `grpc` is HOST:PORT."""
+    auth_config = agents[0].settings.auth.config
+    required = auth_config.required
     file = state.operator and shlex.quote(str(state.operator.path))
     token = f"$(cat {file})" if file else "<token>"  # as a shell reads it from its file
     auth = f' -H "Authorization: Bearer {token}"' if required else ""
@@ -75,16 +96,32 @@ def banner(
         lines.append(f"  sandbox    {sandbox or NO_SANDBOX}")
         if sandbox and sandbox.left_open:
             lines.append(f"  left open  {'; '.join(sandbox.left_open)}")
-    groups = cgroup.home()
+    groups, base = cgroup.home(), address.base
+    open_to = OPEN_TO_ALL if address.url else OPEN_TO_USER
+    curl = f"curl -N {base}" if address.url else f"curl -N --unix-socket {_quoted(address)} {base}"
     lines += [
         f"  state      {state.place}",
-        f"  token      {state.operator.path if state.operator else OPEN_TO_ALL}",
+        f"  token      {state.operator.path if state.operator else open_to}",
         f"  cleanup    {f'control groups in {groups}' if groups else 'signals to descendants'}",
-        f"  endpoint   {address}/a2a/jsonrpc",
-        *(f"             {address}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
+        *([f"  socket     {address.path}{_who(address, auth_config)}"] if address.path else []),
+        f"  endpoint   {base}/a2a/jsonrpc",
+        *(f"             {base}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
         *([f"  grpc       {grpc}"] if grpc else ()),
-        f"  card       {address}/.well-known/agent-card.json",
-        f"  try it     curl -N {address}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
+        f"  card       {base}/.well-known/agent-card.json",
+        f"  try it     {curl}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",
     ]
     return "\n".join(lines)
+
+
+def _who(address: Listening, config: AuthConfig) -> str:
+    """Whether clients of the Unix socket need a token."""
+    if not (config.required and config.same_user):
+        return ""
+    if address.knows_users:
+        return ", where programs of this user need no token"
+    return ", where clients need a token: agents have no sandbox or no control group"
+
+
+def _quoted(address: Listening) -> str:
+    return shlex.quote(address.path or "")

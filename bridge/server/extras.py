@@ -21,6 +21,7 @@ from bridge.store.cluster import SharedStore
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
+    from bridge.store.postgres.bus import MakeBus
     from bridge.store.postgres.connect import Probe
     from bridge.transports.grpc.server import GrpcServer
     from bridge.transports.mcp.server import McpConfig, McpServer
@@ -75,7 +76,46 @@ def postgres_store(
         slots=settings.server.max_sessions,
         config=digest(settings, agents),
     )
-    return PostgresStore(address, node, seal=seal, terms=terms, host=host)
+    store = PostgresStore(address, node, seal=seal, terms=terms, host=host)
+    store.commit_pause = settings.store.commit_pause_ms / 1000
+    if settings.store.redis:
+        store.use_bus(redis_bus(settings.store.redis))
+    return store
+
+
+def redis_bus(url: str) -> MakeBus:
+    """Carries hints by the Redis of BRIDGE_BUS. Raises ConfigurationError, also if the extra
+    `redis` is missing."""
+    with _needs_redis():
+        from bridge.store.postgres.redis_bus import RedisBus, parse_redis
+    address = parse_redis(url)
+    if address.exposed:
+        log.warning(
+            "hints with output cross the network without protection: use rediss:// in BRIDGE_BUS"
+        )
+    return functools.partial(RedisBus, address)
+
+
+async def probe_bus(url: str) -> tuple[str, float]:
+    """The place of the Redis of BRIDGE_BUS, and the milliseconds of an answer. Raises
+    ConfigurationError."""
+    with _needs_redis():
+        from bridge.store.postgres.redis_bus import parse_redis, ping
+    address = parse_redis(url)
+    return address.shown, await ping(address)
+
+
+@contextlib.contextmanager
+def _needs_redis() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        raise ConfigurationError(
+            "BRIDGE_BUS is the URL of Redis, and a library for it is missing: "
+            "pip install 'coding-agent-bridge[redis]'"
+        ) from None
 
 
 async def probe_database(settings: Settings) -> Probe:

@@ -30,7 +30,7 @@ from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
-from bridge.server.banner import announce, banner
+from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.monitor import Monitor
@@ -47,6 +47,7 @@ from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.connection_limits import ConnectionLimits, LimitedRunner
 from bridge.transports.operation import encode_notification
+from bridge.transports.unix_socket import UnixSocket, check_place, listen
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,11 @@ CLOSE_TIMEOUT = 5.0  # seconds for connections to end after all tasks have ended
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """The parts of a server that live until its end. The dictionaries are by agent id; `agents`
-    and `served` have the same order. `node` knows whether another server took this one for lost."""
+    and `served` have the same order. `node` knows whether another server took this one for lost;
+    `unix`: the Unix socket."""
 
     node: NodeAgents
+    unix: UnixSocket | None
     agents: Sequence[ConfiguredAgent]
     pool: SessionPool
     state: State
@@ -88,7 +91,7 @@ async def serve(loaded: Loaded) -> int:
     agents = configure_agents(loaded)
     identity = Identity(settings.auth.config, token_issuer(settings))
     sockets = _listen(settings)
-    if not sockets:
+    if sockets is None:
         return 1
     with contextlib.ExitStack() as unused:
         for listener in sockets:
@@ -112,6 +115,7 @@ async def _assemble(
     pool = make_pool(settings)
     node = NodeAgents()
     state = await _open_state(loaded, unused, [one.id for one in agents], node)
+    unix = _listen_unix(settings, unused)
     push = Push(
         state.store,
         encode_notification,
@@ -132,6 +136,7 @@ async def _assemble(
     return _Parts(
         cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         node=node,
+        unix=unix,
         agents=agents,
         pool=pool,
         state=state,
@@ -149,7 +154,13 @@ async def _run(
     settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
-    monitor = Monitor(parts.state.store, managers, parts.pool.figures, parts.state.cluster)
+    monitor = Monitor(
+        parts.state.store,
+        managers,
+        parts.pool.figures,
+        parts.state.cluster,
+        settings.store.discovery_max_age,
+    )
     watchdog, stop = Watchdog(), asyncio.Event()
     _handle_signals(stop, parts)
     app = make_app(
@@ -167,11 +178,11 @@ async def _run(
     unused = contextlib.ExitStack()
     try:
         await runner.setup()
-        sites = [runner.site(one) for one in sockets]
+        sites = [runner.site(one) for one in (*sockets, *_unix(parts))]
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
-        address = _address(runner)
-        await parts.grpc.serve(parts.root, parts.served, address, identity, parts.state.store)
+        address = _address(runner, parts.unix, identity)
+        await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.node.ended)
@@ -190,6 +201,8 @@ async def _run(
         await runner.cleanup()
         await parts.push.close()
         await parts.state.close()
+        if parts.unix:
+            parts.unix.close()
         watchdog.close()
         _kill_leftovers(parts)
         await asyncio.to_thread(_close, parts.sandboxes)
@@ -211,7 +224,7 @@ async def _first_of(*events: asyncio.Event) -> None:
         one.cancel()
 
 
-async def _print_banner(parts: _Parts, address: str) -> None:
+async def _print_banner(parts: _Parts, address: Listening) -> None:
     """Includes the warnings of the login checks that end in time; the log has all of them."""
     done, _ = await asyncio.wait([parts.logins], timeout=LOGIN_WAIT)
     text = banner(
@@ -230,7 +243,9 @@ async def _print_banner(parts: _Parts, address: str) -> None:
 def make_pool(settings: Settings) -> SessionPool:
     server = settings.server
     return SessionPool(
-        server.max_sessions, Quotas(settings.auth.tokens), server.max_waiting_sessions
+        server.max_sessions,
+        Quotas({**settings.auth.tokens, **settings.auth.unix_users}),
+        server.max_waiting_sessions,
     )
 
 
@@ -243,15 +258,45 @@ def _kill_leftovers(parts: _Parts) -> None:
     reap_orphans()
 
 
-def _listen(settings: Settings) -> list[socket.socket]:
-    """Sockets on HOST and PORT. Prints an error and returns no sockets if that fails."""
-    host, port = settings.server.host, settings.server.port
+def _listen(settings: Settings) -> list[socket.socket] | None:
+    """Sockets on HOST and PORT; no sockets for PORT=none. Prints an error and returns None if that
+    fails, or if a server listens on the Unix socket."""
+    server, host, port = settings.server, settings.server.host, settings.server.port
+    where, step = server.unix_socket or "", "set BRIDGE_UNIX_SOCKET to another path"
     try:
-        return bind(host, port)
+        check_unix_socket(settings)
+        where, step = f"{host}:{port}", "choose another with --port"
+        return [] if port is None else bind(host, port)
     except OSError as error:
-        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port"
+        text = f"cannot listen on {where}: {error.strerror}; {step}"
         print(f"coding-agent-bridge: {text}", file=sys.stderr)
-        return []
+        return None
+
+
+def check_unix_socket(settings: Settings) -> None:
+    """Raises ConfigurationError or OSError if the server cannot listen on its Unix socket."""
+    if settings.server.unix_socket:
+        check_place(settings.server.unix_socket, settings.server.unix_group)
+
+
+def _listen_unix(settings: Settings, unused: contextlib.ExitStack) -> UnixSocket | None:
+    """The Unix socket. The lock of the state folder is held by now, so that a second server with
+    this folder removes no socket; and no other thread creates folders yet, which would get the
+    umask of the socket."""
+    path = settings.server.unix_socket
+    if path is None:
+        return None
+    try:
+        made = listen(path, settings.server.unix_group)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {path}: {error.strerror}") from error
+    unused.callback(made.close)
+    unused.callback(made.listening.close)
+    return made
+
+
+def _unix(parts: _Parts) -> list[socket.socket]:
+    return [parts.unix.listening] if parts.unix else []
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -304,7 +349,7 @@ def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> No
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required
     walled = no_tokens or all(one and one.walls for one in parts.sandboxes.values())
-    if state.operator or no_tokens:
+    if state.operator or no_tokens or parts.unix:
         token = state.operator.value if state.operator else None
         identity.trust(token, watch(state.markers, walled))
 
@@ -398,9 +443,11 @@ def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
 
 
-def _address(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _address(runner: web.AppRunner, unix: UnixSocket | None, identity: Identity) -> Listening:
+    tcp = [one for one in runner.addresses if not isinstance(one, str)]
+    host, port = tcp[0][:2] if tcp else ("", 0)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
+    return Listening(url, unix.path, identity.knows_users) if unix else Listening(url)
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:

@@ -11,7 +11,8 @@ connections whose peer is proved to be outside; a connection without proof is re
   At least one process must hold it, and none of them may descend from the server, have its marker,
   or be in a group of an agent.
 
-A connection from another machine is accepted without a search: a local process cannot hold it.
+A connection from another machine is accepted without a search: a local process cannot hold it. On a
+Unix socket, the kernel names the process that connected.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from bridge.auth.peercred import SocketPeer, address, peer_of
+from bridge.auth.unix_peer import Connection, is_unix, look_at_peer, names_processes
 from bridge.errors import Unavailable
 from bridge.process import cgroup, procfs
 
@@ -36,6 +39,7 @@ MAX_WAITING = 64  # connections that wait for a search, which takes milliseconds
 MAX_GROUPS = 10_000  # in the cache
 _UNKNOWN_FOR_NOW = "The server cannot check this connection now; try again in a moment."
 _Ends = tuple[Any, Any]  # the local and the remote address of a connection
+T = TypeVar("T")
 
 
 class LocalOrigin:
@@ -61,19 +65,42 @@ class LocalOrigin:
                 raise Unavailable(_UNKNOWN_FOR_NOW) from error
         return self._known[connection]
 
+    async def is_proved_outside(self, connection: asyncio.BaseTransport | None) -> bool:
+        """Whether the control group of the peer of a Unix socket proves this. Raises Unavailable if
+        this is unknown for now."""
+        if not (is_unix(connection) and self._group_decides):
+            return False
+        return await self.is_outside(connection)
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether is_proved_outside() can be true."""
+        return self._group_decides and names_processes()
+
     async def _decide(self, connection: asyncio.BaseTransport) -> bool:
+        if is_unix(connection):
+            return await self._decide_unix(connection.get_extra_info("socket"))
         ends = (connection.get_extra_info("sockname"), connection.get_extra_info("peername"))
         peer = peer_of(*ends)
         if peer is None:
             return _is_elsewhere(ends[1])
         if peer.group in _verdicts and (self._group_decides or _verdicts[peer.group]):
             return not _verdicts[peer.group]
+        return await self._in_thread(self._search, peer, ends)
+
+    async def _decide_unix(self, connection: Connection) -> bool:
+        agents = look_at_peer(connection, cgroup.holds_process)
+        if agents or self._group_decides:
+            return agents is False
+        return bool(await self._in_thread(look_at_peer, connection, self._is_not_inside))
+
+    async def _in_thread(self, search: Callable[..., T], *arguments: Any) -> T:
         if self._waiting >= MAX_WAITING:
             raise Unavailable(_UNKNOWN_FOR_NOW)
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._searcher, self._search, peer, ends)
+            return await loop.run_in_executor(self._searcher, search, *arguments)
         finally:
             self._waiting -= 1
 
@@ -85,23 +112,26 @@ class LocalOrigin:
             return None
         assert connection is not None
         ends = (connection.get_extra_info("sockname"), connection.get_extra_info("peername"))
+        own = connection.get_extra_info("socket") if is_unix(connection) else None
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._searcher, self._marker_of, ends)
+        return await loop.run_in_executor(self._searcher, self._marker_of, ends, own)
 
-    def _marker_of(self, ends: _Ends) -> str:
-        name = f"{procfs.MARKER}=".encode()
+    def _marker_of(self, ends: _Ends, unix: Connection | None) -> str:
+        """`unix`: the connection of a Unix socket."""
         with contextlib.suppress(OSError):
+            if unix is not None:
+                return look_at_peer(unix, lambda pid: self._marker_in((pid,))) or ""
             peer = peer_of(*ends)
-            pids = procfs.holders(peer.inode) if peer else ()
-            variables = (
-                line
-                for pid in pids
-                for one in procfs.lineage(pid)
-                for line in procfs.environment(one)
-            )
-            found = next((line for line in variables if line.startswith(self._marker)), name)
-            return found.removeprefix(name).decode("ascii", "replace")
+            return self._marker_in(procfs.holders(peer.inode) if peer else ())
         return ""
+
+    def _marker_in(self, pids: Iterable[int]) -> str:
+        name = f"{procfs.MARKER}=".encode()
+        variables = (
+            line for pid in pids for one in procfs.lineage(pid) for line in procfs.environment(one)
+        )
+        found = next((line for line in variables if line.startswith(self._marker)), name)
+        return found.removeprefix(name).decode("ascii", "replace")
 
     @property
     def _group_decides(self) -> bool:
@@ -118,6 +148,9 @@ class LocalOrigin:
         if not holders and os.geteuid() in (peer.uid, 0):
             return False  # a process hides its descriptors, or only the server's end is left
         return peer_of(*ends) == peer  # the socket may have closed, and its inode may be reused
+
+    def _is_not_inside(self, pid: int) -> bool:
+        return not self._is_inside(pid)
 
     def _is_inside(self, pid: int) -> bool:
         lineage = procfs.lineage(pid)

@@ -34,7 +34,8 @@ Change = dict[str, Any]
 
 class Monitor:
     """Reports the tasks of the agents from now on. `managers` are by agent id; `sessions` returns
-    the figures of sessions."""
+    the figures of sessions. `max_age`: seconds without a sign of life after which a server is not
+    discovered any more."""
 
     def __init__(
         self,
@@ -42,8 +43,10 @@ class Monitor:
         managers: Mapping[str, TaskManager],
         sessions: Callable[[], Mapping[str, Any]],
         cluster: Cluster | None = None,
+        max_age: float = 120.0,
     ) -> None:
         self._cluster = cluster
+        self._max_age = max_age
         self._store = store
         self._sessions = sessions
         self._managers = managers
@@ -125,6 +128,19 @@ class Monitor:
             for one in await self._servers()
         ]
         return web.json_response({"nodes": listed})
+
+    async def discovered(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        """The servers of each agent, by its id; empty if the store is not shared."""
+        found: dict[str, list[Mapping[str, str]]] = {}
+        for one in await self._servers():
+            if one.state != "up" or one.silent > self._max_age:
+                continue
+            role, _, instance = one.name.partition(":")
+            seen = timestamp(moment(one.seen))
+            facts = {"role": role, "instance_id": instance, "last_seen": seen}
+            for agent in one.agents:
+                found.setdefault(agent, []).append({"name": one.name, **facts})
+        return found
 
     async def _servers(self) -> Sequence[NodeStatus]:
         return await self._cluster.nodes() if self._cluster else ()

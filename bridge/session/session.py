@@ -15,6 +15,7 @@ from typing import Any
 from bridge.adapter import Adapter, Prompt, Stdin
 from bridge.adapter.input import AdapterInput
 from bridge.process.agent_process import AgentProcess, ProcessLimits, to_the_end
+from bridge.process.guard import MOVABLE
 from bridge.process.line_splitter import LineSplitter
 from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
@@ -68,6 +69,11 @@ class Session:
     def position(self) -> int:
         """Bytes of the output with all events delivered."""
         return self.streams.position
+
+    @property
+    def movable(self) -> bool:
+        """Whether the guard freezes it when another server may continue its context."""
+        return self.marker.endswith(MOVABLE)
 
     @property
     def healthy(self) -> bool:

@@ -1,5 +1,5 @@
-"""What a store that several servers share offers beyond Store: requests to the server that has a
-context, and decisions that only one server may make.
+"""The interface of a store that several servers share, in addition to Store: requests to the server
+that has a context, and decisions that only one server may make.
 
 All methods raise Unavailable while the database cannot be reached.
 """
@@ -32,7 +32,9 @@ class Command:
 class NodeStatus:
     """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
     `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks.
-    `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest beat."""
+    `agents`: the ids of those that it serves. `silent`: seconds since `seen`, by the clock of the
+    database. `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest
+    beat."""
 
     id: str
     name: str
@@ -40,6 +42,8 @@ class NodeStatus:
     runs: bool
     seen: int
     working: int
+    agents: Sequence[str]
+    silent: float
     state: str = "up"
     age: float | None = None
 
@@ -51,6 +55,17 @@ class Holder:
     id: str
     name: str
     runs: bool
+
+
+class HintCarrier(Protocol):
+    """Carries hints between the servers of a shared store; its loss makes reads late. `works`:
+    whether hints arrive, as far as it is known."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def works(self) -> bool: ...
 
 
 class Cluster(Protocol):
@@ -109,3 +124,6 @@ class SharedStore(Store, Protocol):
 
     @property
     def cluster(self) -> Cluster: ...
+
+    @property
+    def bus(self) -> HintCarrier: ...

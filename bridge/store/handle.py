@@ -47,7 +47,9 @@ class TaskHandle:
     that right by now. `shown`: a client knows the task, so that a direct reply of the agent can no
     longer replace it. `notifies`: the send that began it has a push config. `elsewhere`: another
     server writes it, and this handle follows. `begun`: the CLI may have seen its prompt. `batches`:
-    the number of appended event batches. `size`: bytes in the store.
+    the number of appended event batches. `size`: bytes in the store. `renumbered`: the updates have
+    other numbers here than at the server that wrote them. `reveal`: shows a hidden task at other
+    servers; None if it is not hidden.
 
     After an eviction, `task` is its head alone (see Task.head), and `back` reads the rest for
     whole(). `outline`: the part that lists show; None if it is long or was never shown.
@@ -64,12 +66,26 @@ class TaskHandle:
     begun: bool = False
     batches: int = 0
     size: int = 0
+    renumbered: bool = False
+    reveal: Callable[[], None] | None = None
     back: Callable[[TaskHandle], Awaitable[Task]] | None = None
     outline: Task | None = None
 
     @property
     def context(self) -> ContextKey:
         return ContextKey(self.agent, self.task.owner, self.task.context_id)
+
+    def continues(self, seen: int) -> bool:
+        """Whether a client that has seen the updates up to this number needs only the later ones.
+        Else its copy of the task is not valid."""
+        return seen <= self.log.last and not self.renumbered
+
+    def show(self) -> None:
+        """A client knows the task from now on."""
+        self.shown = True
+        reveal, self.reveal = self.reveal, None
+        if reveal:
+            reveal()
 
     async def whole(self) -> Task:
         """The task with its content. Returns at once unless the content was evicted. An evicted
@@ -192,7 +208,8 @@ class TaskHandles:
                 size = sum(len(batch.events) for batch in batches)
                 weight = ENTRY + size // (len(updates) or 1)
                 updates_of.publish(updates_of.add(updates, weight))
-                if batches and updates_of.last != batches[-1].last:
+                if batches and updates_of.last != batches[-1].last and not handle.renumbered:
+                    handle.renumbered = True
                     text = "updates have other numbers than before"
                     log.warning(text, extra={"task": task.id})
         except Exception:

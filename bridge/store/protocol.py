@@ -59,9 +59,11 @@ class MessageKey(OwnedKey):
 
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
-    """A message that was accepted; `task_id` is the newest task that it belongs to."""
+    """A message that was accepted; `task_id` is the newest task that it belongs to. `context`: of
+    the task, if the store is shared."""
 
     task_id: str
+    context: ContextKey | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class ContextRemoved:
 @dataclass(frozen=True, slots=True)
 class TaskCreated:
     """`prompt` is a Message. `thoughts`: the task shows them. `attended`: the task is canceled
-    when its client has left."""
+    when its client has left. `hidden`: it may still become a direct Message, so other servers do
+    not show it before TaskShown."""
 
     task_id: str
     context: ContextKey
@@ -103,6 +106,14 @@ class TaskCreated:
     prompt: bytes
     thoughts: bool = False
     attended: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShown:
+    """The task stays a task: other servers show it, too. Only a shared store gets this."""
+
+    task_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,7 @@ Change = (
     | TaskCreated
     | MessageAccepted
     | TaskBegun
+    | TaskShown
     | EventBatch
     | TaskRemoved
     | SessionOpened

@@ -29,7 +29,7 @@ from bridge.transports.rate_limit import (
     SHARED,
     Peers,
     RateLimitedListener,
-    peer_of,
+    peer_at,
 )
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,9 @@ MALFORMED = 10  # the cost of a malformed request, in connections of its peer
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`connections`: open connections in total. `per_peer`: open connections per address, or per
-    /64 of IPv6. `per_second`: new connections per peer; 0 = unlimited. The others are seconds."""
+    """`connections`: open connections in total. `per_peer`: open connections per address, per
+    /64 of IPv6, or per user on a Unix socket. `per_second`: new connections per peer; 0 =
+    unlimited. The others are seconds."""
 
     connections: int = 1000
     per_peer: int = 64
@@ -242,14 +243,14 @@ class Connection(web.RequestHandler):
         assert isinstance(transport, asyncio.Transport)
         self._tcp = transport
         server, now = self._server, self._server.now()
-        self.peer = peer_of(transport.get_extra_info("peername"))
+        own = transport.get_extra_info("socket")
+        self.peer = peer_at(own, transport.get_extra_info("peername"))
         if not server.has_room(self.peer):
             self._refuse(transport, now)
             return
         server.open[self] = server.waiting[self] = None
         server.peers[self.peer] += 1
         self._header_since = now
-        own = transport.get_extra_info("socket")
         if own is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         super().connection_made(transport)

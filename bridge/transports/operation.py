@@ -157,7 +157,7 @@ class Operations:
         if asked.blocking:
             settled = partial(self._settled, codec, asked, sent=sent, task=task)
             return Pending(settled, self._keep_alive)
-        handle.shown = True
+        handle.show()
         return await durable(codec.encode_sent(task, asked.history_length), handle)
 
     async def _settled(self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task) -> Any:
@@ -260,13 +260,13 @@ class Operations:
         seen: int | None,
         ends_on_question: bool = False,
     ) -> Stream:
-        if seen is not None and seen <= handle.log.last:
+        if seen is not None and handle.continues(seen):
             return Stream(codec, handle, None, seen, ends_on_question)
         task = await handle.whole()
         # No await between these lines: the snapshot has all updates up to `after`.
         encoded = codec.encode_sent(task, history_length)
         stream = Stream(codec, handle, b"", handle.log.last, ends_on_question)
-        if seen is not None:  # a number of an earlier server: the client's copy is not valid
+        if seen is not None or handle.renumbered:  # the client's copy is not valid
             _mark_reset(encoded.get("task", encoded))
         over = stream.ends(handle.task.state)
         first = await durable(dump_copy(encoded), handle)

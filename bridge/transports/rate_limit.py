@@ -9,10 +9,13 @@ from ipaddress import ip_address
 from typing import Any
 
 from bridge.auth.token_bucket import TokenBucket, TokenBuckets
+from bridge.auth.unix_peer import Connection, peer_uid
 
 SHARED = frozenset({"127.0.0.1", "::1"})
 """Addresses of all programs of this machine, including a reverse proxy. They stand for many
 clients; with the limit of one address, one client could lock out the others."""
+USER = "uid:"
+"""The beginning of the key of a user of this machine, on the Unix socket."""
 MOST_PEERS = 10_000  # with a bucket
 BACKLOG = 4096  # connections that wait in the kernel
 ACCEPTED_AT_ONCE = 16  # by one pass of the event loop, so that open connections get their turn
@@ -21,8 +24,9 @@ AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
 
 
 class Peers:
-    """The connections of each peer: `rate` per second and `burst` at once. SHARED addresses have
-    ten times the rate and `shared` at once. A rate of 0 means unlimited."""
+    """The connections of each peer: `rate` per second and `burst` at once. SHARED addresses and
+    users of this machine have ten times the rate and `shared` at once. A rate of 0 means
+    unlimited."""
 
     def __init__(self, rate: float, burst: float, shared: float) -> None:
         self._rate = rate
@@ -40,7 +44,7 @@ class Peers:
             self._bucket(peer).charge(connections)
 
     def _bucket(self, peer: str | int) -> TokenBucket:
-        if peer in SHARED:
+        if peer in SHARED or str(peer).startswith(USER):
             return self._buckets.get(peer, 10 * self._rate, self._shared)
         return self._buckets.get(peer, self._rate, self._burst)
 
@@ -60,11 +64,19 @@ class RateLimitedListener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         for _ in range(REFUSED_AT_ONCE):
             connection, address = super().accept()
-            if self._admits(peer_of(address)):
+            if self._admits(peer_at(connection, address)):
                 return connection, address
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
             connection.close()
         raise BlockingIOError  # the next pass accepts the others
+
+
+def peer_at(connection: Connection | None, address: Any) -> str | int:
+    """The key of a peer by its address, or of the user at the other end of a Unix socket."""
+    if connection is not None and connection.family == socket.AF_UNIX:
+        uid = peer_uid(connection)
+        return f"{USER}{'?' if uid is None else uid}"
+    return peer_of(address)
 
 
 def peer_of(address: Any) -> str | int:

@@ -22,6 +22,7 @@ from scripts.benchmarks.servers import Target, has_sdk, make_agent
 from scripts.benchmarks.transcript import Refused
 
 RUNS = 3
+POSTGRES, OF_NODES = "postgres", ("remote", "scale")
 FULL = Sizes()
 QUICK = Sizes(
     growth=(1_000, 10_000, 100_000),
@@ -67,6 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up
     sizes = QUICK if options.quick else FULL
+    if options.nodes:
+        return _several(options, sizes)
+    if POSTGRES in options.server:
+        _parser().error(f"--server {POSTGRES} requires --nodes")
     runs = options.runs or (1 if options.quick else RUNS)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         result = measure_all(Path(folder), options.only, options.server, runs, sizes)
@@ -78,6 +83,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.markdown.write_text(report.with_tables(page, result), "utf-8")
     bad = [note for run in result["runs"] for note in _ours(run["notes"])]
     return 1 if bad else 0
+
+
+def _several(options: argparse.Namespace, sizes: Sizes) -> int:
+    """The measures of servers on PostgreSQL."""
+    from scripts.benchmarks import nodes  # noqa: PLC0415 - it needs libraries of the tests
+
+    wanted = nodes.Wanted(
+        [name for name in options.only if name in nodes.MEASURES],
+        options.nodes,
+        options.runs or (1 if options.quick else RUNS),
+        options.bus,
+    )
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        result = nodes.measure_all(Path(folder), make_agent(Path(folder)), wanted, sizes)
+    print(nodes.text(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if any(result["notes"].values()) else 0
 
 
 def _ours(notes: dict[str, list[Any]]) -> list[Any]:
@@ -97,7 +120,7 @@ def measure_all(
     ]
     facts = machine.facts(folder, agent)
     found: list[dict[str, Any]] = [{"figures": {}, "notes": {}, "machine": {}} for _ in range(runs)]
-    for name in only:
+    for name in (name for name in only if name in MEASURES):
         for number, run in enumerate(found):
             turn = number % len(targets)
             for target in targets[turn:] + targets[:turn]:
@@ -142,14 +165,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small sizes, once")
     parser.add_argument(
         "--only",
-        type=_names(list(MEASURES)),
-        default=list(MEASURES),
+        type=_names([*MEASURES, *OF_NODES]),
+        default=[*MEASURES, *OF_NODES],
         metavar="NAME,…",
         help=f"measures to run, from: {', '.join(MEASURES)}",
     )
     parser.add_argument(
         "--server",
-        type=_names(servers),
+        type=_names([*servers, POSTGRES]),
         default=list(servers),
         metavar="NAME,…",
         help=f"servers to measure, from: {', '.join(servers)}",
@@ -157,6 +180,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--runs", type=int, help=f"number of runs of each measure [{RUNS}; 1 with --quick]"
     )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="measure N servers on one PostgreSQL (the one of BRIDGE_TEST_POSTGRES, or a new one), "
+        f"beside one on SQLite: rate, pace, many, {', '.join(OF_NODES)}",
+    )
+    parser.add_argument("--bus", default="notify", help="BRIDGE_BUS of these servers [notify]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="write the tables between the marks of FILE"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import aiohttp
 from google.protobuf.json_format import ParseDict, ParseError
 
 from bridge.transports.grpc.messages import POOL
@@ -117,6 +121,16 @@ class GrpcBinding(Binding):
         except ParseError as problem:
             if "has no field named" not in str(problem):
                 raise NotInProtobuf from None
+
+
+@asynccontextmanager
+async def over_unix(server: Server, path: Path) -> AsyncIterator[Server]:
+    """The same server through its Unix socket."""
+    connector, timeout = aiohttp.UnixConnector(str(path)), aiohttp.ClientTimeout(30)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, read_bufsize=2**25
+    ) as http:
+        yield Server(http, "http://localhost", server.managers)
 
 
 def failed(text: str, details: list[Json]) -> Json:

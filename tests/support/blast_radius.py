@@ -64,6 +64,8 @@ EXPECTED: dict[str, tuple[str, ...]] = {
             (
                 *("use-the-bridge-without-a-token", "approve-a-permission"),
                 "use-the-bridge-with-the-token-of-its-operator",
+                "use-the-socket-of-the-bridge-without-a-token",
+                "use-the-socket-of-the-bridge-with-the-token-of-its-operator",
                 *("delegate-to-an-agent-without-a-boundary", "rewrite-its-own-output"),
                 "cut-its-own-output",
             ),
@@ -118,6 +120,7 @@ def settings(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
         "BRIDGE_AUTH": "auto",
         "BRIDGE_SANDBOX": profile,
         "BRIDGE_STATE_DIR": at["state"],
+        "BRIDGE_UNIX_SOCKET": at["bridge socket"],
         "CONFIG_FILE": at["settings"],
     }
 
@@ -133,7 +136,7 @@ def targets() -> Iterator[dict[str, Any]]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         for name in (
             *("workspace/.git/hooks", "home/.ssh", "home/.config/gh", "home/.kube"),
-            *("home/.text-only/hooks", "home/.text-only/plugins/one", "outside", "state"),
+            *("home/.text-only/hooks", "home/.text-only/plugins/one", "outside", "state", "run"),
         ):
             (folder / name).mkdir(parents=True, mode=0o700)
         (folder / "settings.toml").write_text(
@@ -164,6 +167,7 @@ def targets() -> Iterator[dict[str, Any]]:
         one.close()  # the port of the last is free again
         at["abstract"] = at["token"] = f"hostile-{uuid.uuid4().hex}"
         at["socket"] = at["outside"] + "/s"
+        at["bridge socket"] = str(folder / "run/s")
         at["datagrams"] = at["outside"] + "/d"
         datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         datagrams.bind(at["datagrams"])

@@ -539,8 +539,15 @@ def change_a_plugin_of_its_cli(at: Targets) -> None:
 # --- the bridge's own API ------------------------------------------------------------------------
 
 
-def call_the_bridge(at: Targets, token: str, method: str, params: Targets) -> str:
+def call_the_bridge(
+    at: Targets, token: str, method: str, params: Targets, path: str | None = None
+) -> str:
+    """`path`: the Unix socket to call it through."""
     connection = http.client.HTTPConnection("127.0.0.1", at["port"], timeout=PATIENCE)
+    if path:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(PATIENCE)
+        connection.sock.connect(path)
     headers = {
         **{"Host": "localhost", "A2A-Version": "1.0", "Content-Type": "application/json"},
         **({"Authorization": token} if token else {}),
@@ -570,6 +577,17 @@ def use_the_bridge_without_a_token(at: Targets) -> str:
 @attempt
 def use_the_bridge_with_the_token_of_its_operator(at: Targets) -> str:
     return call_the_bridge(at, at["token of the operator"], "ListTasks", {})
+
+
+@attempt
+def use_the_socket_of_the_bridge_without_a_token(at: Targets) -> str:
+    return call_the_bridge(at, "", "ListTasks", {}, path=at["bridge socket"])
+
+
+@attempt
+def use_the_socket_of_the_bridge_with_the_token_of_its_operator(at: Targets) -> str:
+    token = at["token of the operator"]
+    return call_the_bridge(at, token, "ListTasks", {}, path=at["bridge socket"])
 
 
 @attempt
@@ -649,6 +667,12 @@ def connect_to_an_abstract_socket(at: Targets) -> None:
 def connect_to_the_socket_of_a_service(at: Targets) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.connect(at["socket"])
+
+
+@attempt
+def connect_to_the_socket_of_the_bridge(at: Targets) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(at["bridge socket"])
 
 
 @attempt

@@ -33,6 +33,7 @@ from bridge.transports.connection_limits import LimitedRunner
 from bridge.transports.mcp.endpoint import McpLimits
 from bridge.transports.operation import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
+from bridge.transports.unix_socket import listen
 from tests.support.agent import PROGRAM
 from tests.support.children import children
 from tests.support.client import Client
@@ -124,6 +125,9 @@ async def serving_loaded(
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
+    unix = listen(chosen.server.unix_socket) if chosen.server.unix_socket else None
+    if unix:
+        await runner.site(unix.listening).start()
     host, port = runner.addresses[0][:2]
     url = f"http://{host}:{port}"
     await grpc.serve(root, served, url, identity, state.store)
@@ -138,6 +142,8 @@ async def serving_loaded(
             await manager.close(drain=0)
         await grpc.stop(0.5)
         await runner.cleanup()
+        if unix:
+            unix.close()
         await push.close()
         await state.close()
     left = set(children()) - set(before)

@@ -145,7 +145,8 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _started() -> Iterator[Postgres]:
+def started() -> Iterator[Postgres]:
+    """A server of its own, until the end."""
     tools = _tools()
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:  # a short path of a socket
         if os.geteuid() == 0:
@@ -177,7 +178,7 @@ def database() -> Iterator[Postgres]:
     if given:
         yield Postgres(given)
         return
-    with _started() as server:
+    with started() as server:
         yield server
 
 

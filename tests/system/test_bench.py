@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import __main__ as bench
-from scripts.benchmarks import measures, processes, report, servers
+from scripts.benchmarks import measures, nodes, processes, report, servers
 from scripts.benchmarks.client import Loop, Stream, TooSlow
 from scripts.benchmarks.measures import Faulty, Sizes
 from scripts.benchmarks.transcript import Faults, Refused, Transcript, faults
@@ -254,3 +254,25 @@ def check_shape(result: dict[str, Any]) -> None:
             assert all(type(value) is float for value in figures.values())
         for notes in run["notes"].values():
             assert all(set(note) == {"measure", "why"} for note in notes)
+
+
+def test_the_goals_of_several_servers_are_ratios_of_each_run() -> None:
+    def run(old: float, new: float, near: float, far: float) -> dict[str, dict[str, float]]:
+        postgres = {"pace.20x50.cpu": new, "local.p50": near, "remote.p50": far}
+        return {nodes.SQLITE: {"pace.20x50.cpu": old}, nodes.POSTGRES: postgres}
+
+    runs = [run(100, 130, 1, 2), run(200, 300, 5, 7), run(100, 139, 1, 2.4)]
+    lines = nodes.text({"runs": runs, "notes": {nodes.POSTGRES: ["a fault"]}}).splitlines()
+    assert "| pace.20x50.cpu | 100 | 139 | 1.39 |" in lines
+    assert "| 20 tasks at 50/s: CPU per event | 1.39 | <= 1.4 | yes |" in lines
+    beyond = "| 20 tasks at 50/s at another server: p50 beyond, ms | 1.4 | <= 1.5 | yes |"
+    assert beyond in lines and lines[-1] == "postgres: a fault"
+
+
+@pytest.mark.soak
+def test_several_servers_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Takes half a minute, for ten servers."""
+    only = "pace,remote"
+    assert bench.main(["--server", "postgres", "--nodes", "2", "--quick", "--only", only]) == 0
+    shown = capsys.readouterr().out
+    assert "remote.p50" in shown and "pace.20x50.cpu" in shown

@@ -629,6 +629,21 @@ def test_a_port_that_is_taken_is_told_with_another(machine: Machine) -> None:
     assert "--port" in check["next"]
 
 
+def test_a_unix_socket_that_cannot_be_had_is_told_with_the_reason(machine: Machine) -> None:
+    machine.gemini()
+    folder = machine.folder / "run"
+    folder.mkdir(mode=0o700)
+    machine.env |= {"BRIDGE_UNIX_SOCKET": str(folder / "s")}
+    code, report = machine.examined("--port", "none")
+    assert (code, the(report, "socket")["status"], list(folder.iterdir())) == (0, "ok", [])
+    (folder / "s").touch()
+    code, report = machine.examined("--port", "none")
+    check = the(report, "socket")
+    assert (code, check["status"]) == (1, "failed")
+    assert "another file has this path" in check["text"]
+    assert "BRIDGE_UNIX_SOCKET" in check["next"]
+
+
 @pytest.mark.parametrize(
     ("given", "auth", "code"), [(True, "none", 1), (False, "none", 0), (False, "auto", 1)]
 )

@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import psutil
+import psycopg
 import pytest
 
 from bridge.process.cgroup import Cgroup, home, markers
@@ -244,6 +246,61 @@ async def test_a_server_that_returns_continues_its_own_tasks(nodes: Place, live:
     await lose_and_return(nodes, live)
 
 
+@pytest.mark.soak
+async def test_a_frozen_agent_continues_with_the_next_start_of_its_server(
+    nodes: Place, live: Liveness, postgres_url: str
+) -> None:
+    """Takes seconds: three starts of a server, and the time until the launcher freezes the agent.
+    Without the share, no other server may continue the context any more."""
+    path = nodes.workspace / "written"
+    script = f"text one\nappend {path} {2 * LEASE}\nwait {live.path} agent\ntext two"
+    async with server(nodes, "a") as (first, a):
+        task = await a.send_now(script)
+        await heard(a, task["id"], "one")
+        await written(path)
+        await kill(first)
+    await asyncio.sleep(LEASE)
+    size = size_of(path)
+    await asyncio.sleep(LEASE / 4)
+    assert size_of(path) == size
+    async with server(nodes, "a") as (_, a):
+        await live.release("agent")
+        ended = await finished(a, task["id"])
+        assert (state(ended), artifact_text(ended)) == ("completed", "onetwo")
+        assert shares_in(postgres_url) == ["s"]
+    async with server(nodes, "a", BRIDGE_SHARE=""):
+        pass
+    assert shares_in(postgres_url) == [None]
+
+
+def shares_in(url: str) -> list[str | None]:
+    with psycopg.connect(url) as connection:
+        return [share for (share,) in connection.execute("SELECT share FROM context").fetchall()]
+
+
+@pytest.mark.soak
+async def test_a_launcher_that_is_killed_stops_no_task(nodes: Place, live: Liveness) -> None:
+    """Takes seconds: a server starts, and notices the end at its next count. Another launcher
+    guards the agent then."""
+    path = nodes.workspace / "written"
+    async with server(nodes, "a") as (first, a):
+        task = await a.send_now(f"text one\nappend {path} {2 * LEASE}\ntext two")
+        await heard(a, task["id"], "one")
+        await written(path)
+        (launcher,) = launchers(first.process.pid)
+        launcher.kill()
+        async with asyncio.timeout(30):
+            while launchers(first.process.pid) in ([], [launcher]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        ended = await finished(a, task["id"])
+        assert (state(ended), artifact_text(ended)) == ("completed", "onetwo")
+
+
+def launchers(pid: int) -> list[psutil.Process]:
+    found = psutil.Process(pid).children()
+    return [one for one in found if "fork_server" in " ".join(one.cmdline())]
+
+
 # --- the bars ------------------------------------------------------------------------------------
 
 ROUNDS = int(os.environ.get("BRIDGE_TEST_ROUNDS", "0"))  # 0: those of the bar
@@ -269,7 +326,7 @@ async def lose_two_tasks(place: Place, live: Liveness, b: Client, number: int) -
         reading = [asyncio.create_task(one.follow(a)) for one in readers]
         for name, one in zip(names, readers, strict=True):
             await live.pid(name)
-            await one.reached(20)
+            await one.reached(30)
         await kill(first)
         await asyncio.gather(*reading)
     begun = time.monotonic()
@@ -279,7 +336,8 @@ async def lose_two_tasks(place: Place, live: Liveness, b: Client, number: int) -
     took = time.monotonic() - begun
     ended = await b.get(tasks[0]["id"])
     assert (state(ended), reason(ended)) == ("failed", "node-lost")
-    assert artifact_text(ended) == "".join(PIECES[:20])
+    # The last output may not have been committed, and then no client has seen it.
+    assert "".join(PIECES[:20]).startswith(artifact_text(ended))
     assert took < LEASE + 2, took
     before = len((place.workspace / "prompts").read_text().splitlines())
     again = await b.send("count", contextId=tasks[0]["contextId"])

@@ -4,21 +4,24 @@ changed there."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.bridge_process import BridgeProcess
 from tests.support.client import Client, RpcError, artifact_text, state
 from tests.support.liveness import Liveness
+from tests.support.nodes import Follower
 from tests.support.restart import Place, asking, finished, heard, kill
 from tests.support.servers import on_postgres
 
 WITHIN = 45.0  # seconds
 NOW = {"configuration": {"returnImmediately": True}}
-TWICE = 12  # messages
 MARKERS = [f"m{number} " for number in range(400)]
 Node = tuple[BridgeProcess, Client]
 
@@ -184,9 +187,14 @@ async def test_a_task_is_changed_at_any_server(nodes: Place, live: Liveness) -> 
             ("test:c", "up"),
         ]
         assert [one["self"] for one in listed] == [False, True, False]
+        async with b.session.get(f"{b.url}/agents") as response:
+            (agent,) = (await response.json())["agents"]
+        found = [(one["role"], one["instance_id"]) for one in agent["nodes"]]
+        assert found == [("test", "a"), ("test", "b"), ("test", "c")]
 
 
-async def test_a_message_to_two_servers_begins_one_task(nodes: Place) -> None:
+@pytest.mark.parametrize("messages", [12, pytest.param(200, marks=pytest.mark.soak)])
+async def test_a_message_to_two_servers_begins_one_task(nodes: Place, messages: int) -> None:
     """Takes seconds, because three servers start."""
     async with three(nodes) as ((_, a), (_, b), (_, c)):
 
@@ -199,14 +207,13 @@ async def test_a_message_to_two_servers_begins_one_task(nodes: Place) -> None:
             answers = [await one.json() for one in sent]
             return {one["result"]["task"]["id"] for one in answers}
 
-        tasks = [await twice(number) for number in range(TWICE)]
-        assert [len(one) for one in tasks] == [1] * TWICE
-        for one in tasks:
-            await finished(c, one.pop())
-        listed = await b.call("ListTasks", {"pageSize": 100, "includeArtifacts": True})
-        assert listed["totalSize"] == TWICE
-        texts = sorted(artifact_text(one) for one in listed["tasks"])
-        assert texts == sorted(str(number) for number in range(TWICE))
+        tasks = [await twice(number) for number in range(messages)]
+        assert [len(one) for one in tasks] == [1] * messages
+        ids = [one.pop() for one in tasks]
+        texts = [artifact_text(await finished(c, one)) for one in ids]
+        assert texts == [str(number) for number in range(messages)]
+        listed = await b.call("ListTasks", {"pageSize": 1})
+        assert listed["totalSize"] == messages
 
 
 async def test_a_server_without_slots_gives_tasks_to_the_others(
@@ -264,3 +271,95 @@ async def test_a_change_waits_for_a_server_that_is_away(nodes: Place, live: Live
         async with nodes.server(BRIDGE_NODE="test:a"):
             assert state(await b.call("CancelTask", {"id": task["id"]})) == "canceled"
             await live.gone("agent")
+
+
+class Fleet:
+    """Three servers that restart one by one. Clients use those that run."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._stacks: dict[str, AsyncExitStack] = {}
+        self._servers: dict[str, BridgeProcess] = {}
+        self.clients: dict[str, Client] = {}
+
+    async def start(self, name: str) -> None:
+        stack = self._stacks[name] = AsyncExitStack()
+        node = await stack.enter_async_context(other(self._place, name))
+        self._servers[name], self.clients[name] = node
+
+    async def restart(self, name: str) -> None:
+        del self.clients[name]
+        assert await self._servers[name].stop() == 0
+        await self._stacks[name].aclose()
+        await self.start(name)
+
+    async def close(self) -> None:
+        for stack in self._stacks.values():
+            await stack.aclose()
+
+    async def run(self, number: int) -> str:
+        """Send a message to any server, and follow its task to the end at any server. Returns its
+        text."""
+        pieces = "\n".join(f"text {number}.{piece} \npause 0.1" for piece in range(20))
+        message = {
+            "messageId": f"a-message-to-the-fleet-{number}",
+            "role": "ROLE_USER",
+            "parts": [{"text": pieces}],
+        }
+        body = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "SendMessage",
+            "params": {"message": message, **NOW},
+        }
+        task_id = ""
+        async with asyncio.timeout(2 * WITHIN):
+            while not task_id:
+                client = random.choice([*self.clients.values()])
+                with contextlib.suppress(aiohttp.ClientError):
+                    response = await client.post(body, **{"Idempotency-Key": str(number)})
+                    answer = await response.json()
+                    if "error" in answer:
+                        assert answer["error"]["data"][0]["reason"] == "UNAVAILABLE", answer
+                        await asyncio.sleep(0.1)  # as Retry-After, but faster
+                    else:
+                        task_id = answer["result"]["task"]["id"]
+            follower = Follower(task_id)
+            while True:
+                client = random.choice([*self.clients.values()])
+                with contextlib.suppress(aiohttp.ClientError, RpcError, AssertionError):
+                    await follower.follow(client)
+                    task = await client.get(task_id)
+                    if state(task) not in ("submitted", "working"):
+                        break
+                await asyncio.sleep(0.05)
+        assert state(task) == "completed", task
+        return artifact_text(task)
+
+
+@pytest.mark.soak
+async def test_a_rolling_restart_ends_no_task(nodes: Place) -> None:
+    """Takes half a minute: three servers restart under load."""
+    nodes.env |= {"BRIDGE_ON_STOP": "keep", "BRIDGE_MAX_SESSIONS": "4"}
+    fleet = Fleet(nodes)
+    running: list[asyncio.Task[str]] = []
+    try:
+        for name in "abc":
+            await fleet.start(name)
+
+        async def load() -> None:
+            while True:
+                running.append(asyncio.create_task(fleet.run(len(running))))
+                await asyncio.sleep(0.4)
+
+        loading = asyncio.create_task(load())
+        await asyncio.sleep(2)
+        for name in "abc":
+            await fleet.restart(name)
+        loading.cancel()
+        texts = await asyncio.gather(*running)
+        for number, text in enumerate(texts):
+            assert text == "".join(f"{number}.{piece} " for piece in range(20))
+        print("tasks:", len(texts))
+    finally:
+        await fleet.close()

@@ -102,7 +102,7 @@ APT = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/called"
 case "$*" in *install*bubblewrap) exit 100 ;; esac
 """
-PROGRAMS = ("bwrap", "cc", "chromium", "curl", "fusermount3", "git", "postgres")
+PROGRAMS = ("bwrap", "cc", "chromium", "curl", "fusermount3", "git", "postgres", "redis-server")
 # The real machine may have it outside of PATH.
 POSTGRESQL = [] if list(Path("/usr/lib/postgresql").glob("*/bin/postgres")) else ["postgresql"]
 
@@ -147,7 +147,16 @@ def test_missing_packages_are_installed_where_that_is_possible(machine: Path, us
     called = (machine / "called").read_text().splitlines()
     assert called[0].endswith(" update")
     packages = [line.split()[-1] for line in called[1:]]
-    expected = ["bubblewrap", "gcc", "libc6-dev", "chromium", "curl", "fuse3", *POSTGRESQL]
+    expected = [
+        "bubblewrap",
+        "gcc",
+        "libc6-dev",
+        "chromium",
+        "curl",
+        "fuse3",
+        *POSTGRESQL,
+        "redis-server",
+    ]
     assert packages == expected
 
 
@@ -157,7 +166,9 @@ def test_without_permission_the_command_is_shown(machine: Path) -> None:
     program(machine, "sudo", "#!/bin/sh\nexit 1\n")  # it wants a password
     done = install(machine)
     assert done.returncode == 0
-    expected = " ".join(["bubblewrap gcc libc6-dev chromium curl fuse3 git", *POSTGRESQL])
+    expected = " ".join(
+        ["bubblewrap gcc libc6-dev chromium curl fuse3 git", *POSTGRESQL, "redis-server"]
+    )
     assert f"as root, run:\n    apt-get install --no-install-recommends {expected}\n" in done.stderr
     assert not (machine / "called").exists()
 

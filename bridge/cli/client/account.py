@@ -12,7 +12,7 @@ from bridge.cli.client.session import CommandSession
 from bridge.client import bindings, config
 from bridge.client.agent import page_of
 from bridge.client.card import AgentCard, address_of, problems
-from bridge.client.credentials import CredentialStore, origin_of
+from bridge.client.credentials import CredentialStore, origin_of, socket_of
 from bridge.client.failure import CARD_INVALID, NOT_A_TERMINAL, ClientError, usage
 from bridge.client.local_server import choose
 from bridge.client.values import SETTINGS
@@ -62,7 +62,7 @@ def _show_card(card: AgentCard, chosen: str) -> None:
 async def agents(session: CommandSession) -> int:
     """List the agents of a server of this bridge."""
     async with session.connect() as agent:
-        base = agent.server.url if agent.server else agent.card.url
+        base = agent.base
         if base is None or not agent.card.is_bridge:
             raise usage("only a coding-agent-bridge lists its agents")
         found = await agent.get(page_of(base, "/agents"))
@@ -143,7 +143,7 @@ def _origin(session: CommandSession) -> str:
     if reference is None:
         target = session.target()
         return origin_of(choose(target.servers, target.cwd).url)
-    url = address_of(reference)
+    url = reference if socket_of(reference) else address_of(reference)
     if url is None:
         raise usage("a file has no origin: name the URL of the agent")
     return origin_of(url)

@@ -337,7 +337,7 @@ def _add_settings(parser: Parser) -> None:
         "settings", "Each has a variable, too: --agent-card is A2ACLI_AGENT_CARD."
     )
     add = group.add_argument
-    add("-a", "--agent-card", metavar="REF", help="host, card URL or file [the local server]")
+    add("-a", "--agent-card", metavar="REF", help="host, URL, file, unix:PATH [the local server]")
     add("-o", "--output", type=values.output, metavar="text|json", help="format [text]")
     add("--stream", action="store_true", help="print updates as they arrive; JSON Lines with json")
     add("--async", "--no-wait", "--return-immediately", action=_Set, help="do not wait [wait]")

@@ -237,7 +237,7 @@ async def _cancel(agent: RemoteAgent, task_id: str) -> Json:
 
 async def _unfinished(agent: RemoteAgent, context_id: str | None) -> list[str]:
     """The ids of all tasks of the principal that have not ended."""
-    base = agent.server.url if agent.server else agent.card.url
+    base = agent.base
     if agent.card.is_bridge and base and not context_id:
         # ListTasks has the tasks of all principals, if the token has the scope `admin`.
         try:

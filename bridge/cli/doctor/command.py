@@ -14,7 +14,7 @@ from bridge import __version__
 from bridge.adapter import Adapter
 from bridge.cli.doctor.agent import Candidate, examine
 from bridge.cli.doctor.database import database
-from bridge.cli.doctor.machine import machine, port, state, workspace
+from bridge.cli.doctor.machine import machine, port, state, unix_socket, workspace
 from bridge.cli.doctor.report import (
     SETTINGS,
     AgentReport,
@@ -29,6 +29,7 @@ from bridge.cli.doctor.report import (
     status,
     verdict,
 )
+from bridge.cli.doctor.shares import shares
 from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
 from bridge.process.process_tree import kill_descendants, reap_orphans
@@ -121,6 +122,7 @@ class _Doctor:
     def _server(self, served: list[Candidate]) -> Iterator[Check]:
         settings = self._loaded.settings
         yield from machine()
+        yield from shares(settings, [one.adapter for one in served])
         yield from (note(SETTINGS, warning) for warning in self._loaded.warnings)
         agents, default = settings.server.agents, settings.server.default_agent
         if agents and default and default not in agents:
@@ -132,6 +134,8 @@ class _Doctor:
             yield from workspace(one.settings)
         yield state(settings)
         yield port(settings)
+        if settings.server.unix_socket:
+            yield unix_socket(settings)
 
     def _select(self, served: list[Candidate]) -> tuple[list[Candidate], list[AgentReport]]:
         """The CLIs to check, and the reports of those that are skipped."""

@@ -1,4 +1,4 @@
-"""The check of the database of BRIDGE_STORE. It changes nothing."""
+"""The checks of the database of BRIDGE_STORE, and of Redis. They change nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.errors import ConfigurationError
-from bridge.server.extras import probe_database
+from bridge.server.extras import probe_bus, probe_database
 from bridge.server.settings.root import Settings
 
 SLOW = 5.0  # milliseconds of a round trip; the start of a task needs some of them
@@ -35,4 +35,17 @@ async def database(settings: Settings) -> Sequence[Check]:
         checks.append(note("database", f"{text}: add sslmode=verify-full to BRIDGE_STORE"))
     if not settings.has_push:
         checks.append(note("push", "no push notifications without BRIDGE_PUSH_KEY"))
-    return checks
+    return [*checks, *await _bus(settings)]
+
+
+async def _bus(settings: Settings) -> Sequence[Check]:
+    """Whether the server reaches the Redis that carries its hints."""
+    if settings.store.redis is None:
+        return []
+    try:
+        place, milliseconds = await probe_bus(settings.store.redis)
+    except ConfigurationError as error:
+        step = "start Redis, or correct BRIDGE_BUS: streams at other servers are a second late"
+        return [failed("bus", str(error), step)]
+    text = f"{place}: {milliseconds:.1f} ms for an answer"
+    return [ok("bus", text, milliseconds=round(milliseconds, 2))]

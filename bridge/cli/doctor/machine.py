@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from bridge.cli.doctor.report import Check, failed, note, ok
+from bridge.errors import ConfigurationError
 from bridge.process import cgroup
 from bridge.sandbox import landlock
 from bridge.sandbox.profile import best
-from bridge.server.lifecycle import bind
+from bridge.server.lifecycle import bind, check_unix_socket
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import DATABASE, is_exposed
 
@@ -174,6 +175,8 @@ def _locked(path: Path) -> bool:
 def port(settings: Settings) -> Check:
     """Whether the server can listen on HOST and PORT."""
     host, number = settings.server.host, settings.server.port
+    if number is None:
+        return ok("port", "none (PORT=none)")
     where = f"{host}:{number}"
     try:
         for one in bind(host, number):
@@ -185,3 +188,15 @@ def port(settings: Settings) -> Check:
     if number == 0:
         return ok("port", f"any free port on {host}", address=where)
     return ok("port", f"{where} is free", address=where)
+
+
+def unix_socket(settings: Settings) -> Check:
+    """Whether the server can listen on its Unix socket."""
+    path = settings.server.unix_socket or ""
+    try:
+        check_unix_socket(settings)
+    except (ConfigurationError, OSError) as error:
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        step = "set BRIDGE_UNIX_SOCKET to another path"
+        return failed("socket", f"cannot listen on {path}: {text}", step, path=path)
+    return ok("socket", f"{path} is free", path=path)

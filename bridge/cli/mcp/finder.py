@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.client import config
-from bridge.client.credentials import Credentials, CredentialStore, is_loopback, origin_of
+from bridge.client.credentials import (
+    Credentials,
+    CredentialStore,
+    is_loopback,
+    origin_of,
+    socket_of,
+)
 from bridge.client.failure import NO_SERVER, ClientError
 from bridge.client.local_server import LocalServer, running
 from bridge.process import procfs
@@ -64,6 +70,8 @@ class BridgeFinder:
         return Address(server.url, server.token, True)
 
     def _given(self, url: str) -> Address:
+        if socket_of(url):
+            raise ClientError(NO_SERVER, f"mcp needs a server with a TCP port, not {url}")
         origin = origin_of(url)
         servers = running(config.description_files())
         token = next((one.token for one in servers if origin_of(one.url) == origin), None)
@@ -75,7 +83,8 @@ class BridgeFinder:
 
     def _present(self) -> LocalServer | None:
         """The running bridge with the most specific root that contains the directory."""
-        found = [one for one in running(config.description_files()) if one.depth(self._cwd)]
+        servers = [one for one in running(config.description_files()) if not socket_of(one.url)]
+        found = [one for one in servers if one.depth(self._cwd)]
         return max(found, key=lambda one: one.depth(self._cwd), default=None)
 
     # --- the start of a bridge -------------------------------------------------------------------

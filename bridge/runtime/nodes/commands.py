@@ -11,7 +11,7 @@ import orjson
 from bridge import errors
 from bridge.a2a.requests import SendParams
 from bridge.auth.principal import Principal
-from bridge.errors import RequestError, Unavailable
+from bridge.errors import BridgeError, RequestError, Unavailable
 from bridge.store.cluster import Command, Holder
 from bridge.store.protocol import CommandDone, ContextKey
 from bridge.store.serialization import dump, load
@@ -19,8 +19,8 @@ from bridge.store.serialization import dump, load
 Kind = Literal["send", "cancel", "push"]
 
 
-class Elsewhere(Unavailable):
-    """Another server has the context."""
+class Elsewhere(BridgeError):
+    """Another server has the context. The text is for clients, if that server is away."""
 
     def __init__(self, key: ContextKey, holder: Holder | None) -> None:
         server = f"The server {holder.name}" if holder else "Another server"

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from bridge.a2a.requests import SendParams
 from bridge.auth.principal import Principal
 from bridge.errors import RequestError, TaskNotCancelable, TaskNotFound, Unavailable
-from bridge.runtime.nodes.commands import Accepted, TaskCommand, done, refused
+from bridge.runtime.nodes.commands import Accepted, Elsewhere, TaskCommand, done, refused
 from bridge.runtime.tasks import TaskManager
 from bridge.store.cluster import Cluster, Command
 from bridge.store.handle import TaskHandle
@@ -64,6 +64,8 @@ class Inbox:
             answer = await self._call(command)
         except RequestError as error:
             answer = refused(command, error)
+        except Elsewhere as error:  # the context has moved meanwhile
+            answer = refused(command, Unavailable(str(error)))
         except Exception:
             log.exception("a command of another server failed", extra={"kind": command.kind})
             answer = refused(command, Unavailable(FAILED))

@@ -99,7 +99,8 @@ class Mirror:
         self.number = handle.batches = batch.number
         handle.size += size
         number = handle.log.add(updates, ENTRY + size // (len(updates) or 1))
-        if number != batch.last:
+        if number != batch.last and not handle.renumbered:  # the server has another version
+            handle.renumbered = True
             log.warning("updates have other numbers than at their server", extra={"task": task.id})
         handle.log.publish(number)
         if task.state.terminal:

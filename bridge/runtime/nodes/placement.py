@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from bridge.errors import Unavailable
+from bridge.runtime.nodes.commands import Elsewhere
 from bridge.runtime.tasks import TaskManager
 from bridge.session.pool import SessionPool
 from bridge.store.cluster import Cluster
@@ -46,7 +47,7 @@ class Placement:
             self._work.clear()
             try:
                 await self._take()
-            except Unavailable:  # the store has logged it, or another server was faster
+            except Unavailable:  # the store has logged it
                 continue
             except Exception:
                 log.exception("contexts without a server cannot be taken")
@@ -55,5 +56,5 @@ class Placement:
         free = self._pool.free
         if free:
             for key in await self._cluster.unplaced(list(self._managers), free):
-                with contextlib.suppress(Unavailable):
+                with contextlib.suppress(Elsewhere):  # another server was faster
                     await self._managers[key.agent].contexts.take(key)

@@ -1,5 +1,5 @@
-"""The agents of a server that is one of several: what happens to their contexts when a lease ends,
-when this server was taken for lost, and when it takes the contexts of a lost one."""
+"""The agents of a server that is one of several, and the effects on their contexts: a lease ends,
+other servers take this server for lost, or this server takes the contexts of a lost one."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import cgroup
 from bridge.sandbox.credentials import hidden
-from bridge.sandbox.own_files import refuse_reachable
+from bridge.sandbox.own_files import has_only_sockets, refuse_reachable
 from bridge.sandbox.profile import Sandbox, best, find_user, make_homes, make_scratch, ports
 from bridge.sandbox.trusted_programs import check as check_programs
 from bridge.sandbox.trusted_programs import check_links, default_workspace
@@ -169,6 +169,10 @@ def _own(agent: ConfiguredAgent, state: State) -> Iterator[str]:
     for path in (os.path.abspath(os.path.expanduser(one)) for one in named):
         if not agent.settings.agent.workspaces.contains(path):
             yield path
+    if socket_path := agent.settings.server.unix_socket:
+        folder = os.path.realpath(os.path.dirname(socket_path))
+        if has_only_sockets(folder):
+            yield folder
     if state.files:
         yield str(state.files.parent)
     if state.operator:

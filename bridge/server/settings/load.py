@@ -28,7 +28,7 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 """Variables with the prefix of settings that belong to other programs or earlier releases; so do
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
-IN_FILES = ("bridge_token", "bridge_store", "bridge_push_key")
+IN_FILES = ("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key")
 """Settings whose value can be in a file, which NAME_FILE names."""
 
 
@@ -127,12 +127,22 @@ def _check(settings: Settings) -> None:
             "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
             "of the server: set BRIDGE_STATE_DIR."
         )
+    if settings.store.redis and settings.store.database is None:
+        raise ConfigurationError(
+            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
+            "postgresql://…, or unset BRIDGE_BUS."
+        )
     if settings.server.max_sessions == 0 and not settings.store.database:
         raise ConfigurationError(
             "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
             "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
         )
-    if host not in LOOPBACK and not (auth.config.required and auth.config.has_tokens):
+    _check_listeners(settings)
+    if (
+        settings.server.port is not None
+        and host not in LOOPBACK
+        and not (auth.config.required and auth.config.has_tokens)
+    ):
         raise ConfigurationError(
             f"HOST={host} accepts connections from other machines, and a client can run agents on "
             "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1."
@@ -166,6 +176,17 @@ def _check_grpc(settings: Settings) -> None:
             f"BRIDGE_GRPC_HOST={grpc.host} accepts connections from other machines, and a client "
             "can run agents on this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file)."
         )
+
+
+def _check_listeners(settings: Settings) -> None:
+    server = settings.server
+    if server.unix_socket:
+        return
+    if server.port is None:
+        raise ConfigurationError("PORT=none requires BRIDGE_UNIX_SOCKET: nothing else serves HTTP.")
+    if server.unix_group or settings.auth.unix_users:
+        setting = "BRIDGE_UNIX_GROUP" if server.unix_group else "[unix_users.NAME]"
+        raise ConfigurationError(f"{setting} requires BRIDGE_UNIX_SOCKET.")
 
 
 def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -69,10 +70,14 @@ class Settings(BaseModel):
 
     @property
     def state_folder(self) -> Path | None:
-        """The state folder of the server, or None. The default contains the port, so that servers
-        on one machine have different folders."""
+        """The state folder of the server, or None. The default contains the port, or without one a
+        digest of the path of the Unix socket, so that servers on one machine have different
+        folders."""
         if self.store.state_dir:
             return Path(self.store.state_dir).expanduser().resolve()
+        if self.server.port is None:
+            path = os.path.realpath(self.server.unix_socket or "")
+            return self.state_home / f"unix-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
         return self.state_home / str(self.server.port) if self.server.port else None
 
     @property
@@ -110,17 +115,20 @@ class Settings(BaseModel):
 
     @property
     def own_files(self) -> Iterator[OwnFile]:
-        """The files from which the server reads settings or secrets, or to which it writes."""
+        """The files from which the server reads settings or secrets, or to which it writes, and its
+        Unix socket."""
         paths = {
             "CONFIG_FILE": self.server.config_file,
             "BRIDGE_TOKEN_FILE": self.auth.token_file,
             "BRIDGE_STORE_FILE": self.store.store_file,
+            "BRIDGE_BUS_FILE": self.store.bus_file,
             "BRIDGE_PUSH_KEY_FILE": self.push.key_file,
             "BRIDGE_GRPC_TLS_CERT": self.grpc.tls_cert,
             "BRIDGE_GRPC_TLS_KEY": self.grpc.tls_key,
             "BRIDGE_CARD_KEYS": self.agent.card_keys,
             "BRIDGE_AUDIT_FILE": self.server.audit_file,
             "BRIDGE_OIDC_JWKS": self.auth.oidc_jwks,
+            "BRIDGE_UNIX_SOCKET": self.server.unix_socket,
         }
         for setting, path in paths.items():
             if path and not (setting == "BRIDGE_OIDC_JWKS" and "://" in path):
@@ -142,7 +150,7 @@ class Settings(BaseModel):
     @property
     def own_secrets(self) -> set[str]:
         """The secrets among the settings."""
-        return {self.auth.token or "", self.store.password or "", *(self.push.key or "").split(",")}
+        return {self.auth.token or "", *self.store.passwords, *(self.push.key or "").split(",")}
 
     def secrets(self, *environments: Mapping[str, str]) -> Secrets:
         """The secrets to redact from agent output: those of the server's environment and of
@@ -162,7 +170,7 @@ NAMES = {
     for name, field in kind.model_fields.items()
 }
 """The name of each setting, with its section."""
-TABLES = frozenset({"agents", "agent_skills", "profiles", "tokens", "rules"})
+TABLES = frozenset({"agents", "agent_skills", "profiles", "tokens", "unix_users", "rules"})
 """The settings that are tables: only CONFIG_FILE can contain them."""
 VARIABLES = frozenset(NAMES) - TABLES
 

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from bridge.a2a.card import Skill
 from bridge.a2a.card_shapes import HYBRID
 from bridge.auth.config import AuthConfig
-from bridge.auth.principal import Token
+from bridge.auth.principal import Grant, Token
 from bridge.runtime.extension import Profile
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.values import (
     AgentId,
+    BusPlace,
     CardShape,
     Count,
     Hosts,
@@ -32,6 +33,7 @@ from bridge.server.settings.values import (
     Port,
     Scopes,
     Shares,
+    SocketPath,
     StorePlace,
     Switch,
     Timeout,
@@ -73,7 +75,12 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     host: str = Field(default="127.0.0.1", alias="host")
     """Address to listen on."""
     port: Port = Field(default=41242, alias="port")
-    """TCP port to listen on; 0 = any free port."""
+    """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
+    unix_socket: SocketPath | None = None
+    """Path of a Unix socket to listen on, in a folder of the user of the server. Unset: none."""
+    unix_group: str | None = None
+    """Group (name or number) whose members may connect to the Unix socket. Unset: only the user of
+    the server."""
     public_url: str | None = Field(default=None, alias="public_url")
     """Base URL that clients use, if it is not http://HOST:PORT."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
@@ -94,10 +101,12 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     max_connections: Count = 4000
     """Maximum number of open connections."""
     max_connections_per_peer: Count = 64
-    """Maximum number of open connections per client address; no limit for 127.0.0.1 and ::1."""
+    """Maximum number of open connections per client address, and per user on the Unix socket; no
+    limit for 127.0.0.1 and ::1."""
     max_connections_per_second: Limit = 50
     """Maximum number of new connections per second and client address, ten times as many for
-    127.0.0.1 and ::1; 0 = unlimited. Connections above the limit are closed."""
+    127.0.0.1, ::1 and each user on the Unix socket; 0 = unlimited. Connections above the limit are
+    closed."""
     header_timeout_ms: Timeout = 10_000
     """Maximum time in ms to receive the headers of a request, and maximum pause in its body."""
     body_timeout_ms: Timeout = 60_000
@@ -133,9 +142,9 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
 
     mode: Literal["auto", "token", "none"] = Field(default="auto", alias="bridge_auth")
     """How clients authenticate. auto: with the operator token (the file `token` in the state
-    folder) or with a configured token; token: the same, and the server does not start without a
-    configured token; none: without credentials, on loopback only. Processes that the server
-    started never have access as the operator."""
+    folder) or with a configured token, or as the user of the server on the Unix socket; token: with
+    a token, and the server does not start without a configured one; none: without credentials, on
+    loopback only. Processes that the server started never have access as the operator."""
     token: str | None = Field(default=None, min_length=16)
     """Bearer token that clients send, at least 16 characters."""
     token_file: str | None = None
@@ -158,6 +167,7 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
     """Scopes that these tokens can grant, separated by commas. A token grants `run` if its `scope`
     or `scp` contains `run` or `bridge:run`."""
     tokens: dict[AgentId, Token] = Field(default={}, alias="tokens")
+    unix_users: dict[AgentId, Grant] = Field(default={}, alias="unix_users")
 
     @property
     def config(self) -> AuthConfig:
@@ -166,6 +176,8 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
             operator_token=self.token,
             tokens=self.tokens,
             issuer=self.oidc_issuer is not None,
+            unix_users=self.unix_users,
+            same_user=self.mode == "auto",
         )
 
 
@@ -251,6 +263,15 @@ class SandboxSettings(Section, alias_generator=_prefixed("bridge_sandbox_")):
     """Command that runs the CLI command, for BRIDGE_SANDBOX=external."""
 
 
+def _password(url: str) -> str:
+    """The password in the URL; the URL itself if it cannot be read."""
+    try:
+        parts = urlsplit(url)
+        return unquote(parts.password or parse_qs(parts.query).get("password", [""])[0])
+    except ValueError:
+        return url
+
+
 class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     """Store: the place of tasks."""
 
@@ -261,6 +282,16 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     store_file: str | None = None
     """Path of a file with that URL, instead of BRIDGE_STORE. Other users must not be able to write
     to it."""
+    bus: BusPlace = Field(default="notify", repr=False)
+    """Carrier of hints between the servers of a database. notify: the database itself; a URL
+    redis://USER:PASSWORD@HOST or rediss://…: Redis, for many servers. The URL requires the extra
+    `redis`."""
+    bus_file: str | None = None
+    """Path of a file with that URL, instead of BRIDGE_BUS. Other users must not be able to write to
+    it."""
+    commit_pause_ms: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Least time between two commits of output to a database. 0: the next commit begins when the
+    last one has ended. A pause makes each commit larger, and streams later by up to this time."""
     node: NodeName | None = None
     """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
     the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
@@ -274,6 +305,9 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
     node_grace_ms: Milliseconds = 120_000
     """Milliseconds after which another server ends the tasks of a lost server that only that one
     could continue."""
+    discovery_max_age: Count = Field(default=120, alias="a2a_agent_discovery_max_age")
+    """Seconds without a sign of life after which GET /agents does not name a server of the database
+    any more."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""
@@ -297,14 +331,14 @@ class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
             return "postgresql://…"
 
     @property
-    def password(self) -> str | None:
-        """The password in that URL."""
-        try:
-            parts = urlsplit(self.database or "")
-            written = parts.password or parse_qs(parts.query).get("password", [""])[0]
-        except ValueError:
-            return self.database
-        return unquote(written) or None
+    def passwords(self) -> set[str]:
+        """The passwords in the URLs."""
+        return set(filter(None, map(_password, (self.database or "", self.redis or ""))))
+
+    @property
+    def redis(self) -> str | None:
+        """The URL of Redis; None if the database carries the hints."""
+        return None if self.bus == "notify" else self.bus
 
 
 class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):

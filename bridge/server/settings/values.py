@@ -71,9 +71,23 @@ def _store(value: str) -> str:
     raise ValueError("durable, memory or a URL postgresql://… is expected")
 
 
+def _port(value: object) -> object:
+    return None if value == "none" else value
+
+
+def _socket_path(value: str) -> str:
+    return os.path.abspath(os.path.expanduser(value))
+
+
 def is_database(store: str) -> bool:
     """Whether this value of BRIDGE_STORE is the URL of a database."""
     return store.startswith(("postgresql://", "postgres://"))
+
+
+def _bus(value: str) -> str:
+    if value == "notify" or value.startswith(("redis://", "rediss://", "unix://")):
+        return value
+    raise ValueError("notify or a URL redis://… or rediss://… is expected")
 
 
 AgentId = Annotated[str, Field(pattern=NAME)]
@@ -91,6 +105,7 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _at_com
 Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 StorePlace = Annotated[str, AfterValidator(_store)]
+BusPlace = Annotated[str, AfterValidator(_bus)]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}:[A-Za-z0-9_.-]{1,64}$")]
 Shares = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}(=/.*)?$")], ...],
@@ -100,7 +115,10 @@ Shares = Annotated[
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
+"""A TCP port; None for the word none."""
+SocketPath = Annotated[str, AfterValidator(_socket_path)]
+"""An absolute path."""
 Milliseconds = Annotated[int, Field(ge=0, le=2**31)]
 """A duration in ms, where 0 has a meaning of its own."""
 Timeout = Annotated[int, Field(ge=1, le=2**31)]

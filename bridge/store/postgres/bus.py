@@ -1,165 +1,161 @@
-"""The two sessions that carry hints: one listens, the other one notifies. Neither takes part in a
-commit of the store: a notification within a writing transaction would serialize all commits.
+"""The carrier of hints between the servers of a database: what all carriers have in common. Its
+loss costs time only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable
-from contextlib import aclosing
-
-import psycopg
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from bridge.store.journal import RETRY_FIRST, RETRY_LONGEST
-from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, limited
 
 log = logging.getLogger(__name__)
 
-PROBE = 5.0  # seconds between two notifications of a server to itself
+PROBE = 5.0  # seconds between two hints of a server to itself
 MOST_WAITING = 4 * 1024 * 1024  # characters of payloads that are not sent yet
-ALIVE = "alive"  # the payload of a probe
-
-_SESSION = b"SET synchronous_commit = off"  # nothing that a hint says is lost with it
-_NOTIFY = (
-    b"SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS u(channel, payload)"
-)
-_SEEN = b"UPDATE node SET seen = now() WHERE id = %s AND epoch = %s"
 
 
-class Bus:
-    """`heard` gets each payload for `channel`. `restored` is called after each start of listening:
-    earlier payloads may be lost. A session that does not bring the probe of this server back within
-    `probe` seconds is replaced, because a broken connection can stay silent."""
+class MakeBus(Protocol):
+    """Makes a carrier; for the arguments see Bus. `alive` is awaited after each probe that comes
+    back, and raises nothing."""
 
-    def __init__(
+    def __call__(
         self,
-        address: DatabaseAddress,
         *,
         heard: Callable[[str], None],
         restored: Callable[[], None],
-    ) -> None:
-        self._address = address
+        alive: Callable[[], Awaitable[object]],
+    ) -> Bus: ...
+
+
+class Bus(ABC):
+    """`heard` gets each payload for the channel of this server. `restored` is called after each
+    start of listening: earlier payloads may be lost. A session that does not bring the probe of
+    this server back within `probe` seconds is replaced, because a broken connection can stay
+    silent. `kind`: of the carrier; `works`: whether hints arrive, as far as it is known."""
+
+    kind: str
+    errors: tuple[type[Exception], ...]
+    """The errors of a session that ends. They are reported, and another session begins."""
+
+    def __init__(self, *, heard: Callable[[str], None], restored: Callable[[], None]) -> None:
         self._heard = heard
         self._restored = restored
         self.probe = PROBE
-        self._channel = ""
-        self._identity: tuple[str, int] = ("", 0)
+        self.works = True
+        self.channel = self.cluster = ""
+        self.identity: tuple[str, int] = ("", 0)
+        self.answered = False
+        # Random, so that no one else can answer the probe.
+        self.alive = f"alive {secrets.token_hex(16)}"
         self._channels: list[str] = []
         self._payloads: list[str] = []
         self._size = 0
         self._wake = asyncio.Event()
-        self._answered = False
-        self._sender: Connection | None = None
-        self._listener: Connection | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._failed = False
+        self._pause = RETRY_FIRST
+        self._closing = False
+        self._suspect = False  # the session that sends may be broken
 
-    def start(self, channel: str, node: str, epoch: int) -> None:
-        """Listen to `channel`, as this incarnation of the node."""
-        self._channel, self._identity = channel, (node, epoch)
-        self._tasks = [asyncio.create_task(one()) for one in (self._listen, self._notify)]
+    def start(self, channel: str, cluster: str, node: str, epoch: int) -> None:
+        """Listen to `channel`, as this incarnation of the node. `cluster`: the name of all servers
+        of the database, for a carrier that has others, too."""
+        self.channel, self.cluster, self.identity = channel, cluster, (node, epoch)
+        self._tasks = [asyncio.create_task(one()) for one in (self._listen, self._deliver)]
 
     async def close(self) -> None:
-        self._failed = True  # nothing to report from now on
-        if self._sender:
-            cut(self._sender)  # a wait for an answer ends
+        self._closing = True  # nothing to report from now on
+        self.cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
     def send(self, channel: str, payload: str) -> None:
-        """Notify the channel soon. The payload is dropped if too many wait."""
+        """Send the payload soon. It is dropped if too many wait."""
         if self._size < MOST_WAITING:
             self._channels.append(channel)
             self._payloads.append(payload)
             self._size += len(payload)
             self._wake.set()
 
-    # --- listening -----------------------------------------------------------------------------
+    # --- sessions ------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def listen(self) -> None:
+        """A session that listens: call established(), and take() with each payload, as long as the
+        probes come back. Raises one of `errors`."""
+
+    @abstractmethod
+    async def deliver(self, channels: Sequence[str], payloads: Sequence[str]) -> None:
+        """Send the payloads, each to its channel. Raises one of `errors`."""
+
+    @abstractmethod
+    async def hang_up(self) -> None:
+        """End the session that sends. The next payloads get a new one."""
+
+    def cut(self) -> None:  # noqa: B027
+        """End the wait of the session that sends for an answer, if a cancellation would not."""
+
+    def established(self) -> None:
+        """Listening has begun."""
+        self._pause = RETRY_FIRST
+        self._restored()
+
+    def take(self, payload: str) -> None:
+        if payload != self.alive:
+            self._heard(payload)
+            return
+        self.answered = True
+        if not self.works:
+            self.works = True
+            log.warning("hints of other servers arrive again")
+
+    def ask(self) -> None:
+        """Send the probe."""
+        self.answered = False
+        self.send(self.channel, self.alive)
+
+    # --- the loops -----------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        pause = RETRY_FIRST
         while True:
             try:
-                self._listener = await self._address.connect()
-                with limited(self._listener):
-                    await self._listener.execute(f'LISTEN "{self._channel}"'.encode())
-                self._restored()
-                await self._hear(self._listener)
-                pause = RETRY_FIRST
-            except (psycopg.Error, OSError, TimeoutError) as error:
+                await self.listen()
+                self._report(TimeoutError("a hint to this server did not arrive"))
+                self._suspect = True  # the fault may be there
+                self.cut()
+            except self.errors as error:
                 self._report(error)
-            finally:
-                await _close(self._listener)
-                self._listener = None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_LONGEST)
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, RETRY_LONGEST)
 
-    async def _hear(self, connection: Connection) -> None:
-        """Take the payloads, as long as the probes come back."""
-        self._answered = True
-        while self._answered:
-            self._answered = False
-            self.send(self._channel, ALIVE)
-            async with aclosing(connection.notifies(timeout=self.probe)) as found:
-                async for one in found:
-                    if one.payload == ALIVE:
-                        self._answered = True
-                        self._recovered()
-                    else:
-                        self._heard(one.payload)
-        self._report(TimeoutError("a notification did not arrive"))
-        if self._sender:
-            cut(self._sender)  # the fault may be there
-
-    # --- notifying -----------------------------------------------------------------------------
-
-    async def _notify(self) -> None:
+    async def _deliver(self) -> None:
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 given = self._channels, self._payloads
                 self._channels, self._payloads, self._size = [], [], 0
+                if self._suspect:  # else the next probe would be lost with it
+                    self._suspect = False
+                    await self.hang_up()
                 try:
-                    await self._attempt(*given)
-                except (psycopg.Error, OSError, TimeoutError) as error:
+                    await self.deliver(*given)
+                except self.errors as error:
                     self._report(error)
-                    await _close(self._sender)
-                    self._sender = None
+                    await self.hang_up()
                     await asyncio.sleep(RETRY_FIRST)
         finally:
-            await _close(self._sender)
-
-    async def _attempt(self, channels: list[str], payloads: list[str]) -> None:
-        if self._sender is None:
-            self._sender = await self._address.connect()
-            with limited(self._sender):
-                await self._sender.execute(_SESSION)
-        with limited(self._sender):
-            await self._sender.execute(_NOTIFY, (channels, payloads), prepare=True)
-            if ALIVE in payloads:
-                await self._sender.execute(_SEEN, self._identity)
-
-    # --- the log -------------------------------------------------------------------------------
+            await self.hang_up()
 
     def _report(self, error: Exception) -> None:
         """Once, until hints arrive again: the store reports a database that is away itself."""
-        if not self._failed:
-            self._failed = True
+        if self.works and not self._closing:
             text = "hints of other servers do not arrive: their tasks are up to a second late here"
             log.warning(text, extra={"error": str(error).strip() or repr(error)})
-
-    def _recovered(self) -> None:
-        if self._failed:
-            self._failed = False
-            log.warning("hints of other servers arrive again")
-
-
-async def _close(connection: Connection | None) -> None:
-    if connection:
-        with contextlib.suppress(psycopg.Error, OSError):
-            await connection.close()
+        self.works = False

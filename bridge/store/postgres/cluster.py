@@ -170,9 +170,10 @@ class PostgresCluster:
             async with asyncio.timeout(ANSWER_WITHIN):
                 while True:
                     identity = (self._node, self._writer.epoch)
-                    ((made, task_id),) = await self._fenced(_RESERVE, *names, *identity, *names)
+                    found = await self._fenced(_RESERVE, *names, *identity, *names)
+                    ((made, task_id, *context),) = found
                     if task_id is not None:
-                        return KnownMessage(decode_id(task_id))
+                        return KnownMessage(decode_id(task_id), key_of(key.agent, *context))
                     if made:
                         return None
                     await asyncio.sleep(pause)
@@ -209,7 +210,8 @@ class PostgresCluster:
     # --- contexts without a server -------------------------------------------------------------
 
     async def unplaced(self, agents: Sequence[str], most: int) -> Sequence[ContextKey]:
-        found = await self._reader.rows(_UNPLACED, list(agents), most)
+        shares = [*self._membership.terms.shares]
+        found = await self._reader.rows(_UNPLACED, list(agents), shares, most)
         return [key_of(*row) for row in found]
 
     # --- the fence -----------------------------------------------------------------------------
@@ -270,21 +272,23 @@ _RESERVE = """
                 = (taken.node, taken.epoch) AND state <> 'fenced'))
         RETURNING 1
     )
-    SELECT EXISTS (SELECT 1 FROM made), (
-        SELECT task.id FROM taken JOIN task ON place = taken.task
-        WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b)"""
+    SELECT EXISTS (SELECT 1 FROM made), id, owner, context FROM (SELECT 1) AS one LEFT JOIN (
+        SELECT task.id, task.owner, task.context FROM taken JOIN task ON place = taken.task
+        WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b
+    ) AS known ON true"""
 _UNRESERVE = """
     DELETE FROM taken WHERE agent = %s AND owner = %b AND message = %b AND digest = %b
         AND task IS NULL AND node = %s"""
 _ADMIT = "SELECT * FROM admit(%s, %s::bigint, %b, %b, %s::int, %s::int)"
 _UNPLACED = f"""
     WITH open AS (
-        SELECT task.agent, task.owner, task.context, place, node FROM task
+        SELECT task.agent, task.owner, task.context, place, node, share FROM task
         JOIN context ON (context.agent, context.owner, context.id)
             = (task.agent, task.owner, task.context)
         WHERE {queries.OPEN}
     )
     SELECT agent, owner, context FROM open WHERE node IS NULL AND agent = ANY(%s)
+        AND (share IS NULL OR share = ANY(%s))
     GROUP BY agent, owner, context
     ORDER BY (SELECT count(*) FROM open AS placed
         WHERE placed.owner = open.owner AND placed.node IS NOT NULL), min(place)

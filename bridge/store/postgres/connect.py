@@ -128,10 +128,10 @@ def _exposed(given: Mapping[str, Any]) -> bool:
     if given.get("sslmode") == "verify-full":
         return False
     hosts = str(given.get("hostaddr") or given.get("host") or "").split(",")
-    return not all(map(_local, hosts))
+    return not all(map(is_local, hosts))
 
 
-def _local(host: str) -> bool:
+def is_local(host: str) -> bool:
     if host in ("", "localhost") or host.startswith(("/", "@")):
         return True
     try:

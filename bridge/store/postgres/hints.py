@@ -80,7 +80,8 @@ class Feed:
 
 class Hints:
     """`key`: a secret of the servers of this database. `send` must not wait. `follows`:
-    seconds for which a server is told the batches of a task after it has asked."""
+    seconds for which a server is told the batches of a task after it has asked. `cluster`: a name
+    of the servers of this database, which does not reveal the key."""
 
     def __init__(self, node: str, key: bytes, send: Send, follows: float = FOLLOWS) -> None:
         self._follows = follows
@@ -92,6 +93,7 @@ class Hints:
         self._expires = 0.0  # time of the next search for servers that do not ask any more
         self._channels: dict[str, str] = {}
         self.channel = self.channel_of(node)
+        self.cluster = hmac.digest(key, b"cluster", "sha256").hex()[:16]
 
     @property
     def active(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import orjson
 import psycopg
 
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, limited
@@ -55,8 +56,8 @@ class Host(Protocol):
         """Continue a context of a lost server, which `take` takes. Raises Unavailable."""
 
     async def finish(self, key: ContextKey, take: Take) -> Fence | None:
-        """The same, but end its open tasks, because its directory is at the lost server alone.
-        Returns the fence after the commit."""
+        """The same, but end its open tasks, because only the lost server has its directory. Returns
+        the fence after the commit."""
 
 
 class NoHost:
@@ -75,9 +76,10 @@ class NoHost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a node says to the others. `name`: for people; `version`: of the bridge. `lease` and
-    `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it serves; `slots`:
-    for live sessions. `config`: a digest of the settings that all nodes must share."""
+    """The facts that a node tells the others. `name`: for people; `version`: of the bridge.
+    `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it
+    serves; `slots`: for live sessions. `config`: a digest of the settings that all nodes must
+    share."""
 
     name: str = ""
     version: str = ""
@@ -191,7 +193,9 @@ class Membership:
     async def _describe(self) -> None:
         connection, terms = await self._connect(), self.terms
         with limited(connection, INTERVAL * terms.lease):
-            values = ([*terms.shares], terms.slots, terms.config, self.node, self.epoch)
+            agents = orjson.dumps([*terms.agents]).decode()
+            described = ([*terms.shares], terms.slots, terms.config, agents)
+            values = (*described, self.node, self.epoch)
             await connection.execute(_DESCRIBE, values)
 
     async def _attempt(self) -> bool:
@@ -258,7 +262,8 @@ class Membership:
 
 
 _DESCRIBE = b"""
-    UPDATE node SET shares = %s, slots = %s, config = %b WHERE id = %s AND epoch = %s"""
+    UPDATE node SET shares = %s, slots = %s, config = %b, agents = %s::jsonb
+    WHERE id = %s AND epoch = %s"""
 _BEAT = b"""
     WITH mine AS (
         UPDATE node SET beat = beat + 1, seen = now()

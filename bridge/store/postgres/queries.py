@@ -18,6 +18,9 @@ HEAD = """
     batch, last, size, begun, (SELECT node FROM context WHERE context.agent = task.agent
         AND context.owner = task.owner AND context.id = task.context) AS holder"""
 HEAD_WIDTH = 14
+# A task that may still become a direct Message, at a server that does not write it (its id).
+VISIBLE = """(NOT hidden OR NOT EXISTS (SELECT 1 FROM context WHERE context.agent = task.agent
+    AND context.owner = task.owner AND context.id = task.context AND context.node <> %s))"""
 OPEN = "state NOT IN ('completed', 'canceled', 'failed', 'rejected')"  # as in an index
 PIECE_ROWS = 512  # most batches of one read
 
@@ -58,15 +61,16 @@ def config_of(row: Row, seal: Seal) -> PushConfig:
 Statement = tuple[str, Sequence[Any]]
 
 
-def listed(query: TaskQuery, removed: Sequence[str]) -> tuple[Statement, Statement]:
+def listed(query: TaskQuery, removed: Sequence[str], node: str) -> tuple[Statement, Statement]:
     """The statements for the number of tasks of all pages, and for the heads of this page and of
-    one more task. `removed`: ids to leave out."""
+    one more task. `removed`: ids to leave out; `node`: the id of this server."""
     given: list[tuple[str, Any]] = [
         ("task.agent = ANY(%s)", list(query.agents)),
         ("task.owner = %b", _encoded(query.owner)),
         ("task.context = %b", _encoded(query.context_id)),
         ("state = %s", query.state.value if query.state else None),
         ("changed >= %s::bigint", query.changed_since),
+        (VISIBLE, node),
         ("task.id <> ALL(%s::bytea[])", list(map(encode_id, removed)) or None),
     ]
     used = [(term, value) for term, value in given if value is not None]
@@ -100,7 +104,7 @@ READ = f"""
     ) AS piece ON piece.before < %s::bigint
     WHERE task.id = %b ORDER BY piece.batch"""  # noqa: S608
 PROMPT = "SELECT prompt FROM task WHERE id = %b"
-ONE_HEAD = f"SELECT {HEAD} FROM task WHERE id = %b"  # noqa: S608
+ONE_HEAD = f"SELECT {HEAD} FROM task WHERE id = %b AND {VISIBLE}"  # noqa: S608
 MESSAGE = """
     SELECT task.id FROM taken JOIN task ON place = taken.task
     WHERE taken.agent = %s AND taken.owner = %b AND message = %b AND digest = %b"""
@@ -113,10 +117,10 @@ UNFINISHED_OF = f"""
     SELECT {HEAD}, prompt FROM task WHERE agent = %s AND owner = %b AND context = %b AND {OPEN}
     ORDER BY place"""  # noqa: S608
 CONTEXTS = """
-    SELECT agent, owner, id, start FROM context
+    SELECT agent, owner, id, start, share FROM context
     WHERE agent = %s AND start IS NOT NULL AND node = %s"""
 ONE_CONTEXT = """
-    SELECT agent, owner, id, start FROM context
+    SELECT agent, owner, id, start, share FROM context
     WHERE agent = %s AND owner = %b AND id = %b AND start IS NOT NULL"""
 SESSIONS = """
     SELECT id, agent, owner, context, start, position,
@@ -142,7 +146,9 @@ NODES = f"""
         (extract(epoch FROM seen) * 1000000)::bigint, (
             SELECT count(*) FROM task JOIN context ON context.agent = task.agent
                 AND context.owner = task.owner AND context.id = task.context
-            WHERE {OPEN} AND context.node = node.id), node.state
+            WHERE {OPEN} AND context.node = node.id),
+        ARRAY(SELECT jsonb_array_elements_text(coalesce(agents, '[]'))),
+        extract(epoch FROM now() - seen)::float8, node.state
     FROM node ORDER BY name, id"""  # noqa: S608
 HOLDER = f"""
     SELECT context.node, coalesce(nullif(name, ''), context.node), {_RUNS}

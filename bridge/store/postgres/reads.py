@@ -44,7 +44,7 @@ class PostgresReads:
         self._removed: Counter[str] = Counter()
 
     async def head(self, task_id: str) -> TaskHead | None:
-        found = await self._reader.rows(queries.ONE_HEAD, encode_id(task_id))
+        found = await self._reader.rows(queries.ONE_HEAD, encode_id(task_id), self.node)
         return head_of(found[0]) if found and task_id not in self._removed else None
 
     async def prompt(self, task_id: str) -> bytes:
@@ -61,7 +61,7 @@ class PostgresReads:
         return [EventBatch(task_id, *values) for values in found if values[0] is not None]
 
     async def list(self, query: TaskQuery) -> TaskPage:
-        (count, counted), (page, values) = queries.listed(query, list(self._removed))
+        (count, counted), (page, values) = queries.listed(query, list(self._removed), self.node)
         ((total,),) = await self._reader.rows(count, *counted)
         heads = [head_of(row) for row in await self._reader.rows(page, *values)]
         shown = heads[: query.limit or None]
@@ -91,7 +91,7 @@ class PostgresReads:
             found = await self._reader.rows(queries.ONE_CONTEXT, *columns_of(context))
         else:
             found = await self._reader.rows(queries.CONTEXTS, agent, self.node)
-        return [ContextSaved(key_of(*key), start) for *key, start in found]
+        return [ContextSaved(key_of(*key), start, share) for *key, start, share in found]
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]:
         return [

@@ -248,6 +248,10 @@ MIGRATIONS = (
             AND (taken.agent, taken.owner, message, digest) = (a, o, m, d);
     END $$;
     """,
+    """
+    ALTER TABLE task ADD COLUMN hidden boolean NOT NULL DEFAULT false; -- it may still become a
+                                             -- direct Message: only its node shows it
+    """,
 )
 OLDEST = 1  # the version that a bridge must know to use a schema that this bridge has migrated
 

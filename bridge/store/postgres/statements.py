@@ -29,6 +29,7 @@ from bridge.store.protocol import (
     TaskBegun,
     TaskCreated,
     TaskRemoved,
+    TaskShown,
 )
 from bridge.store.push import PushAdvanced, PushFailed, PushRemoved, PushSaved
 
@@ -117,9 +118,11 @@ class ChangeGroup:
             case TaskCreated(task_id, context):
                 facts = (change.created, change.thoughts, change.attended, change.prompt)
                 values = (encode_id(task_id), *columns_of(context), *facts)
-                return _TASK, (*values, change.created, len(change.prompt))
+                return _TASK, (*values, change.created, len(change.prompt), change.hidden)
             case TaskBegun(task_id):
                 return "UPDATE task SET begun = true WHERE id = %b", (encode_id(task_id),)
+            case TaskShown(task_id):
+                return "UPDATE task SET hidden = false WHERE id = %b", (encode_id(task_id),)
             case TaskRemoved(task_id):
                 return "DELETE FROM task WHERE id = %b", (encode_id(task_id),)
             case MessageAccepted(key, task_id, replaces):
@@ -198,8 +201,9 @@ _OUTPUT = f"WITH {_PARTS} SELECT 1"
 _ONLY_OUTPUT = f"WITH mine AS MATERIALIZED (SELECT {_BEGIN}), {_PARTS} SELECT 1 FROM mine"  # noqa: S608
 _TASK = """
     INSERT INTO task
-        (id, agent, owner, context, created, thoughts, attended, prompt, state, changed, size)
-    VALUES (%b, %s, %b, %b, %s::bigint, %s, %s, %b, 'submitted', %s::bigint, %s::bigint)
+        (id, agent, owner, context, created, thoughts, attended, prompt, state, changed, size,
+        hidden)
+    VALUES (%b, %s, %b, %b, %s::bigint, %s, %s, %b, 'submitted', %s::bigint, %s::bigint, %s)
     ON CONFLICT (id) DO NOTHING"""
 _MESSAGE = "SELECT accept(%s, %b, %b, %b, %b, %b)"
 _CONTEXT = """

@@ -7,6 +7,7 @@ commit, claims, and waiting readers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,14 +15,16 @@ from functools import partial
 
 import psycopg
 
-from bridge.errors import ConfigurationError
-from bridge.store.postgres.bus import Bus
+from bridge.errors import ConfigurationError, Unavailable
+from bridge.store.postgres.bus import Bus, MakeBus
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.cluster import PostgresCluster
 from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
 from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.liveness import clock
 from bridge.store.postgres.membership import TERMS, Host, Membership, NoHost, Terms
+from bridge.store.postgres.notify_bus import NotifyBus
+from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import migrate
@@ -51,10 +54,10 @@ _MARKED = {MessageAccepted, ContextRemoved, TaskRemoved}  # known before their c
 
 class PostgresStore(PostgresReads):
     """`node`: the id of this server, which survives its restarts. Several nodes may use the
-    database. `terms`: what the node says to the others. A later store with the same id is its next
-    incarnation: the appends of this one are rejected then, and `host` is told. `seal` is None for a
-    server without push notifications. `answer_within`: seconds for the answer to a commit; then it
-    is sent again."""
+    database. `terms`: the facts that the node tells the others. A later store with the same id is
+    its next incarnation: the appends of this one are rejected then, and `host` is told. `seal` is
+    None for a server without push notifications. `answer_within`: seconds for the answer to a
+    commit; then it is sent again."""
 
     durable = True
 
@@ -79,11 +82,15 @@ class PostgresStore(PostgresReads):
         self._reader.is_away = lambda: self.problem is not None
         self._claims = Claims(self._reader, self._writer, node)
         self.takeover = Takeover(self._reader, self._claims, self.membership, self._host)
-        self.bus = Bus(address, heard=self._heard, restored=self._catch_up)
+        self.bus: Bus = NotifyBus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
         self._cluster = PostgresCluster(
             self._reader, self._writer, node, self._say, (self.membership, self.takeover)
         )
+
+    def use_bus(self, make: MakeBus) -> None:
+        """Carry hints by another bus than LISTEN and NOTIFY, from open() on."""
+        self.bus = make(heard=self._heard, restored=self._catch_up, alive=self._show_life)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -98,6 +105,7 @@ class PostgresStore(PostgresReads):
             entered = clock()
             epoch = await self._enter(connection)
             await self._reader.open()
+            await refuse_pooler(connection, self._reader.rows)
         except BaseException as error:
             await connection.close()
             if isinstance(error, psycopg.Error | OSError):
@@ -108,7 +116,7 @@ class PostgresStore(PostgresReads):
             raise
         self._writer.start(connection, epoch)
         self.membership.start(epoch, entered)
-        self.bus.start(self.hints.channel, self.node, epoch)
+        self.bus.start(self.hints.channel, self.hints.cluster, self.node, epoch)
 
     async def _enter(self, connection: Connection) -> int:
         """Begin an incarnation of this node. Waits for the commits of the earlier one. Returns its
@@ -121,6 +129,7 @@ class PostgresStore(PostgresReads):
             ((epoch,),) = await entered.fetchall()
             await connection.execute(_PROGRESS, (self.node,))
             await connection.execute(_NOT_BEGUN, (self.node,))
+            await connection.execute(_SHOW, (self.node,))
             await connection.execute(_NOT_DECIDED, (self.node,))
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
@@ -158,6 +167,15 @@ class PostgresStore(PostgresReads):
 
     def on_relief(self, call: Callable[[], None]) -> None:
         self._writer.relief.append(call)
+
+    @property
+    def commit_pause(self) -> float:
+        """Least seconds between two commits."""
+        return self._writer.pause
+
+    @commit_pause.setter
+    def commit_pause(self, seconds: float) -> None:
+        self._writer.pause = seconds
 
     def _fenced(self, copied: bool) -> None:
         self._claims.lose_all()
@@ -209,7 +227,7 @@ class PostgresStore(PostgresReads):
             then(error)
 
     def _tell(self, changes: Sequence[Change]) -> None:
-        """Tell other servers what is committed."""
+        """Tell other servers about committed changes."""
         follows = self.hints.active
         for change in changes:
             if isinstance(change, EventBatch):
@@ -233,6 +251,10 @@ class PostgresStore(PostgresReads):
     def _catch_up(self) -> None:
         self.hints.catch_up()
         self._cluster.catch_up()
+
+    async def _show_life(self) -> None:
+        with contextlib.suppress(Unavailable):
+            await self._reader.rows(_SEEN, self.node, self._writer.epoch)
 
     # --- fences --------------------------------------------------------------------------------
 
@@ -281,9 +303,15 @@ _ENTER = """
         version = excluded.version, name = excluded.name
     RETURNING epoch"""
 _KEY = "SELECT hint_key FROM bus"
+_SEEN = "UPDATE node SET seen = now() WHERE id = %s AND epoch = %s"
 _PROGRESS = """
     INSERT INTO progress (node, written) VALUES (%s, 0)
     ON CONFLICT (node) DO UPDATE SET written = 0"""
+# The tasks of an earlier incarnation stay tasks.
+_SHOW = """
+    UPDATE task SET hidden = false FROM context WHERE hidden AND context.node = %s
+        AND context.agent = task.agent AND context.owner = task.owner
+        AND context.id = task.context"""
 _NOT_DECIDED = "DELETE FROM taken WHERE node = %s AND task IS NULL"
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """

@@ -59,7 +59,9 @@ class PostgresWriter:
     """`node`: the id of this server. `epoch`: its present incarnation. `waiting`: the bytes that
     are not committed. `on_fenced` is called once, when this incarnation has ended: with True if
     another server uses the identity, with False if another node has fenced this one.
-    `answer_within`: seconds for the answer to a group; `lease`: of the node, in seconds."""
+    `answer_within`: seconds for the answer to a group; `lease`: of the node, in seconds.
+    `pause`: least seconds between the starts of two groups, so that under load each of them has
+    more appends."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class PostgresWriter:
         lease: float = 15.0,
     ) -> None:
         self._answer_within = answer_within
+        self.pause = 0.0
         self._lease = lease
         self.epoch = 0
         self.waiting = 0
@@ -88,6 +91,9 @@ class PostgresWriter:
         self._task: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._problem: str | None = None
+        self._lost = False  # the database has lost commits
+        self._timeline = ""
+        self._next = 0.0  # time when the next group may begin
         self._since: float | None = None  # the time when the present group was sent
 
     def start(self, connection: Connection, epoch: int) -> None:
@@ -118,6 +124,8 @@ class PostgresWriter:
 
     @property
     def problem(self) -> str | None:
+        if self._lost:
+            return f"{self._address.shown} has lost acknowledged commits: see the log"
         if self.fenced:
             return f"the incarnation of this server has ended ({self._node}): it restarts"
         if self._problem is None and self._since is not None:
@@ -157,11 +165,19 @@ class PostgresWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue:
+                    await self._space()
                     appends, self._queue = self._queue, []
                     await self._commit([one for one in appends if not one.error])
                     self._answer(appends)
         finally:
             await self._drop()
+
+    async def _space(self) -> None:
+        """Wait until the next group may begin."""
+        if self.pause:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(self._next - loop.time())
+            self._next = loop.time() + self.pause
 
     def _answer(self, appends: Sequence[_Append]) -> None:
         self.waiting -= sum(one.size for one in appends)
@@ -189,6 +205,8 @@ class PostgresWriter:
 
     def _reason(self, cause: BaseException | None) -> StoreError:
         state = getattr(cause, "sqlstate", None)
+        if self._lost:
+            return FenceLost("the database has lost earlier commits")
         if self.fenced:
             return FenceLost("the incarnation of this server has ended")
         if state == FENCE_LOST:
@@ -210,8 +228,10 @@ class PostgresWriter:
                 break
             except Exception as error:
                 if getattr(error, "sqlstate", None) == WRITTEN:
-                    await self._roll_back()  # an earlier attempt has committed it
-                    break
+                    await self._roll_back()
+                    if await self._has_written():  # an earlier attempt has committed it
+                        break
+                    continue
                 await self._failed(error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_LONGEST)
@@ -219,6 +239,19 @@ class PostgresWriter:
         if self._problem:
             log.warning("writes to the database succeed again")
             self._problem = None
+
+    async def _has_written(self) -> bool:
+        """Whether the database has the present group. False: it has lost earlier ones, and this
+        incarnation is fenced; or it does not answer now."""
+        try:
+            connection = self._connection or await self._connect()
+            await self._verify(connection)
+        except Exception as error:
+            await self._failed(error)
+            return False
+        if self._ending:
+            await self._ending
+        return not self.fenced
 
     async def _failed(self, error: Exception) -> None:
         """Prepare another attempt. Raises _Rejected if it would have the same result."""
@@ -246,13 +279,15 @@ class PostgresWriter:
         try:
             async with asyncio.timeout(REASON_WITHIN), await self._address.connect() as connection:
                 found = await connection.execute(_STATE, (self._node,))
-                copied = await found.fetchone() == ("up",)
+                copied = await found.fetchone() == ("up",) and not self._lost
         except (psycopg.Error, OSError, TimeoutError) as error:
             log.warning("the reason of the fence is unknown", extra={"error": str(error).strip()})
         self.fenced = True
         reason = (
             "another server uses the identity of this one" if copied else "it was taken for lost"
         )
+        if self._lost:
+            reason = "the database has lost acknowledged commits"
         log.error("this incarnation has ended: %s", reason, extra={"node": self._node})
         self._on_fenced(copied)
         if self._connection:
@@ -294,7 +329,25 @@ class PostgresWriter:
         async with asyncio.timeout(ANSWER_WITHIN):
             connection = self._connection = await self._address.connect()
             await show_presence(connection, self._node, self._lease)
+            await self._verify(connection)
         return connection
+
+    async def _verify(self, connection: Connection) -> None:
+        """Check that the database still has all groups that it has acknowledged: a failover to an
+        asynchronous standby, or a backup, may lack some. Then this incarnation ends, because its
+        memory is ahead of the tables; the next one begins with the tables."""
+        found = await (await connection.execute(_PROGRESS, (self._node,))).fetchall()
+        epoch, written, timeline = found[0] if found else (self.epoch, 0, self._timeline)
+        if self._timeline and timeline != self._timeline:
+            log.warning("the database has failed over", extra={"timeline": timeline})
+        self._timeline = timeline
+        if epoch != self.epoch:
+            self.fence()
+        elif written < self._written:
+            facts = {"acknowledged": self._written, "stored": written}
+            log.error("the database has lost acknowledged commits", extra=facts)
+            self._lost = True
+            self.fence()
 
     async def _roll_back(self) -> None:
         try:
@@ -308,6 +361,11 @@ class PostgresWriter:
         if connection:
             with contextlib.suppress(psycopg.Error, OSError):
                 await connection.close()
+
+
+_PROGRESS = b"""
+    SELECT epoch, written, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+    FROM node JOIN progress ON progress.node = id WHERE id = %s"""
 
 
 async def show_presence(connection: Connection, node: str, lease: float) -> None:

@@ -30,6 +30,7 @@ CONTENT = {
     "CONFIG_FILE": "log_level = 'INFO'",
     "BRIDGE_TOKEN_FILE": TOKEN,
     "BRIDGE_STORE_FILE": "memory",
+    "BRIDGE_BUS_FILE": "notify",
     "BRIDGE_PUSH_KEY_FILE": "a key that the embedded store does not use",
     "BRIDGE_AUDIT_FILE": "",
     "BRIDGE_CARD_KEYS": '{"keys": []}',

@@ -17,7 +17,8 @@ from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.postgres.connect import explain, parse
-from bridge.store.postgres.membership import Terms
+from bridge.store.postgres.membership import NoHost, Terms
+from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.store import PostgresStore
@@ -170,6 +171,70 @@ async def test_output_without_a_task_counts_as_a_group(store: PostgresStore) -> 
     assert await commit(store, created("t")) is None
     assert await commit(store, batch("t", 1)) is None
     assert await numbers(store, "t") == [1]
+
+
+async def test_a_pooler_that_shares_a_backend_is_refused(postgres_url: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        one, other = [
+            await stack.enter_async_context(await parse(postgres_url).connect()) for _ in range(2)
+        ]
+
+        async def rows(query: str) -> list[tuple[Any, ...]]:
+            return await (await other.execute(query.encode())).fetchall()
+
+        await refuse_pooler(one, rows)
+        with pytest.raises(ConfigurationError, match="pooler in transaction mode"):
+            await refuse_pooler(other, rows)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_lost_commits_end_the_incarnation(
+    postgres_url: str, caplog: pytest.LogCaptureFixture, restarted: bool
+) -> None:
+    """As after a failover to a standby that lacks them. `restarted`: its sessions have ended."""
+    ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    class Ended(NoHost):
+        def fenced(self, copied: bool) -> None:
+            ended.set_result(copied)
+
+    store = PostgresStore(parse(postgres_url), "0123456789abcdef", host=Ended())
+    await store.open()
+    assert await commit(store, created("t"), batch("t", 1)) is None
+    for number in (2, 3):
+        assert await commit(store, batch("t", number)) is None
+    with session_of(postgres_url) as connection:
+        connection.execute("UPDATE progress SET written = 1")
+        connection.execute("DELETE FROM event WHERE batch > 1")
+        connection.execute("UPDATE task SET batch = 1, last = 1")
+        if restarted:
+            presence = "hashtext(current_schema() || '0123456789abcdef')::oid"
+            cut = connection.execute(
+                f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE objid = {presence}"
+            )
+            assert cut.rowcount == 1
+    assert isinstance(await commit(store, batch("t", 4)), FenceLost)
+    async with asyncio.timeout(WITHIN):
+        assert not await ended  # to be started again
+    assert store.problem and "lost acknowledged commits" in store.problem
+    assert "another server" not in caplog.text
+    await store.close()
+    async with opened(postgres_url) as again:
+        assert await commit(again, batch("t", 2)) is None
+        assert await numbers(again, "t") == [1, 2]
+
+
+async def test_a_pause_makes_fewer_commits(store: PostgresStore, postgres_url: str) -> None:
+    store.commit_pause = 0.1
+    assert await commit(store, created("t")) is None
+    for number in range(1, 101):
+        store.append([batch("t", number)], fence=None)
+        await asyncio.sleep(0.002)
+    await store.flush()
+    assert await numbers(store, "t") == list(range(1, 101))
+    with session_of(postgres_url) as connection:
+        ((groups,),) = connection.execute("SELECT written FROM progress").fetchall()
+    assert groups <= 8
 
 
 class Staller(Proxy):

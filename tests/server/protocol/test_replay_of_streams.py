@@ -232,6 +232,17 @@ async def test_a_number_from_another_life_gets_the_task_again(wire: Wire) -> Non
 
 
 @each_wire
+async def test_numbers_of_another_version_get_the_task_again(server: Server, wire: Wire) -> None:
+    """Of the server that has written the task, see tests/component/store/test_mirrors.py."""
+    whole = await wire.sent(wire.message(SCRIPT, unique()))
+    task, last = task_id(whole[0][1]), whole[-1][0]
+    handle = await server.managers[0].get(task)
+    handle.renumbered = True
+    ((number, item),) = await wire.subscribed(task, after=2)
+    assert (number, is_task(item), reset(item)) == (last, True, True)
+
+
+@each_wire
 async def test_a_new_message_begins_with_its_task_whatever_number_it_has(wire: Wire) -> None:
     """A browser's EventSource, or a proxy, may send the number of another stream."""
     whole = await wire.sent(wire.message(SCRIPT, unique()), after=3, seen=4)

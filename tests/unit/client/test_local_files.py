@@ -113,6 +113,7 @@ def test_tokens_are_stored_by_origin_in_a_private_file(tmp_path: Path) -> None:
 def test_an_origin_has_a_scheme_a_host_and_a_port() -> None:
     assert origin_of("https://Example.com/a") == origin_of("https://example.com:443")
     assert origin_of("http://[::1]:8/x") == "http://[::1]:8"
+    assert origin_of("unix:/run/../run/s") == "unix:/run/s" == origin_of("unix:/run/s")
     for wrong in ("ftp://h", "h", "https://", "http://h:99999"):
         with pytest.raises(ClientError):
             origin_of(wrong)

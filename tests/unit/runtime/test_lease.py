@@ -29,6 +29,7 @@ class Fake:
         self.spool = spool
         self.position = 7
         self.marker = "marker"
+        self.movable = False
         self.healthy = False
         self.calls: list[str] = []
         self.problem: LaunchError | None = None

@@ -23,6 +23,7 @@ from tests.support.command_line import agent, refusal, run
 VALUES: dict[str, tuple[str, Any]] = {
     "host": ("::1", "::1"),
     "port": ("0", 0),
+    "bridge_unix_socket": ("/run/x/socket", "/run/x/socket"),
     "public_url": ("https://example.org", "https://example.org"),
     "agent_adapter": ("jsonl", "jsonl"),
     "agent_model": ("opus", "opus"),
@@ -96,6 +97,10 @@ VALUES: dict[str, tuple[str, Any]] = {
     "agent_description": ("What it does", "What it does"),
     "bridge_default_agent": ("main", "main"),
     "bridge_node": ("worker:1", "worker:1"),
+    "bridge_share": ("a=/srv/work, b", ("a=/srv/work", "b")),
+    "bridge_lease_ms": ("3000", 3000),
+    "a2a_agent_discovery_max_age": ("60", 60),
+    "bridge_node_grace_ms": ("5000", 5000),
     "bridge_card": ("0.3", "0.3"),
     "bridge_card_keys": ("keys.json", "keys.json"),
     "bridge_require_extension": ("true", True),
@@ -104,6 +109,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_push_allow_private": ("yes", True),
     "bridge_state_dir": ("/var/x", "/var/x"),
     "bridge_store": ("memory", "memory"),
+    "bridge_bus": ("notify", "notify"),
+    "bridge_commit_pause_ms": ("5", 5),
     "bridge_push_key": ("a key", "a key"),
     "bridge_mcp": ("true", "true"),
     "bridge_mcp_approve": ("model", "model"),
@@ -126,9 +133,11 @@ VALUES: dict[str, tuple[str, Any]] = {
 # Tested below, or for CONFIG_FILE alone:
 ELSEWHERE = {
     *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
+    "bridge_bus_file",
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
     *("bridge_grpc_tls_cert", "bridge_grpc_tls_key"),  # in tests/system/test_grpc.py
+    *("bridge_unix_group", "unix_users"),  # which need a Unix socket
 }
 
 
@@ -260,7 +269,7 @@ def test_the_store_may_be_a_database(monkeypatch: pytest.MonkeyPatch, url: str) 
     assert settings.store.database == url
     assert settings.store_folder == settings.state_folder is not None
     assert settings.store.shown == url.replace("me:pa%40ss-word@", "").partition("?")[0]
-    assert "pa%40ss" not in repr(settings) and settings.store.password == "pa@ss-word"
+    assert "pa%40ss" not in repr(settings) and settings.store.passwords == {"pa@ss-word"}
     assert "pa@ss-word" not in loaded.secrets.clean("the password is pa@ss-word")
     assert not settings.has_push
     monkeypatch.setenv("BRIDGE_PUSH_KEY", "first-secret-key,second-secret-key")
@@ -282,7 +291,27 @@ def test_the_password_of_a_url_is_found(
     monkeypatch: pytest.MonkeyPatch, url: str, password: str | None
 ) -> None:
     monkeypatch.setenv("BRIDGE_STORE", url)
-    assert load({}).settings.store.password == password
+    assert load({}).settings.store.passwords == ({password} if password else set())
+
+
+def test_hints_may_be_carried_by_redis(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = start / "bus"
+    file.write_text("rediss://:pass%40of-redis@cache.example\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("BRIDGE_BUS_FILE", str(file))
+    with pytest.raises(ConfigurationError, match=r"BRIDGE_BUS .* set BRIDGE_STORE"):
+        load({})
+    monkeypatch.setenv("BRIDGE_STORE", SECRET_URL)
+    loaded = load({})
+    assert loaded.settings.store.redis == "rediss://:pass%40of-redis@cache.example"
+    assert "BRIDGE_BUS_FILE" in {one.setting for one in loaded.settings.own_files}
+    assert "pass%40of" not in repr(loaded.settings)
+    assert "pass@of-redis" not in loaded.secrets.clean("the password is pass@of-redis")
+    monkeypatch.setenv("BRIDGE_BUS_FILE", "")
+    monkeypatch.setenv("BRIDGE_BUS", "amqp://:pa55word@h")
+    with pytest.raises(ConfigurationError, match=r"BRIDGE_BUS: .*rediss://") as refused:
+        load({})
+    assert "pa55word" not in str(refused.value)
 
 
 def test_files_have_the_url_and_the_keys(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,3 +585,14 @@ async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Pa
     wanted = {"PATH", "HOME", "LC_TIME", "FROM_DOTENV", "FROM_BOTH", "CODING_AGENT_BRIDGE_PROCESS"}
     of_the_shell_and_python = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
     assert set(seen) - of_the_shell_and_python == wanted | set(guards({}))
+
+
+def test_servers_without_tcp_have_state_folders_by_their_sockets() -> None:
+    def folder(path: str) -> str:
+        settings = Settings().updated({"port": "none", "bridge_unix_socket": path})
+        assert settings.state_folder
+        return settings.state_folder.name
+
+    assert folder("/run/x/s") == folder("/run/x/../x/s")
+    assert folder("/run/x/s") != folder("/run/x/t")
+    assert folder("/run/x/s").startswith("unix-")
