@@ -17,6 +17,7 @@ from tests.support.bridge_process import BridgeProcess
 from tests.support.client import Client, RpcError, artifact_text, state
 from tests.support.liveness import Liveness
 from tests.support.nodes import Follower
+from tests.support.redis_server import RedisServer
 from tests.support.restart import Place, asking, finished, heard, kill
 from tests.support.servers import on_postgres
 
@@ -116,6 +117,28 @@ async def test_a_task_is_read_at_any_server(nodes: Place, live: Liveness) -> Non
         ended = [await one.get(task["id"]) for one in (c, b, a)]
         assert ended[0] == ended[1] == ended[2] and state(ended[0]) == "completed"
         assert artifact_text(ended[0]) == "".join(MARKERS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", ["none", "flush", "kill"])
+async def test_readers_lose_nothing_with_redis(
+    nodes: Place, live: Liveness, redis_server: RedisServer, fault: str
+) -> None:
+    nodes.env |= {"BRIDGE_BUS": redis_server.url}
+    async with three(nodes) as ((_, a), (_, b), (_, c)):
+        task = await a.send_now(script(live))
+        await live.pid("agent")
+        readers = [Reader(one, task["id"], 0) for one in (a, b, c)]
+        for one in readers:
+            await one.reached(200)
+        if fault == "flush":
+            with redis_server.client() as client:
+                client.flushall()
+        elif fault == "kill":
+            redis_server.kill()
+        await live.release("agent")
+        events = [await one.ended() for one in readers]
+        assert events == events[:1] * 3 and found_in(events[0]) == MARKERS
 
 
 async def test_a_reader_at_another_server_sees_no_restart(nodes: Place, live: Liveness) -> None:
