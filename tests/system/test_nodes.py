@@ -239,6 +239,26 @@ async def test_a_message_to_two_servers_begins_one_task(nodes: Place, messages: 
         assert listed["totalSize"] == messages
 
 
+async def test_a_retry_at_another_server_finds_a_task_that_nobody_has_seen(
+    nodes: Place, live: Liveness
+) -> None:
+    """Takes seconds, because two servers start."""
+    async with nodes.server(BRIDGE_NODE="test:a") as (_, a), other(nodes, "b") as (_, b):
+        message = a.message(f"wait {live.path} agent\nreply hello", messageId="a-message-to-retry")
+        first = asyncio.create_task(a.call("SendMessage", {"message": message}))
+        await live.pid("agent")  # until it says something, it may reply with a Message
+        assert (await b.call("ListTasks", {}))["tasks"] == []
+        params = {"message": message, **NOW}
+        retry = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+        answer = await b.post(retry, **{"Idempotency-Key": "k"})
+        found = (await answer.json())["result"]["task"]
+        await live.release("agent")
+        assert (await first)["task"]["id"] == found["id"]  # no Message any more
+        ended = await finished(b, found["id"])
+        assert state(ended) == "completed" and ended == await a.get(found["id"])
+        assert (await b.call("ListTasks", {}))["totalSize"] == 1
+
+
 async def test_a_server_without_slots_gives_tasks_to_the_others(
     nodes: Place, live: Liveness
 ) -> None:
