@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -367,7 +367,11 @@ class World:
             await self._check(run)
         await self.stop()
         tasks = {run.task_id: (run.ledger, run.killed) for run in self.runs}
-        self.wrong += ledger.check_store(self.state, tasks)
+        url = self.env.get("BRIDGE_STORE")
+        if url:
+            self.wrong += ledger.check_database(url, tasks)
+        else:
+            self.wrong += ledger.check_store(self.state, tasks)
 
     async def _check(self, run: Run) -> None:
         whole = View("all")
@@ -1102,12 +1106,16 @@ async def making(seed: int, keep: list[Path]) -> AsyncIterator[World]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def play(one: Scenario, seed: int, outcome: Outcome) -> None:
-    """One run; an error is printed with all data for its repetition."""
+async def play(
+    one: Scenario, seed: int, outcome: Outcome, env: Mapping[str, str] | None = None
+) -> None:
+    """One run; an error is printed with all data for its repetition. `env`: further settings of the
+    servers."""
     row = outcome.rows.setdefault(f"{one.fault} {one.what}", Row())
     kept: list[Path] = []
     wrong: list[str] = []
     async with making(seed, kept) as world:
+        world.env |= env or {}
         try:
             async with asyncio.timeout(RUN_WITHIN):
                 faults = await one.play(world)

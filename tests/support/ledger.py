@@ -241,6 +241,17 @@ def check_store(folder: Path, tasks: dict[str, tuple[Ledger, bool]]) -> list[str
     return wrong
 
 
+def check_database(url: str, tasks: dict[str, tuple[Ledger, bool]]) -> list[str]:
+    """check_store() for a store on PostgreSQL."""
+    wrong = check_epochs(url)
+    with psycopg.connect(url) as connection:
+        for task_id, (ledger, killed) in tasks.items():
+            rows = connection.execute(_BATCHES, (task_id.encode(),)).fetchall()
+            wrong += [f"store: {one}" for one in _check_rows(rows, ledger, killed)]
+    return wrong
+
+
+_BATCHES = "SELECT events FROM event JOIN task ON task = place WHERE id = %s ORDER BY event.batch"
 _EVENTS = "SELECT events FROM event JOIN task ON task = place WHERE id = ? ORDER BY event.rowid"
 _ENDS = {
     "Done": "completed",

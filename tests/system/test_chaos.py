@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import chaos, ledger, load
 from tests.support.ledger import Ledger, View
+from tests.support.servers import on_postgres
 
 Json = dict[str, Any]
 ALWAYS = ("cli_dies", "fickle_clients", "kill_streaming")
@@ -25,6 +26,16 @@ async def test_nothing_is_lost_and_nothing_is_left(name: str) -> None:
     (one,) = (one for one in chaos.SCENARIOS if one.play.__name__ == name)
     await chaos.play(one, seed=1, outcome=outcome)
     assert outcome.violations == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*ALWAYS, *SOAK, "hand_over", "kill_queue", "kill_writing"])
+async def test_nothing_is_lost_on_postgres(name: str, postgres_url: str) -> None:
+    found = [one for one in chaos.SCENARIOS if one.play.__name__ == name]
+    outcome = chaos.Outcome()
+    for one in found:
+        await chaos.play(one, seed=2, outcome=outcome, env=on_postgres(postgres_url))
+    assert found and outcome.violations == []
 
 
 # --- the checker ---------------------------------------------------------------------------------

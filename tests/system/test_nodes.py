@@ -17,6 +17,7 @@ from tests.support.bridge_process import BridgeProcess
 from tests.support.client import Client, RpcError, artifact_text, state
 from tests.support.liveness import Liveness
 from tests.support.nodes import Follower
+from tests.support.redis_server import RedisServer
 from tests.support.restart import Place, asking, finished, heard, kill
 from tests.support.servers import on_postgres
 
@@ -118,6 +119,28 @@ async def test_a_task_is_read_at_any_server(nodes: Place, live: Liveness) -> Non
         assert artifact_text(ended[0]) == "".join(MARKERS)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", ["none", "flush", "kill"])
+async def test_readers_lose_nothing_with_redis(
+    nodes: Place, live: Liveness, redis_server: RedisServer, fault: str
+) -> None:
+    nodes.env |= {"BRIDGE_BUS": redis_server.url}
+    async with three(nodes) as ((_, a), (_, b), (_, c)):
+        task = await a.send_now(script(live))
+        await live.pid("agent")
+        readers = [Reader(one, task["id"], 0) for one in (a, b, c)]
+        for one in readers:
+            await one.reached(200)
+        if fault == "flush":
+            with redis_server.client() as client:
+                client.flushall()
+        elif fault == "kill":
+            redis_server.kill()
+        await live.release("agent")
+        events = [await one.ended() for one in readers]
+        assert events == events[:1] * 3 and found_in(events[0]) == MARKERS
+
+
 async def test_a_reader_at_another_server_sees_no_restart(nodes: Place, live: Liveness) -> None:
     """Takes seconds, because a server starts three times."""
     async with other(nodes, "b") as (_, b):
@@ -214,6 +237,26 @@ async def test_a_message_to_two_servers_begins_one_task(nodes: Place, messages: 
         assert texts == [str(number) for number in range(messages)]
         listed = await b.call("ListTasks", {"pageSize": 1})
         assert listed["totalSize"] == messages
+
+
+async def test_a_retry_at_another_server_finds_a_task_that_nobody_has_seen(
+    nodes: Place, live: Liveness
+) -> None:
+    """Takes seconds, because two servers start."""
+    async with nodes.server(BRIDGE_NODE="test:a") as (_, a), other(nodes, "b") as (_, b):
+        message = a.message(f"wait {live.path} agent\nreply hello", messageId="a-message-to-retry")
+        first = asyncio.create_task(a.call("SendMessage", {"message": message}))
+        await live.pid("agent")  # until it says something, it may reply with a Message
+        assert (await b.call("ListTasks", {}))["tasks"] == []
+        params = {"message": message, **NOW}
+        retry = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+        answer = await b.post(retry, **{"Idempotency-Key": "k"})
+        found = (await answer.json())["result"]["task"]
+        await live.release("agent")
+        assert (await first)["task"]["id"] == found["id"]  # no Message any more
+        ended = await finished(b, found["id"])
+        assert state(ended) == "completed" and ended == await a.get(found["id"])
+        assert (await b.call("ListTasks", {}))["totalSize"] == 1
 
 
 async def test_a_server_without_slots_gives_tasks_to_the_others(

@@ -131,6 +131,7 @@ class PostgresStore(PostgresReads):
             await connection.execute(_NOT_BEGUN, (self.node,))
             await connection.execute(_SHOW, (self.node,))
             await connection.execute(_NOT_DECIDED, (self.node,))
+            await connection.execute(_GONE)
             ((key,),) = await (await connection.execute(_KEY)).fetchall()
         self.hints = Hints(self.node, key, self.bus.send)
         return int(epoch)
@@ -312,6 +313,10 @@ _SHOW = """
     UPDATE task SET hidden = false FROM context WHERE hidden AND context.node = %s
         AND context.agent = task.agent AND context.owner = task.owner
         AND context.id = task.context"""
+# Servers that do not return: nothing waits for them.
+_GONE = """
+    DELETE FROM node WHERE state = 'fenced' AND seen < now() - interval '1 day'
+        AND NOT EXISTS (SELECT 1 FROM context WHERE context.node = node.id)"""
 _NOT_DECIDED = "DELETE FROM taken WHERE node = %s AND task IS NULL"
 # Claims of an earlier incarnation for messages that it has not accepted.
 _NOT_BEGUN = """

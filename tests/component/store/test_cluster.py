@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from bridge.errors import TooManyRequests, Unavailable
@@ -91,7 +92,6 @@ async def test_a_command_reaches_the_server_of_its_context_once(pair: Pair) -> N
 
 async def test_a_command_arrives_without_hints(pair: Pair) -> None:
     """Takes a second, because the servers look into the table each second."""
-    owner, other = pair
     for one in pair:
         await one.bus.close()
     asking = asyncio.create_task(other.cluster.ask(COMMAND, NODE))
@@ -227,3 +227,13 @@ async def test_unplaced_contexts_are_offered_by_owner(pair: Pair) -> None:
     assert fence and fence.saved
     assert await owner.claim(keys[2], NODE, 1e9) is None
     assert await owner.cluster.unplaced(["agent"], 1) == [keys[0]]
+
+
+async def test_a_start_forgets_servers_that_are_gone(pair: Pair, postgres_url: str) -> None:
+    for one in pair:
+        await one.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE node SET state = 'fenced', seen = now() - interval '2 days'")
+    async with opened(postgres_url, "a" * 16) as new:
+        found = [one.id for one in await new.cluster.nodes()]
+    assert sorted(found) == [NODE, "a" * 16]  # the first one has a context
