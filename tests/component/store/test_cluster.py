@@ -92,6 +92,7 @@ async def test_a_command_reaches_the_server_of_its_context_once(pair: Pair) -> N
 
 async def test_a_command_arrives_without_hints(pair: Pair) -> None:
     """Takes a second, because the servers look into the table each second."""
+    owner, other = pair
     for one in pair:
         await one.bus.close()
     asking = asyncio.create_task(other.cluster.ask(COMMAND, NODE))
