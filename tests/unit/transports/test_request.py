@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bridge.auth.authentication import Identity
+from bridge.auth.config import AuthConfig
 from bridge.transports.grpc.request import RpcRequest, address_of
 from tests.support.cases import each
 
@@ -36,3 +38,15 @@ def test_each_call_has_a_connection_of_its_own() -> None:
     """A later connection may have the same port, and a cache by connection must not know it."""
     first, second = (RpcRequest((), "ipv4:127.0.0.1:80", None) for _ in range(2))
     assert len({first.transport, second.transport}) == 2
+
+
+async def test_a_call_has_no_user_as_a_client_of_the_unix_socket_has() -> None:
+    """Only a token identifies its client, also if a peer has the form of a Unix socket."""
+    identity = Identity(AuthConfig(required=True, same_user=True))
+    rejected: list[tuple[str, str]] = []
+    identity.report = lambda address, reason: rejected.append((address, reason))
+    for peer in ("ipv4:127.0.0.1:80", "unix:/run/x"):
+        for ours in (("127.0.0.1", 90), None):
+            assert await identity(RpcRequest((), peer, ours)) is None
+    local, unknown = ("127.0.0.1", "no credentials"), ("", "no credentials")
+    assert rejected == [local, local, unknown, unknown]
