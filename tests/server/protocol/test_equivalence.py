@@ -22,6 +22,7 @@ from tests.support.bindings import (
 )
 from tests.support.cases import each
 from tests.support.client import Json, RpcError
+from tests.support.fleet import servers_of
 from tests.support.grpc_client import connected
 from tests.support.rest import HOOK, message
 from tests.support.served import serving
@@ -73,13 +74,24 @@ def without_defaults(value: Any) -> Any:
 Bindings = tuple[Binding, ...]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.soak)],
+    ids=["bindings", "servers"],
+)
 async def bindings(
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Bindings]:
     """The bindings of a server. It has so many slots that no task waits for one: a waiting task
-    has one more status, which only one of the bindings might show."""
+    has one more status, which only one of the bindings might show. Or, in the soak tier: a server
+    on SQLite, one on PostgreSQL, and three on PostgreSQL, of which a random one gets each
+    request."""
     workspace, path = tmp_path_factory.mktemp("workspace"), tmp_path_factory.mktemp("socket") / "s"
+    if request.param:
+        async with servers_of(workspace, request.getfixturevalue("database")) as servers:
+            yield (*map(JsonRpcBinding, servers), RestBinding(servers[-1]))
+        return
     chosen: dict[str, Any] = {"bridge_unix_socket": str(path), "bridge_grpc_port": 0}
     async with (
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
