@@ -71,6 +71,7 @@ class PolledTasks:
         """Apply the responses to forms in `call.answers`. Raises RequestError."""
         handle = await self._router.get(task_id, call.principal)
         await self._questions.take(handle, call)
+        await durable(None, handle)  # the client does not repeat them after a crash
         return {"resultType": "complete"}
 
     async def cancel(self, task_id: str, call: Call) -> Json:
