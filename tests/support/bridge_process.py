@@ -14,6 +14,7 @@ from typing import Any
 
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM
+from tests.support.chosen_store import settings_of
 
 STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
 STOPS_WITHIN = 60.0
@@ -127,7 +128,7 @@ def environment(workspace: Path, env: Mapping[str, str]) -> tuple[Path, dict[str
         "BRIDGE_SANDBOX": "none",
         **({} if _has_tokens(env) else {"BRIDGE_AUTH": "none"}),
     }
-    return home, {**base, **env}
+    return home, {**base, **env, **settings_of(workspace, env)}
 
 
 @asynccontextmanager

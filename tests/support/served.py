@@ -25,7 +25,6 @@ from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import limits, make_pool
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
-from bridge.server.state_dir import State
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
@@ -36,6 +35,7 @@ from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from bridge.transports.unix_socket import listen
 from tests.support.agent import PROGRAM
 from tests.support.children import children
+from tests.support.chosen_store import new_state
 from tests.support.client import Client
 
 
@@ -101,7 +101,7 @@ async def serving_loaded(
     chosen = loaded.settings
     pool = make_pool(chosen)
     allow_private = chosen.push.allow_private
-    state = State()
+    state, forget = await new_state()
     push = Push(state.store, encode_notification, allow_private=allow_private)
     await push.start(_find)
     agents = configure_agents(loaded)
@@ -146,6 +146,7 @@ async def serving_loaded(
             unix.close()
         await push.close()
         await state.close()
+        forget()
     left = set(children()) - set(before)
     assert not left, left
 
