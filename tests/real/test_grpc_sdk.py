@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bridge_process import bridge, scripted
 from tests.support.official_sdks import play
-from tests.support.served import serving
 
 pytestmark = pytest.mark.real
 TOKEN = "x" * 16
@@ -26,7 +26,9 @@ async def test_all_scenarios(workspace: Path) -> None:
         "errors": "done",
         "others": "done",
     }
-    async with serving(workspace, bridge_grpc_port=0, bridge_token=TOKEN) as server:
+    # In a process of its own: a server in this one might reap the clients.
+    env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0", "BRIDGE_TOKEN": TOKEN}
+    async with bridge(workspace, **env, BRIDGE_MAX_TEXT_BYTES="100000") as server:
         plays = [
             play(server.url, "python-v1-grpc", name, script, "yes", TOKEN)
             for name, script in scripts.items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import os
+import pwd
 import secrets
 import shutil
 import socket
@@ -110,7 +111,8 @@ _SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # of prctl(2)
 
 def _run(command: list[str]) -> None:
     if os.geteuid() == 0:
-        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        uid, gid = _user()
+        user = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
         command = [*user, *command]
     with tempfile.TemporaryFile() as output:  # a pipe would stay open in the server
         done = subprocess.run(
@@ -124,6 +126,15 @@ def _run(command: list[str]) -> None:
         )
         output.seek(0)
         assert done.returncode == 0, output.read().decode()
+
+
+def _user() -> tuple[int, int]:
+    """The user and group for a server that root starts. Other tests count processes of nobody."""
+    try:
+        found = pwd.getpwnam("postgres")  # the package of Debian creates it
+    except KeyError:
+        return NOBODY, NOBODY
+    return found.pw_uid, found.pw_gid
 
 
 def _tools() -> Path:
@@ -150,7 +161,7 @@ def started() -> Iterator[Postgres]:
     tools = _tools()
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:  # a short path of a socket
         if os.geteuid() == 0:
-            os.chown(name, NOBODY, NOBODY)
+            os.chown(name, *_user())
         command = [str(tools / "initdb"), "-D", f"{name}/data", "-U", "postgres", "-A", "trust"]
         _run([*command, "-E", "UTF8", "--no-locale", "--no-sync"])
         url = f"postgresql://postgres@/postgres?host={quote(name)}&port={_free_port()}"

@@ -145,7 +145,12 @@ async def test_an_orderly_restart_ends_a_call_with_the_handle(
         await stopping
         async with place.server():
             await live.release("agent")
-            assert shown(await result(following))["state"] == "completed"
+            ended = shown(await result(following))
+            if ended["state"] == "working":  # the first server has answered it at its end
+                ended = shown(
+                    await result(client.tool_call("wait", {"task_id": handle["task_id"]}))
+                )
+            assert ended["state"] == "completed"
 
 
 async def test_a_bridge_that_cannot_start(home: Home) -> None:
