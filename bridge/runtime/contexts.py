@@ -170,6 +170,8 @@ class Contexts:
         if self._cluster is None or context is None or not known or not context.movable:
             return
         async with self._claiming.setdefault(key, asyncio.Lock()):
+            if self._contexts.get(key) is not context or not context.movable:
+                return  # a message was faster
             waiting = context.leave()
             del self._contexts[key]
             for handle in waiting:

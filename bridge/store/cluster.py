@@ -116,7 +116,7 @@ class Cluster(Protocol):
         """Take no more contexts of lost servers."""
 
     async def offer(self) -> None:
-        """Tell the other servers that there are unplaced contexts."""
+        """Tell the other servers about unplaced contexts."""
 
 
 class SharedStore(Store, Protocol):

@@ -13,7 +13,7 @@ from tests.support.client import Client
 
 
 class RecordingHost:
-    """Records the calls of the store, and takes what it is offered."""
+    """Records the calls of the store, and takes each context that the store offers."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []

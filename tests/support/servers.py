@@ -129,7 +129,8 @@ def _run(command: list[str]) -> None:
 
 
 def _user() -> tuple[int, int]:
-    """The user and group for a server that root starts. Other tests count processes of nobody."""
+    """The user and group for a server that root starts. Other tests count the processes of
+    the user nobody."""
     try:
         found = pwd.getpwnam("postgres")  # the package of Debian creates it
     except KeyError:

@@ -239,7 +239,7 @@ async def test_a_message_to_two_servers_begins_one_task(nodes: Place, messages: 
         assert listed["totalSize"] == messages
 
 
-async def test_a_retry_at_another_server_finds_a_task_that_nobody_has_seen(
+async def test_a_retry_at_another_server_finds_a_task_that_no_client_has_seen(
     nodes: Place, live: Liveness
 ) -> None:
     """Takes seconds, because two servers start."""

@@ -28,6 +28,7 @@ from bridge.store.protocol import CANNOT_WRITE, ContextKey, KnownMessage, Messag
 log = logging.getLogger(__name__)
 
 POLL = 1.0  # seconds between two looks at a table
+SWEEP = 60.0  # seconds
 FIRST_LOOK = 0.05  # seconds; the pause between looks at a message doubles
 SOON = 5  # seconds: Retry-After where nothing says when the limit is free again
 KEPT = "1 hour"  # for answered commands
@@ -52,6 +53,7 @@ class PostgresCluster:
         self._say = say
         self.answer_within = ANSWER_WITHIN
         self._command = asyncio.Event()  # one may wait for this server
+        self._next_sweep = 0.0
         self._begun: set[str] = set()  # commands that this process has given out
         self._answers: dict[str, asyncio.Event] = {}
         self._on_work: list[Callable[[], None]] = []
@@ -154,12 +156,20 @@ class PostgresCluster:
             self._command.clear()
             try:
                 found = await self._fenced(_TAKE, self._writer.epoch, self._node)
+                await self._sweep()
             except Unavailable:  # the store has logged it
                 continue
             begun, self._begun = self._begun, {row[1] for row in found}
             for _, command_id, *key, sender, kind, principal, body in sorted(found):
                 if command_id not in begun:
                     yield Command(command_id, key_of(*key), sender, kind, principal, body)
+
+    async def _sweep(self) -> None:
+        """Each minute, remove old commands: no index finds them."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP
+            await self._reader.rows(_SWEEP)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -248,10 +258,9 @@ _ANSWER = """
             = (command.agent, command.owner, command.context))
     FROM command WHERE id = %s"""
 _WITHDRAW = "DELETE FROM command WHERE id = %s AND taker IS NULL RETURNING id"
-_TAKE = f"""
-    WITH mine AS MATERIALIZED (SELECT fence(%s, %s)), old AS (
-        DELETE FROM command WHERE done AND made < now() - interval '{KEPT}'
-    ), waits AS (
+_SWEEP = f"DELETE FROM command WHERE done AND made < now() - interval '{KEPT}'"  # noqa: S608
+_TAKE = """
+    WITH mine AS MATERIALIZED (SELECT fence(%s, %s)), waits AS (
         SELECT command.id AS wanted, %s::bigint AS epoch
         FROM mine, command JOIN context ON (context.agent, context.owner, context.id)
             = (command.agent, command.owner, command.context)
@@ -259,7 +268,7 @@ _TAKE = f"""
         FOR UPDATE OF command SKIP LOCKED
     )
     UPDATE command SET taker = epoch FROM waits WHERE id = wanted
-    RETURNING number, id, agent, owner, context, sender, kind, principal, body"""  # noqa: S608
+    RETURNING number, id, agent, owner, context, sender, kind, principal, body"""
 # A reservation of an incarnation that is over does not count.
 _RESERVE = """
     WITH mine AS MATERIALIZED (SELECT fence(%s, %s)), made AS (

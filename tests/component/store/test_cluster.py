@@ -138,7 +138,7 @@ async def test_a_command_without_an_answer_ends(pair: Pair) -> None:
     owner, other = pair
     other.cluster.answer_within = 0.1
     with pytest.raises(Unavailable, match="does not answer"):
-        await other.cluster.ask(COMMAND, NODE)  # nobody has taken it
+        await other.cluster.ask(COMMAND, NODE)  # no server has taken it
     other.cluster.answer_within = 1.0
     second = asyncio.create_task(other.cluster.ask(replace(COMMAND, id="c-2"), NODE))
     assert (await next_command(owner)).id == "c-2"
