@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
@@ -18,6 +18,7 @@ from bridge.runtime.nodes.commands import Elsewhere
 from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.session.prewarm import Prewarm
+from bridge.store.cluster import Take
 from bridge.store.handle import TaskHandle, TaskHandles, readable
 from bridge.store.protocol import (
     ContextKey,
@@ -31,9 +32,6 @@ from bridge.task.events import Interrupted
 from bridge.task.message import Message
 
 RESTARTED = Interrupted("The server restarted and the agent process was lost.", "restart")
-Take = Callable[[], Awaitable[Fence | None]]
-"""Takes a context of a lost server: its fence, or None if another server has it. Raises
-Unavailable."""
 NODE_LOST = Interrupted("The server that ran this task was lost.", "node-lost")
 
 

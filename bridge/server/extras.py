@@ -105,19 +105,6 @@ async def probe_bus(url: str) -> tuple[str, float]:
     return address.shown, await ping(address)
 
 
-@contextlib.contextmanager
-def _needs_redis() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("bridge"):
-            raise
-        raise ConfigurationError(
-            "BRIDGE_BUS is the URL of Redis, and a library for it is missing: "
-            "pip install 'coding-agent-bridge[redis]'"
-        ) from None
-
-
 async def probe_database(settings: Settings) -> Probe:
     """Reach the database of BRIDGE_STORE, and change nothing. Raises ConfigurationError."""
     with _needs_postgres():
@@ -126,16 +113,21 @@ async def probe_database(settings: Settings) -> Probe:
 
 
 @contextlib.contextmanager
-def _needs_postgres() -> Iterator[None]:
+def _needs(extra: str, setting: str) -> Iterator[None]:
+    """Raises ConfigurationError for a missing library of the extra, which the setting requires."""
     try:
         yield
     except ImportError as error:
         if (error.name or "").startswith("bridge"):
             raise
         raise ConfigurationError(
-            "BRIDGE_STORE is a PostgreSQL database, and a library for it is missing: "
-            "pip install 'coding-agent-bridge[postgres]'"
+            f"{setting}, and a library for it is missing: "
+            f"pip install 'coding-agent-bridge[{extra}]'"
         ) from None
+
+
+_needs_postgres = functools.partial(_needs, "postgres", "BRIDGE_STORE is a PostgreSQL database")
+_needs_redis = functools.partial(_needs, "redis", "BRIDGE_BUS is the URL of Redis")
 
 
 def grpc_server(settings: Settings) -> GrpcServer | None:

@@ -6,13 +6,16 @@ All methods raise Unavailable while the database cannot be reached.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bridge.store.protocol import ContextKey, KnownMessage, MessageKey, Store
+from bridge.store.protocol import ContextKey, Fence, KnownMessage, MessageKey, Store
 
 ANSWER_WITHIN = 10.0  # seconds for the answer to a command
+Take = Callable[[], Awaitable[Fence | None]]
+"""Takes a context of a lost server: its fence, None if another server has it by now. Raises
+Unavailable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from bridge.store.postgres.membership import Take
+from bridge.store.cluster import Take
 from bridge.store.protocol import ContextKey, Fence
 from tests.support.client import Client
 

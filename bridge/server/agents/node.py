@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from bridge.process import spawn
 from bridge.process.cgroup import home
 from bridge.runtime.tasks import TaskManager
 from bridge.server.settings.root import Settings
+from bridge.store.cluster import Take
 from bridge.store.protocol import ContextKey, Fence
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,6 @@ COPIED, LOST = os.EX_CONFIG, os.EX_TEMPFAIL
 """Exit statuses. COPIED: another server uses the identity of this one, in a copy of its state
 folder; a restart would stop that server. LOST: another server took this one for lost; a restart
 continues."""
-Take = Callable[[], Awaitable[Fence | None]]
 
 
 class NodeAgents:

@@ -11,19 +11,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import psycopg
-
 from bridge.errors import TooManyRequests, Unavailable
 from bridge.store.cluster import ANSWER_WITHIN, Command, Holder, NodeStatus
 from bridge.store.postgres import queries
+from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.membership import Membership
 from bridge.store.postgres.queries import key_of
 from bridge.store.postgres.reader import PostgresReader
-from bridge.store.postgres.schema import FENCED, LOCK_CLASS
+from bridge.store.postgres.schema import LOCK_CLASS
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import PostgresWriter
-from bridge.store.protocol import CANNOT_WRITE, ContextKey, KnownMessage, MessageKey
+from bridge.store.protocol import ContextKey, KnownMessage, MessageKey
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +43,9 @@ class PostgresCluster:
         writer: PostgresWriter,
         node: str,
         say: Callable[[str, Sequence[str]], None],
-        lives: tuple[Membership, Takeover],
+        lives: tuple[Membership, Takeover, Claims],
     ) -> None:
-        self._membership, self._takeover = lives
+        self._membership, self._takeover, self._claims = lives
         self._reader = reader
         self._writer = writer
         self._node = node
@@ -201,8 +200,7 @@ class PostgresCluster:
 
     async def admit(self, owner: str, task_id: str, *, tasks: int, per_minute: int) -> None:
         names = (encode_id(owner), encode_id(task_id))
-        identity = (self._node, self._writer.epoch)
-        found = await self._call(_ADMIT, *identity, *names, tasks, per_minute)
+        found = await self._fenced(_ADMIT, *names, tasks, per_minute)
         ((exceeded, figure),) = found
         if exceeded == "tasks":
             text = f"Task limit reached ({figure} unfinished tasks of this principal)."
@@ -224,22 +222,9 @@ class PostgresCluster:
         found = await self._reader.rows(_UNPLACED, list(agents), shares, most)
         return [key_of(*row) for row in found]
 
-    # --- the fence -----------------------------------------------------------------------------
-
     async def _fenced(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Make the statement, unless this incarnation is fenced. Raises Unavailable."""
-        return await self._call(statement, self._node, self._writer.epoch, *values)
-
-    async def _call(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        if self._writer.problem:
-            raise Unavailable(CANNOT_WRITE)
-        try:
-            return await self._reader.rows(statement, *values)
-        except Unavailable as error:
-            cause = error.__cause__
-            if isinstance(cause, psycopg.Error) and cause.sqlstate == FENCED:
-                self._writer.fence()
-            raise
+        return await self._claims.fenced(statement, self._node, self._writer.epoch, *values)
 
 
 _NO_ANSWER = "The server that works in this context does not answer. Retry later."

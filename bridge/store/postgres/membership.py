@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import orjson
 import psycopg
 
+from bridge.store.cluster import Take
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, limited
 from bridge.store.postgres.liveness import (
     INTERVAL,
@@ -32,11 +33,6 @@ from bridge.store.protocol import ContextKey, Fence
 log = logging.getLogger(__name__)
 
 DOUBT = "this server has not reached the database for a while: another one may take its contexts"
-
-
-Take = Callable[[], Awaitable[Fence | None]]
-"""Takes a context of a lost server: its fence, None if another server has it by now. Raises
-Unavailable."""
 
 
 class Host(Protocol):

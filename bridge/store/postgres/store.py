@@ -85,7 +85,11 @@ class PostgresStore(PostgresReads):
         self.bus: Bus = NotifyBus(address, heard=self._heard, restored=self._catch_up)
         self.hints = Hints(node, b"", self.bus.send)
         self._cluster = PostgresCluster(
-            self._reader, self._writer, node, self._say, (self.membership, self.takeover)
+            self._reader,
+            self._writer,
+            node,
+            self._say,
+            (self.membership, self.takeover, self._claims),
         )
 
     def use_bus(self, make: MakeBus) -> None:
