@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +12,7 @@ from bridge.session.prewarm import NOTHING, PrewarmPlan
 from bridge.store.protocol import Retention
 from bridge.task.approval_policy import Rule
 from bridge.telemetry.audit import NO_AUDIT, Audit
+from bridge.telemetry.observation import TaskObserver
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy
 
@@ -24,7 +25,7 @@ class Agent:
     questions. `patience`: seconds that a question waits for its answer; 0 = unlimited. `trust`:
     the policy for a repository's own settings; `warm`: the sessions that are started ahead of
     their tasks. `check` raises WorkspaceError if no CLI can work in a directory. `replies`: the
-    agent may answer with a Message instead of a task.
+    agent may answer with a Message instead of a task. `observers` see the events of all tasks.
     """
 
     sessions: SessionFactory
@@ -38,6 +39,7 @@ class Agent:
     warm: PrewarmPlan = NOTHING
     check: Callable[[str], None] = lambda cwd: None
     replies: bool = False
+    observers: Sequence[TaskObserver] = ()
 
 
 @dataclass(frozen=True, slots=True)

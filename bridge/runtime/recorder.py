@@ -24,6 +24,7 @@ from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, bound
 from bridge.task.message import Message
 from bridge.task.state import StatusUpdate, Update
 from bridge.telemetry.audit import Audit
+from bridge.telemetry.observation import TaskObserver
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 class Recorder:
     """`on_status` gets the status updates of a task after their commit. `on_end` gets each task
     that has ended. `on_lost` gets each task with changes that the store rejected, because another
-    server owns it."""
+    server owns it. `observers` see each event when it is applied."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Recorder:
         on_status: Callable[[TaskHandle, Sequence[StatusUpdate]], None],
         on_end: Callable[[TaskHandle], None],
         on_lost: Callable[[TaskHandle], None],
+        observers: Sequence[TaskObserver] = (),
     ) -> None:
         self._tasks = tasks
         self._store = tasks.store
@@ -48,6 +50,7 @@ class Recorder:
         self._on_status = on_status
         self._on_end = on_end
         self._on_lost = on_lost
+        self._observers = observers
 
     @property
     def durable(self) -> bool:
@@ -65,6 +68,8 @@ class Recorder:
         """Create the task, in one commit with the `accepted` changes. `hidden`: it may still become
         a direct Message, so other servers do not show it before this one does, or before output
         of another kind."""
+        for observer in self._observers:
+            observer.began(handle.task)
         written = dump(prompt)
         handle.size += len(written)
         handle.log.visible = -1
@@ -114,6 +119,8 @@ class Recorder:
         task = handle.task
         if self._audit.active:
             self._audit.events(task, events)
+        for observer in self._observers:
+            observer.recorded(task, events, now)
         written = dump_events(events)
         size = len(written)
         number = handle.log.add(updates, ENTRY + size // (len(updates) or 1))

@@ -91,6 +91,7 @@ class TaskManager:
             on_status=self._changed,
             on_end=self._finished,
             on_lost=self._lost,
+            observers=agent.observers,
         )
         self.quotas = pool.quotas
         self.contexts = Contexts(

@@ -12,13 +12,12 @@ from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from bridge import __version__
 from bridge.a2a.card import Card
 from bridge.a2a.card_shapes import encode_card
 from bridge.auth.principal import Principal
@@ -27,14 +26,15 @@ from bridge.auth.unix_peer import is_unix
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import TaskManager
-from bridge.server.monitor import Monitor
 from bridge.server.openapi import document
+from bridge.server.operate.health import HealthCheck, health
+from bridge.server.operate.monitor import Monitor
 from bridge.server.settings.sections import ServerSettings
-from bridge.store.cluster import HintCarrier
+from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports.jsonrpc import JsonRpc
+from bridge.transports.listener.origin import OriginCheck
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
-from bridge.transports.origin import OriginCheck
 from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted
 
 log = logging.getLogger(__name__)
@@ -72,21 +72,6 @@ class ServedAgent:
     extension_required: bool = False
 
 
-class HealthCheck(Protocol):
-    """A part of the server that can fail for a while. `problem`: the text for /health, or None."""
-
-    @property
-    def problem(self) -> str | None: ...
-
-
-@runtime_checkable
-class _Shared(Protocol):
-    """A store that has a carrier of hints. Its fault makes no status: reads are late."""
-
-    @property
-    def bus(self) -> HintCarrier: ...
-
-
 def make_app(
     root: ServedAgent,
     agents: Sequence[ServedAgent],
@@ -102,7 +87,7 @@ def make_app(
     must send a token. `checks`: the parts that /health checks; `about`: further
     members of /health."""
     public_url, started = settings.public_url, time.time()  # the last change of the cards
-    middlewares = [_answer_browser(public_url), _in_json, _authentication(identify)]
+    middlewares = [_named, _answer_browser(public_url), _in_json, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
     hosts = (settings.host, *settings.allowed_hosts)
     OriginCheck(hosts, settings.allowed_origins, public_url).attach(app)
@@ -113,7 +98,8 @@ def make_app(
     if monitor:
         app.add_routes(monitor.routes())
     app.router.add_get("/agents", partial(_list_agents, agents, public_url, monitor))
-    app.router.add_get("/health", partial(_health, agents, checks, about))
+    managers = {one.id: one.manager for one in agents}
+    app.router.add_get("/health", partial(health, managers, checks, about))
     return app
 
 
@@ -129,7 +115,7 @@ def _add_agent(
         return _base(request, public_url) + prefix
 
     def caller(request: web.Request) -> Caller:
-        return Caller(address(request), request[PRINCIPAL], shows_retry(request))
+        return Caller(address(request), request[PRINCIPAL], shows_retry(request), info=observed())
 
     @lru_cache(ADDRESSES)
     def encoded_card(base: str) -> Document:
@@ -248,30 +234,23 @@ async def _list_agents(
     return web.json_response({"agents": listed})
 
 
-async def _health(
-    agents: Sequence[ServedAgent],
-    checks: Sequence[HealthCheck],
-    about: Callable[[], Mapping[str, Any]],
-    request: web.Request,
-) -> web.Response:
-    """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
-    ok: new tasks wait. The response needs no authentication, so it contains only figures."""
-    figures = {agent.id: agent.manager.figures() for agent in agents}
-    found = [one.problem for one in checks]
-    problems = sorted({problem for problem in found if problem})
-    status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
-    bus = next((one.bus for one in checks if isinstance(one, _Shared)), None)
-    hints = {"bus": {"kind": bus.kind, "ok": bus.works}} if bus else {}
-    known = {"version": __version__, "agents": figures, **about(), **hints}
-    return web.json_response({**status, **known})
-
-
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
     "Cache-Control": "no-store",
     "Vary": "Accept",
 }
+
+
+@web.middleware
+async def _named(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware that gives each request its facts for observers."""
+    path = request.rel_url.raw_path
+    binding = "jsonrpc" if path.endswith(JSONRPC_PATHS) or path == "/" else "rest"
+    given = request.headers.get("X-Request-Id")
+    traceparent = request.headers.get("traceparent")
+    REQUEST.set(RequestInfo.named(binding, given, request.remote, traceparent))
+    return await handler(request)
 
 
 def _answer_browser(public_url: str | None) -> Any:

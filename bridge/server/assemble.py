@@ -28,7 +28,8 @@ from bridge.session.turn import TurnLimits
 from bridge.store.handle import TaskHandles
 from bridge.store.protocol import Retention
 from bridge.telemetry.gc_tuning import Heap
-from bridge.transports.operation import Operations
+from bridge.telemetry.observation import RequestObserver, TaskObserver
+from bridge.transports.operation import Answering, Operations
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from bridge.workspace.attachments import Attachments, PartLimits
 from bridge.workspace.project_config import ProjectConfigPolicy
@@ -37,13 +38,16 @@ from bridge.workspace.project_config import ProjectConfigPolicy
 @dataclass(frozen=True, slots=True)
 class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
-    restart. `grpc`: the gRPC port, if there is one."""
+    restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
+    `request_observers` the requests."""
 
     pool: SessionPool
     push: Push
     state: State
     keep_alive: KeepAlive = KEEP_ALIVE
     grpc: GrpcPlace | None = None
+    observers: Sequence[TaskObserver] = ()
+    request_observers: Sequence[RequestObserver] = ()
 
 
 def make_served_agent(
@@ -70,7 +74,7 @@ def make_served_agent(
     )
     models = (one.model for one in profiles.values() if one.model)
     manager = TaskManager(
-        agent=_runtime_agent(agent, state, sandbox, prewarm),
+        agent=_runtime_agent(agent, shared, sandbox, prewarm),
         adapter=agent.adapter,
         workspaces=settings.agent.workspaces,
         tasks=_task_handles(agent.id, state),
@@ -143,10 +147,13 @@ def _served(
         tasks=router,
         push=shared.push,
         extended_card=extended if settings.auth.config.required else None,
-        stream_on_question=settings.agent.stream_on_question,
-        fast_path=settings.limits.fast_path_ms / 1000,
+        answering=Answering(
+            settings.agent.stream_on_question,
+            settings.limits.fast_path_ms / 1000,
+            shared.keep_alive,
+        ),
         sign=sign,
-        keep_alive=shared.keep_alive,
+        observers=shared.request_observers,
     )
     return ServedAgent(
         id=agent.id,
@@ -161,9 +168,12 @@ def _served(
 
 
 def _runtime_agent(
-    agent: ConfiguredAgent, state: State, sandbox: Sandbox | None, prewarm: PrewarmPlan | None
+    agent: ConfiguredAgent,
+    shared: SharedParts,
+    sandbox: Sandbox | None,
+    prewarm: PrewarmPlan | None,
 ) -> Agent:
-    settings, adapter = agent.settings, agent.adapter
+    settings, adapter, state = agent.settings, agent.adapter, shared.state
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,
@@ -181,6 +191,7 @@ def _runtime_agent(
         ),
         check=settings.agent.workspaces.check,
         replies=adapter.may_reply,
+        observers=shared.observers,
     )
 
 

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aiohttp import web
-
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError, Unavailable
@@ -33,7 +31,8 @@ from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
-from bridge.server.monitor import Monitor
+from bridge.server.operate.monitor import Monitor
+from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
@@ -45,9 +44,9 @@ from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.logging import KeyValueFormatter
 from bridge.telemetry.watchdog import Watchdog
-from bridge.transports.connection_limits import ConnectionLimits, LimitedRunner
+from bridge.transports.listener.connection_limits import LimitedRunner
+from bridge.transports.listener.unix_socket import UnixSocket
 from bridge.transports.operation import encode_notification
-from bridge.transports.unix_socket import UnixSocket, check_place, listen
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ async def serve(loaded: Loaded) -> int:
         log.warning(warning)
     agents = configure_agents(loaded)
     identity = Identity(settings.auth.config, token_issuer(settings))
-    sockets = _listen(settings)
+    sockets = listen_tcp(settings)
     if sockets is None:
         return 1
     with contextlib.ExitStack() as unused:
@@ -115,7 +114,7 @@ async def _assemble(
     pool = make_pool(settings)
     node = NodeAgents()
     state = await _open_state(loaded, unused, [one.id for one in agents], node)
-    unix = _listen_unix(settings, unused)
+    unix = listen_unix(settings, unused)
     push = Push(
         state.store,
         encode_notification,
@@ -181,7 +180,7 @@ async def _run(
         sites = [runner.site(one) for one in (*sockets, *_unix(parts))]
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
-        address = _address(runner, parts.unix, identity)
+        address = address_of(runner, parts.unix, identity)
         await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
@@ -258,53 +257,8 @@ def _kill_leftovers(parts: _Parts) -> None:
     reap_orphans()
 
 
-def _listen(settings: Settings) -> list[socket.socket] | None:
-    """Sockets on HOST and PORT; no sockets for PORT=none. Prints an error and returns None if that
-    fails, or if a server listens on the Unix socket."""
-    server, host, port = settings.server, settings.server.host, settings.server.port
-    where, step = server.unix_socket or "", "set BRIDGE_UNIX_SOCKET to another path"
-    try:
-        check_unix_socket(settings)
-        where, step = f"{host}:{port}", "choose another with --port"
-        return [] if port is None else bind(host, port)
-    except OSError as error:
-        text = f"cannot listen on {where}: {error.strerror}; {step}"
-        print(f"coding-agent-bridge: {text}", file=sys.stderr)
-        return None
-
-
-def check_unix_socket(settings: Settings) -> None:
-    """Raises ConfigurationError or OSError if the server cannot listen on its Unix socket."""
-    if settings.server.unix_socket:
-        check_place(settings.server.unix_socket, settings.server.unix_group)
-
-
-def _listen_unix(settings: Settings, unused: contextlib.ExitStack) -> UnixSocket | None:
-    """The Unix socket. The lock of the state folder is held by now, so that a second server with
-    this folder removes no socket; and no other thread creates folders yet, which would get the
-    umask of the socket."""
-    path = settings.server.unix_socket
-    if path is None:
-        return None
-    try:
-        made = listen(path, settings.server.unix_group)
-    except OSError as error:
-        raise ConfigurationError(f"cannot listen on {path}: {error.strerror}") from error
-    unused.callback(made.close)
-    unused.callback(made.listening.close)
-    return made
-
-
 def _unix(parts: _Parts) -> list[socket.socket]:
     return [parts.unix.listening] if parts.unix else []
-
-
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets on all addresses of `host`. Raises OSError. A server binds before it starts anything,
-    so that a second server on the same port ends without side effects."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
-    return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
 
 
 async def _open_state(
@@ -397,19 +351,6 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
         parts.cooperation.start()
 
 
-def limits(settings: Settings) -> ConnectionLimits:
-    """The limits of connections."""
-    server = settings.server
-    return ConnectionLimits(
-        connections=server.max_connections,
-        per_peer=server.max_connections_per_peer,
-        header=server.header_timeout_ms / 1000,
-        body=server.body_timeout_ms / 1000,
-        stall=server.stall_timeout_ms / 1000,
-        per_second=server.max_connections_per_second,
-    )
-
-
 # --- the process -------------------------------------------------------------------------------
 
 
@@ -441,13 +382,6 @@ def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
     for number in ends:
         loop.add_signal_handler(number, handle, number)
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
-
-
-def _address(runner: web.AppRunner, unix: UnixSocket | None, identity: Identity) -> Listening:
-    tcp = [one for one in runner.addresses if not isinstance(one, str)]
-    host, port = tcp[0][:2] if tcp else ("", 0)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
-    return Listening(url, unix.path, identity.knows_users) if unix else Listening(url)
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:

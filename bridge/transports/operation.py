@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from bridge.store.handle import TaskHandle, durable
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
+from bridge.telemetry.observation import UNKNOWN_REQUEST, RequestInfo, RequestObserver
 from bridge.transports.negotiation import codec_of
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, dump_copy
 
@@ -37,12 +39,13 @@ Call = Callable[[Codec, Json, "Caller"], Awaitable[Any]]
 class Caller:
     """The sender of a request. `address`: the URL of this agent as the client knows it, without
     /a2a. `retries`: a header shows that the client retries (see negotiation.shows_retry).
-    `stays`: the client waits for the result."""
+    `stays`: the client waits for the result. `info`: facts of the request for observers."""
 
     address: str
     principal: Principal
     retries: bool = False
     stays: bool = True
+    info: RequestInfo = UNKNOWN_REQUEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,22 @@ class Pending:
     keep_alive: KeepAlive = KEEP_ALIVE
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """How requests are answered. `stream_on_question`: "close" or "open", the stream of a send at
+    a question. `fast_path`: a blocking send gets a Message if its task completes within so many
+    seconds; 0 = never."""
+
+    stream_on_question: str = "close"
+    fast_path: float = 0.0
+    keep_alive: KeepAlive = KEEP_ALIVE
+
+
 class Operations:
     """The operations that all bindings offer.
 
     `push` notifies receivers. `extended_card` creates the card for authenticated clients; None
-    without authentication. `stream_on_question`: "close" or "open", the stream of a send at a
-    question. `fast_path`: a blocking send gets a Message if its task completes within so many
-    seconds; 0 = never. `sign` adds signatures to a 1.0 card.
+    without authentication. `sign` adds signatures to a 1.0 card. `observers` see each request.
     """
 
     def __init__(
@@ -68,18 +80,18 @@ class Operations:
         tasks: Router,
         push: Push,
         extended_card: Callable[[str], Card] | None,
-        stream_on_question: str,
-        fast_path: float = 0.0,
+        answering: Answering,
         sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        keep_alive: KeepAlive = KEEP_ALIVE,
+        observers: Sequence[RequestObserver] = (),
     ) -> None:
+        self._observers = observers
         self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
-        self._fast_path = fast_path
+        self._fast_path = answering.fast_path
         self._sign = sign
-        self._keep_alive = keep_alive
-        self._ends_on_question = stream_on_question == "close"
+        self._keep_alive = answering.keep_alive
+        self._ends_on_question = answering.stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
             Operation.GET: self._get,
@@ -97,7 +109,10 @@ class Operations:
     ) -> Awaitable[Any]:
         """The JSON result of an operation without a stream, or a Pending for a blocking send.
         Raises RequestError."""
-        return self._calls[operation](codec, params, caller)
+        answer = self._calls[operation](codec, params, caller)
+        if not self._observers:
+            return answer
+        return _Observed(self._observers, codec, operation, caller).result(answer)
 
     async def stream(
         self,
@@ -109,6 +124,16 @@ class Operations:
     ) -> Stream:
         """The stream of an operation of STREAMING. `seen`: the last update that the client has
         received, if it resumes a broken stream. Raises RequestError."""
+        opened = self._open(codec, operation, params, caller, seen)
+        if not self._observers:
+            return await opened
+        observed = _Observed(self._observers, codec, operation, caller)
+        stream: Stream = await observed.result(opened)
+        return stream
+
+    async def _open(
+        self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None
+    ) -> Stream:
         quotas, owner = self._tasks.quotas, caller.principal.id
         quotas.check_stream(owner)
         stream = await self._streamed(codec, operation, params, caller, seen)
@@ -271,6 +296,46 @@ class Operations:
         over = stream.ends(handle.task.state)
         first = await durable(dump_copy(encoded), handle)
         return replace(stream, first=first, over=over)
+
+
+class _Observed:
+    """A request that began now. Its observers see it once, at its result or its error."""
+
+    def __init__(
+        self,
+        observers: Sequence[RequestObserver],
+        codec: Codec,
+        operation: Operation,
+        caller: Caller,
+    ) -> None:
+        self._observers = observers
+        self._codec = codec
+        self._operation = operation
+        self._caller = caller
+        self._begun = time.monotonic()
+
+    async def result(self, answer: Awaitable[Any]) -> Any:
+        """The result of the answer. That of a Pending is observed when it is there."""
+        try:
+            found = await answer
+        except BaseException as error:
+            self._report(error)
+            raise
+        if isinstance(found, Pending):
+            return replace(found, answer=lambda: self.result(found.answer()))
+        self._report(None)
+        return found
+
+    def _report(self, error: BaseException | None) -> None:
+        for observer in self._observers:
+            observer.answered(
+                self._caller.info,
+                self._operation.value,
+                self._codec.version,
+                principal=self._caller.principal.id,
+                seconds=time.monotonic() - self._begun,
+                error=error,
+            )
 
 
 def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:

@@ -15,13 +15,13 @@ TOKEN = "x" * 16
 
 
 async def test_all_scenarios(workspace: Path) -> None:
-    """A start of the client takes a second, and eight of them run at once. One task pauses for five
+    """A start of the client takes a second, and eight of them run at once. One task pauses for ten
     seconds, in which its client must subscribe again."""
     scripts = {
         "send": "text hi\ndone",
         "stream": "status a\ntext hi\ndone",
         "get": "status x\ntext hi",
-        "resubscribe": "text a\npause 5\ntext b",
+        "resubscribe": "text a\npause 10\ntext b",
         "question": "permit q May I?\ntext !",
         "cancel": "text a\npause 20",
         "errors": "done",

@@ -22,17 +22,18 @@ from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
-from bridge.server.lifecycle import limits, make_pool
+from bridge.server.lifecycle import make_pool
+from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
-from bridge.transports.connection_limits import LimitedRunner
+from bridge.transports.listener.connection_limits import LimitedRunner
+from bridge.transports.listener.unix_socket import listen
 from bridge.transports.mcp.endpoint import McpLimits
 from bridge.transports.operation import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
-from bridge.transports.unix_socket import listen
 from tests.support.agent import PROGRAM
 from tests.support.children import children
 from tests.support.chosen_store import new_state

@@ -18,7 +18,7 @@ from bridge.errors import ConfigurationError
 from bridge.process import cgroup
 from bridge.sandbox import landlock
 from bridge.sandbox.profile import best
-from bridge.server.lifecycle import bind, check_unix_socket
+from bridge.server.operate.sockets import bind, check_unix_socket
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import DATABASE, is_exposed
 

@@ -23,6 +23,7 @@ from bridge.a2a.codecs import CODECS
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import InvalidParams, RequestError, Unauthenticated, Unavailable
+from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports import sse
 from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
 from bridge.transports.grpc.request import GrpcAgent, RpcRequest
@@ -203,7 +204,7 @@ class A2AService:
         if activated:
             pairs = tuple((name.lower(), value) for name, value in activated.items())
             await context.send_initial_metadata(pairs)
-        caller = Caller(agent.address, principal, shows_retry(request))
+        caller = Caller(agent.address, principal, shows_retry(request), info=_named(request))
         seen = sse.last_event_id(request)
         return _Prepared(agent.operations, codec, caller, params, seen)
 
@@ -212,6 +213,14 @@ class A2AService:
             text = "No agent has this tenant. The card of each agent names its tenant."
             raise InvalidParams(text, [("tenant", "unknown")])
         return self._agents[tenant]
+
+
+def _named(request: RpcRequest) -> RequestInfo:
+    """The facts of the call, which is the current request from now on."""
+    given, trace = request.headers.get("X-Request-Id"), request.headers.get("traceparent")
+    info = RequestInfo.named("grpc", given, request.remote, trace)
+    REQUEST.set(info)
+    return info
 
 
 def _never(batch: Batch) -> bool:

@@ -6,14 +6,24 @@ it survives a restart of the server.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from bridge.errors import Unavailable
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import MessageAccepted, MessageKey, Store
+from bridge.store.protocol import (
+    CANNOT_WRITE,
+    WRITE_WITHIN,
+    MessageAccepted,
+    MessageKey,
+    OnCommit,
+    Store,
+    StoreError,
+)
 
 NAMESPACE = "mcp"
 """The agent of the marks: no agent of the server has messages with these ids."""
@@ -38,6 +48,23 @@ class Marks:
     def set(self, handle: TaskHandle, mark: str) -> None:
         self._append(handle, f"{handle.task.id}/{mark}")
 
+    async def keep(self, handle: TaskHandle, mark: str) -> None:
+        """Set the mark, and wait for its commit. Raises Unavailable."""
+        done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+
+        def committed(error: StoreError | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        self._append(handle, f"{handle.task.id}/{mark}", then=committed)
+        try:
+            async with asyncio.timeout(WRITE_WITHIN):
+                error = await done
+        except TimeoutError:
+            raise Unavailable(CANNOT_WRITE) from None
+        if error:
+            raise Unavailable(CANNOT_WRITE)
+
     async def same_call(self, owner: str, arguments: Mapping[str, Any]) -> str | None:
         """The newest task of an equal call of this owner that had no key."""
         return await self._find(owner, _name(arguments))
@@ -52,10 +79,16 @@ class Marks:
         known = await self._store.message(MessageKey(NAMESPACE, owner, name, b""))
         return known.task_id if known else None
 
-    def _append(self, handle: TaskHandle, name: str, before: str | None = None) -> None:
+    def _append(
+        self,
+        handle: TaskHandle,
+        name: str,
+        before: str | None = None,
+        then: OnCommit | None = None,
+    ) -> None:
         key = MessageKey(NAMESPACE, handle.task.owner, name, b"")
         accepted = MessageAccepted(key, handle.task.id, before)
-        self._store.append([accepted], fence=None)
+        self._store.append([accepted], fence=None, then=then)
 
 
 def _name(arguments: Mapping[str, Any]) -> str:

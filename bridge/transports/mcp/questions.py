@@ -119,7 +119,7 @@ class OpenQuestions:
         shown = await self._of(handle, question)
         closed, shown.number = shown.number, shown.number + 1
         shown.until = 0.0 if again else time.monotonic() + AGAIN_AFTER
-        self._marks.set(handle, f"{question.id}.{closed}")
+        await self._marks.keep(handle, f"{question.id}.{closed}")
 
     # --- answers of a model ----------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class OpenQuestions:
             raise UnsupportedOperation(text)
         decision = _decision(question, given)
         await self._send(handle, call, question, decision, via="mcp")
-        self._marks.set(handle, _mark(given))
+        await self._marks.keep(handle, _mark(given))
 
     async def _send(
         self, handle: TaskHandle, call: Call, question: Question, decision: Decision, *, via: str

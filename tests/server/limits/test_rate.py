@@ -20,7 +20,7 @@ from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.settings.sections import ServerSettings
-from bridge.transports.connection_limits import Connection, ConnectionLimits, LimitedRunner
+from bridge.transports.listener.connection_limits import Connection, ConnectionLimits, LimitedRunner
 from bridge.transports.operation import Operations
 from bridge.transports.rate_limit import (
     ACCEPTED_AT_ONCE,

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from bridge.transports.connection_limits import MALFORMED
+from bridge.transports.listener.connection_limits import MALFORMED
 from tests.support import agent
 from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.client import Client, Json, artifact_text, state, task_id

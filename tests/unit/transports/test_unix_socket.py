@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.transports.unix_socket import LONGEST, check_place, listen
+from bridge.transports.listener.unix_socket import LONGEST, check_place, listen
 from tests.support.unprivileged import NOBODY
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

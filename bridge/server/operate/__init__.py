@@ -1,0 +1,1 @@
+"""What operators use: the state of tasks, health, sockets."""

@@ -1,0 +1,81 @@
+"""The sockets of the server: bound before anything starts, and their limits."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+
+from aiohttp import web
+
+from bridge.auth.authentication import Identity
+from bridge.errors import ConfigurationError
+from bridge.server.banner import Listening
+from bridge.server.settings.root import Settings
+from bridge.transports.listener.connection_limits import ConnectionLimits
+from bridge.transports.listener.unix_socket import UnixSocket, check_place, listen
+
+
+def listen_tcp(settings: Settings) -> list[socket.socket] | None:
+    """Sockets on HOST and PORT; no sockets for PORT=none. Prints an error and returns None if that
+    fails, or if a server listens on the Unix socket."""
+    server, host, port = settings.server, settings.server.host, settings.server.port
+    where, step = server.unix_socket or "", "set BRIDGE_UNIX_SOCKET to another path"
+    try:
+        check_unix_socket(settings)
+        where, step = f"{host}:{port}", "choose another with --port"
+        return [] if port is None else bind(host, port)
+    except OSError as error:
+        text = f"cannot listen on {where}: {error.strerror}; {step}"
+        print(f"coding-agent-bridge: {text}", file=sys.stderr)
+        return None
+
+
+def check_unix_socket(settings: Settings) -> None:
+    """Raises ConfigurationError or OSError if the server cannot listen on its Unix socket."""
+    if settings.server.unix_socket:
+        check_place(settings.server.unix_socket, settings.server.unix_group)
+
+
+def listen_unix(settings: Settings, unused: contextlib.ExitStack) -> UnixSocket | None:
+    """The Unix socket. The lock of the state folder is held by now, so that a second server with
+    this folder removes no socket; and no other thread creates folders yet, which would get the
+    umask of the socket."""
+    path = settings.server.unix_socket
+    if path is None:
+        return None
+    try:
+        made = listen(path, settings.server.unix_group)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {path}: {error.strerror}") from error
+    unused.callback(made.close)
+    unused.callback(made.listening.close)
+    return made
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets on all addresses of `host`. Raises OSError. A server binds before it starts anything,
+    so that a second server on the same port ends without side effects."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
+
+
+def limits(settings: Settings) -> ConnectionLimits:
+    """The limits of connections."""
+    server = settings.server
+    return ConnectionLimits(
+        connections=server.max_connections,
+        per_peer=server.max_connections_per_peer,
+        header=server.header_timeout_ms / 1000,
+        body=server.body_timeout_ms / 1000,
+        stall=server.stall_timeout_ms / 1000,
+        per_second=server.max_connections_per_second,
+    )
+
+
+def address_of(runner: web.AppRunner, unix: UnixSocket | None, identity: Identity) -> Listening:
+    tcp = [one for one in runner.addresses if not isinstance(one, str)]
+    host, port = tcp[0][:2] if tcp else ("", 0)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
+    return Listening(url, unix.path, identity.knows_users) if unix else Listening(url)

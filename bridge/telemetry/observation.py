@@ -1,0 +1,76 @@
+"""The observers of requests and of the events of tasks: metrics, logs and traces implement them.
+Without an observer, nothing is measured."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from bridge.task.events import Event
+from bridge.task.state import Task
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def new_request_id() -> str:
+    """16 hex digits."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """Facts of a request for logs, metrics and traces. `id`: 1 to 64 characters of
+    `[A-Za-z0-9._-]`. `binding`: jsonrpc, rest, grpc, websocket, stdio, redis or mcp. `peer`: the
+    address of the client. `traceparent`: the header of W3C Trace Context, not validated."""
+
+    binding: str
+    id: str = field(default_factory=new_request_id)
+    peer: str | None = None
+    traceparent: str | None = None
+
+    @classmethod
+    def named(
+        cls, binding: str, given: str | None, peer: str | None, traceparent: str | None = None
+    ) -> RequestInfo:
+        """`given`: the id that the client has chosen; an unsuitable one is replaced."""
+        chosen = given if given and _REQUEST_ID.fullmatch(given) else new_request_id()
+        return cls(binding, chosen, peer, traceparent)
+
+
+UNKNOWN_REQUEST = RequestInfo("unknown", "-")
+REQUEST: ContextVar[RequestInfo | None] = ContextVar("request", default=None)
+"""The request that the current code serves. Each binding sets it at the begin of a request; code
+that a request starts, and that outlives it, still sees it."""
+
+
+def observed() -> RequestInfo:
+    """The facts of the current request."""
+    return REQUEST.get() or UNKNOWN_REQUEST
+
+
+class RequestObserver(Protocol):
+    def answered(
+        self,
+        info: RequestInfo,
+        operation: str,
+        version: str,
+        *,
+        principal: str,
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        """A request has its result, or the first item of its stream. `operation`: the value of an
+        Operation; `version`: of the protocol. CancelledError: the client has left."""
+
+
+class TaskObserver(Protocol):
+    def began(self, task: Task) -> None:
+        """The task is accepted. It is not committed yet."""
+
+    def recorded(self, task: Task, events: Sequence[Event], time: datetime) -> None:
+        """The events were applied to the task. They are not committed yet."""

@@ -1,0 +1,1 @@
+"""The listener: its limits of connections, its check of Host and Origin, the Unix socket."""
