@@ -617,7 +617,7 @@ TESTED_ELSEWHERE = {
     "tests/system/test_postgres.py": ("needs a PostgreSQL server", "cli/doctor: database"),
     "tests/server/mcp/test_same_call.py": (
         "needs calls",
-        "transports/mcp: calls delegation keys waiting",
+        "transports/mcp: calls delegation waiting",
     ),
     "tests/server/mcp/test_asking.py": ("needs conversations", "transports/mcp: questions"),
     "tests/server/mcp/test_polled_tasks.py": ("needs conversations", "transports/mcp: tasks"),

@@ -1,13 +1,14 @@
 /**
  * What the drivers of both JS SDKs play. Scenarios, keys and environment are those of the drivers
  * of the Python SDKs (sdk_v1.py says more), and A2A_TRANSPORT is what the client is to prefer:
- * "JSONRPC" (the default) or "HTTP+JSON".
+ * "JSONRPC" (the default), "HTTP+JSON" or, with the driver of 1.x, "GRPC".
  *
  * A driver brings what is different between the releases:
  * client                    the SDK's module of that name
  * request(text, ids)        what a send takes, for a message with these ids
  * event(event), task(task)  as JSON, its members named as in protocol 1.0
  * errors                    the classes whose instances a report names
+ * transports                further transports of the SDK; may be missing
  */
 
 const ANSWER_ARTIFACT = "assistant-response";
@@ -20,6 +21,9 @@ const {
   A2A_TRANSPORT: TRANSPORT = "JSONRPC",
   A2A_TOKEN: TOKEN,
 } = process.env;
+
+/** Members of a request that the typed messages of gRPC require. */
+const REQUIRED = TRANSPORT === "GRPC" ? { tenant: "" } : {};
 
 const plainFetch = globalThis.fetch; // which the SDK's transports use
 globalThis.fetch = (url, init = {}) => {
@@ -90,8 +94,9 @@ function request(sdk, text, ids = {}) {
   return sdk.request(text, { messageId: crypto.randomUUID(), ...ids });
 }
 
-async function connect({ client: { ClientFactory, ClientFactoryOptions } }, baseUrl) {
+async function connect({ client: { ClientFactory, ClientFactoryOptions }, transports }, baseUrl) {
   const options = { ...ClientFactoryOptions.default, preferredTransports: [TRANSPORT] };
+  options.transports = [...options.transports, ...(transports ?? [])];
   const client = await new ClientFactory(options).createFromUrl(baseUrl);
   const used = client.transport.protocolName ?? "JSONRPC"; // 0.3 does not say
   if (used !== TRANSPORT) throw new Error(`the client uses ${used}`);
@@ -144,8 +149,8 @@ const SCENARIOS = {
 
   async get(sdk, client) {
     const { id } = await sendBlocking(sdk, client, request(sdk, PROMPT));
-    const task = sdk.task(await client.getTask({ id }));
-    const bare = sdk.task(await client.getTask({ id, historyLength: 0 }));
+    const task = sdk.task(await client.getTask({ ...REQUIRED, id }));
+    const bare = sdk.task(await client.getTask({ ...REQUIRED, id, historyLength: 0 }));
     return {
       state: plainName(task.status.state),
       text: answerText(task.artifacts),
@@ -165,8 +170,8 @@ const SCENARIOS = {
     if (dropped.kinds.at(-1) !== "artifact") throw new Error(`no artifact: ${dropped.kinds}`);
     connection.abort(); // 0.3 leaves it open otherwise
     const id = dropped.taskId;
-    await resumed.read(client.resubscribeTask({ id }));
-    const task = sdk.task(await client.getTask({ id }));
+    await resumed.read(client.resubscribeTask({ ...REQUIRED, id }));
+    const task = sdk.task(await client.getTask({ ...REQUIRED, id }));
     return { firstKind: resumed.kinds[0], state: resumed.state, text: answerText(task.artifacts) };
   },
 
@@ -177,7 +182,7 @@ const SCENARIOS = {
     const { taskId, contextId } = asked;
     const answer = request(sdk, ANSWER, { taskId, contextId });
     await answered.read(client.sendMessageStream(answer));
-    const task = sdk.task(await client.getTask({ id: taskId }));
+    const task = sdk.task(await client.getTask({ ...REQUIRED, id: taskId }));
     return {
       question: partsText(asked.status.message.parts),
       options: optionNames(asked.status.message),
@@ -191,14 +196,14 @@ const SCENARIOS = {
     const events = client.sendMessageStream(request(sdk, PROMPT));
     seen.add((await events.next()).value);
     const id = seen.taskId;
-    const canceled = sdk.task(await client.cancelTask({ id }));
+    const canceled = sdk.task(await client.cancelTask({ ...REQUIRED, id }));
     const streamState = await within(CANCELED_STREAM_MS, seen.read(events).then(() => seen.state));
-    const secondCancel = await errorName(sdk, client.cancelTask({ id }));
+    const secondCancel = await errorName(sdk, client.cancelTask({ ...REQUIRED, id }));
     return { state: plainName(canceled.status.state), streamState, secondCancel };
   },
 
   async errors(sdk, client) {
-    const unknownTask = await errorName(sdk, client.getTask({ id: crypto.randomUUID() }));
+    const unknownTask = await errorName(sdk, client.getTask({ ...REQUIRED, id: crypto.randomUUID() }));
     const { id } = await sendBlocking(sdk, client, request(sdk, PROMPT));
     const again = request(sdk, "again", { taskId: id });
     const finishedTask = await errorName(sdk, sendBlocking(sdk, client, again));
