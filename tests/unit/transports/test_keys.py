@@ -21,14 +21,14 @@ class Slow(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[OnCommit] = []
+        self.waiting: asyncio.Queue[OnCommit] = asyncio.Queue()
 
     def append(
         self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
     ) -> None:
         super().append(changes, fence=fence)
         if then:
-            self.waiting.append(then)
+            self.waiting.put_nowait(then)
 
 
 def handle() -> TaskHandle:
@@ -38,19 +38,17 @@ def handle() -> TaskHandle:
 async def test_a_kept_mark_waits_for_its_commit() -> None:
     store, task = Slow(), handle()
     kept = asyncio.create_task(Marks(store).keep(task, "q.1"))
-    while not store.waiting:
-        await asyncio.sleep(0)
+    committed = await store.waiting.get()
     assert not kept.done()
-    store.waiting.pop()(None)
+    committed(None)
     await kept
 
 
 async def test_a_mark_that_is_not_written_is_an_error() -> None:
     store, task = Slow(), handle()
     kept = asyncio.create_task(Marks(store).keep(task, "q.1"))
-    while not store.waiting:
-        await asyncio.sleep(0)
-    store.waiting.pop()(StoreError("fenced"))
+    committed = await store.waiting.get()
+    committed(StoreError("fenced"))
     with pytest.raises(Unavailable):
         await kept
 
