@@ -34,6 +34,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from tests import CHECKOUT
 from tests.support import client, ledger, load
 from tests.support.bridge_process import BridgeProcess
+from tests.support.chaos_clients import RETRIES, Numbered, Open, over_sse
 from tests.support.client import RpcError
 from tests.support.ledger import Ledger, View, read_ledger
 from tests.support.problem_cli import PROGRAM
@@ -47,8 +48,6 @@ GONE_WITHIN = GRACE + 1.0  # seconds from the reply to a cancel
 ENDS_WITHIN = 5.0  # seconds from the death of a CLI, or from a restart, to a terminal state
 REPORT = CHECKOUT / "docs" / "reliability.md"
 CHAOS, LOAD = "chaos", "load"  # the blocks of the report
-RETRIES = {"A2A-Version": "1.0", "A2A-Extensions": "urn:coding-agent-bridge:v1"}
-"""Headers of clients that send a message until it is taken."""
 GONE = (ClientError, ConnectionError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -100,6 +99,7 @@ class World:
         self.servers: list[BridgeProcess] = []
         self.env: dict[str, str] = {}
         self.prefix: tuple[str, ...] = ()
+        self.bindings: Sequence[Open] = (over_sse,)
         self.up = asyncio.Event()
         for name in ("workspace", "home", "tmp", "ledgers"):
             (root / name).mkdir()
@@ -243,9 +243,6 @@ class World:
     async def _connect(self, run: Run, view: View, limit: int | None) -> None:
         """One connection, up to its end or for `limit` updates."""
         view.connections += 1
-        headers = dict(RETRIES)
-        if view.last is not None:
-            headers["Last-Event-ID"] = str(view.last)
         if run.task_id and (view is not run.view or self.random.random() < 0.8):
             if view is not run.view or view.last is not None:
                 method, params = "SubscribeToTask", {"id": run.task_id}
@@ -256,17 +253,17 @@ class World:
         else:
             await run.known.wait()
             return
-        body = {"jsonrpc": "2.0", "id": "s-1", "method": method, "params": params}
-        async with self.http.post(
-            f"{self.server.url}/a2a/jsonrpc", json=body, headers=headers
-        ) as r:
-            if r.content_type != "text/event-stream":
-                raise RpcError((await r.json())["error"])
-            async for number, item in _frames(r.content):
+        async with contextlib.aclosing(self._items(method, params, view.last)) as items:
+            async for number, item in items:
                 self._take(run, view, number, item)
                 limit = limit - 1 if limit is not None else None
                 if view.ended or limit == 0:
                     return
+
+    def _items(self, method: str, params: Json, seen: int | None) -> Numbered:
+        """A stream over a binding that the client chooses for this connection."""
+        chosen = self.random.choice(self.bindings) if len(self.bindings) > 1 else self.bindings[0]
+        return chosen(self.http, self.server.url, method, params, seen)
 
     def _params(self, run: Run) -> Json:
         message: Json = {
@@ -394,30 +391,11 @@ class World:
         self.wrong += [f"task {run.ledger_file.stem} ({run.task_id}): {one}" for one in wrong]
 
     async def _replay(self, run: Run, whole: View) -> None:
-        headers = {**RETRIES, "Last-Event-ID": str(whole.last or 0)}
-        params = {"id": run.task_id}
-        body = {"jsonrpc": "2.0", "id": "s-1", "method": "SubscribeToTask", "params": params}
-        async with self.http.post(
-            f"{self.server.url}/a2a/jsonrpc", json=body, headers=headers
-        ) as r:
-            async for number, item in _frames(r.content):
+        seen, params = whole.last or 0, {"id": run.task_id}
+        items = over_sse(self.http, self.server.url, "SubscribeToTask", params, seen)
+        async with contextlib.aclosing(items):
+            async for number, item in items:
                 whole.updates.append((number, item))
-
-
-async def _frames(content: Any) -> AsyncIterator[tuple[int, Json]]:
-    """Complete events of a stream; the client has not seen an incomplete one."""
-    number, data = 0, b""
-    async for line in content:
-        if line.startswith(b"id: "):
-            number = int(line[4:])
-        elif line.startswith(b"data: "):
-            data = line[6:]
-        elif line == b"\n" and data:
-            answer = json.loads(data)
-            if "error" in answer:
-                raise RpcError(answer["error"])
-            yield number, answer["result"]
-            data = b""
 
 
 def _marker_of(pid: int) -> str | None:
@@ -1107,15 +1085,20 @@ async def making(seed: int, keep: list[Path]) -> AsyncIterator[World]:
 
 
 async def play(
-    one: Scenario, seed: int, outcome: Outcome, env: Mapping[str, str] | None = None
+    one: Scenario,
+    seed: int,
+    outcome: Outcome,
+    env: Mapping[str, str] | None = None,
+    bindings: Sequence[Open] = (over_sse,),
 ) -> None:
     """One run; an error is printed with all data for its repetition. `env`: further settings of the
-    servers."""
+    servers. `bindings`: those of which each connection of a client chooses one."""
     row = outcome.rows.setdefault(f"{one.fault} {one.what}", Row())
     kept: list[Path] = []
     wrong: list[str] = []
     async with making(seed, kept) as world:
         world.env |= env or {}
+        world.bindings = bindings
         try:
             async with asyncio.timeout(RUN_WITHIN):
                 faults = await one.play(world)

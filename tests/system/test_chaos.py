@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import chaos, ledger, load
+from tests.support.chaos_clients import BINDINGS
 from tests.support.ledger import Ledger, View
 from tests.support.servers import on_postgres
 
@@ -36,6 +37,18 @@ async def test_nothing_is_lost_on_postgres(name: str, postgres_url: str) -> None
     for one in found:
         await chaos.play(one, seed=2, outcome=outcome, env=on_postgres(postgres_url))
     assert found and outcome.violations == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["fickle_clients", "kill_streaming", "kill_asking"])
+async def test_nothing_is_lost_over_all_bindings(name: str, seed: int) -> None:
+    """Each connection of a client chooses a binding, so that one resumes what another began."""
+    (one,) = (one for one in chaos.SCENARIOS if one.play.__name__ == name)
+    outcome = chaos.Outcome()
+    env, bindings = {"BRIDGE_GRPC_PORT": "0"}, tuple(BINDINGS.values())
+    await chaos.play(one, seed=seed, outcome=outcome, env=env, bindings=bindings)
+    assert outcome.violations == []
 
 
 # --- the checker ---------------------------------------------------------------------------------
