@@ -192,11 +192,13 @@ class Contexts:
         its fence after the commit. Raises Unavailable."""
         async with self._claiming.setdefault(key, asyncio.Lock()):
             fence = await take()
-            for task, _ in await self.tasks.restore(key) if fence else ():
+            tasks = [task for task, _ in await self.tasks.restore(key)] if fence else []
+            for task in tasks:
                 task.fence = fence
                 self.pool.quotas.resume(task.task.owner)
                 self.recorder.record(task, [NODE_LOST])
             await self._store.flush()
+            self._adopted(tasks)  # this server delivers their notifications
             return fence
 
     def restore(self, stored: Stored, reattach: bool, lost: Interrupted = RESTARTED) -> set[str]:

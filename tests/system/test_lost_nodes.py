@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -23,6 +24,7 @@ from tests.support.liveness import Liveness
 from tests.support.movable_agent import PROGRAM
 from tests.support.nodes import Follower
 from tests.support.proxy import Proxy, serving
+from tests.support.receivers import Receiver, receiving
 from tests.support.restart import Place, finished, heard, kill
 from tests.support.servers import Postgres, on_postgres
 
@@ -244,6 +246,28 @@ async def lose_and_return(place: Place, live: Liveness, number: int = 0) -> None
 async def test_a_server_that_returns_continues_its_own_tasks(nodes: Place, live: Liveness) -> None:
     """Takes seconds: three starts of servers, and a lease."""
     await lose_and_return(nodes, live)
+
+
+@pytest.mark.soak
+async def test_the_end_of_a_lost_task_is_notified(nodes: Place, live: Liveness) -> None:
+    """After the grace, the server that ends the task also delivers its notifications. Takes
+    seconds: two starts of servers, and a lease."""
+    receiver = Receiver()
+    nodes.env |= {"BRIDGE_PUSH_ALLOW_PRIVATE": "true", "BRIDGE_NODE_GRACE_MS": "1000"}
+    async with receiving(receiver), server(nodes, "b") as (_, b):
+        async with server(nodes, "a", BRIDGE_SHARE="") as (first, a):
+            config: Json = {"taskPushNotificationConfig": {"id": "one", "url": receiver.url}}
+            config["returnImmediately"] = True
+            task = await a.send(f"text one\nwait {live.path} agent", config)
+            await live.pid("agent")
+            await heard(b, task["id"], "one")
+            await kill(first)
+        ended = await finished(b, task["id"])
+        assert (state(ended), reason(ended)) == ("failed", "node-lost")
+        async with asyncio.timeout(30):
+            count = len(await receiver.got(1))
+            while state(json.loads(receiver.bodies[-1])) != "failed":
+                count = len(await receiver.got(count + 1))
 
 
 @pytest.mark.soak
