@@ -31,7 +31,7 @@ MIB = 2**20
 
 
 def message() -> dict[str, Any]:
-    """A message to a new context, whose task lasts longer than the measure."""
+    """A message to a new context. Its task lasts longer than the measure."""
     count = int(PER_SECOND * (SECONDS + 4))
     knobs = f"n={count} gap_us={1_000_000 // PER_SECOND}"
     text = json.dumps({"type": "prompt", "text": knobs}, separators=(",", ":"))

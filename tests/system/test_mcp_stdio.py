@@ -190,3 +190,19 @@ async def test_a_stored_token_goes_to_its_origin_only(workspace: Path, home: Hom
         assert done.status == 0
         async with proxy(home) as client:
             assert len((await client.call("tools/list", {}))["tools"]) == 7
+
+
+async def test_a_bridge_on_a_unix_socket(workspace: Path, home: Home, tmp_path: Path) -> None:
+    """It is named, or found by its description; and it restarts. Takes a second: two servers."""
+    (folder := tmp_path / "run").mkdir(mode=0o700)
+    socket = str(folder / "socket")
+    env = {**home.env, **scripted(workspace), "BRIDGE_UNIX_SOCKET": socket, "PORT": "none"}
+    del env["BRIDGE_STATE_DIR"]
+    delegated = {"prompt": "text hi\ndone", "wait_seconds": 20}
+    async with proxy(home, "--url", f"unix:{socket}", "--no-start") as named:
+        async with bridge(workspace, **env):
+            assert shown(await named.tool("delegate", delegated))["text"] == "hi"
+            async with proxy(home, "--no-start") as found:
+                assert shown(await found.tool("delegate", delegated))["text"] == "hi"
+        async with bridge(workspace, **env):
+            assert len((await named.call("tools/list", {}))["tools"]) == 7

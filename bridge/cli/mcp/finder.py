@@ -34,11 +34,20 @@ _MOST_REASON = 500  # characters
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A bridge, and the token for it. `local`: it runs on this machine."""
+    """A bridge, and the token for it. `local`: it runs on this machine. `socket`: the path of its
+    Unix socket, if it is reached through that."""
 
     url: str
     token: str | None
     local: bool
+    socket: str | None = None
+
+    @classmethod
+    def of(cls, reference: str, token: str | None) -> Address:
+        """`reference`: a URL, or unix:PATH."""
+        if socket := socket_of(reference):
+            return cls("http://localhost", token, True, socket)
+        return cls(reference, token, is_loopback(reference))
 
 
 class BridgeFinder:
@@ -67,11 +76,9 @@ class BridgeFinder:
                 text = f"no bridge serves {self._cwd}; start one: coding-agent-bridge --root DIR"
                 raise ClientError(NO_SERVER, text)
             server = await self._started()
-        return Address(server.url, server.token, True)
+        return Address.of(server.url, server.token)
 
     def _given(self, url: str) -> Address:
-        if socket_of(url):
-            raise ClientError(NO_SERVER, f"mcp needs a server with a TCP port, not {url}")
         origin = origin_of(url)
         servers = running(config.description_files())
         token = next((one.token for one in servers if origin_of(one.url) == origin), None)
@@ -79,12 +86,11 @@ class BridgeFinder:
             token = CredentialStore(config.credentials_file()).tokens().get(origin)
         if token:
             Credentials(origin, "auth login", bearer=token).check(url)
-        return Address(url, token, is_loopback(url))
+        return Address.of(url, token)
 
     def _present(self) -> LocalServer | None:
         """The running bridge with the most specific root that contains the directory."""
-        servers = [one for one in running(config.description_files()) if not socket_of(one.url)]
-        found = [one for one in servers if one.depth(self._cwd)]
+        found = [one for one in running(config.description_files()) if one.depth(self._cwd)]
         return max(found, key=lambda one: one.depth(self._cwd), default=None)
 
     # --- the start of a bridge -------------------------------------------------------------------

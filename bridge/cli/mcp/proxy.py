@@ -50,12 +50,13 @@ class _Session:
 
 
 class Proxy:
-    """`write` gets each message for the client. `cwd` is the directory of the client."""
+    """`http` returns the connections through a Unix socket, or over TCP for None. `write` gets each
+    message for the client. `cwd` is the directory of the client."""
 
     def __init__(
         self,
         finder: BridgeFinder,
-        http: aiohttp.ClientSession,
+        http: Callable[[str | None], aiohttp.ClientSession],
         write: Callable[[Json], None],
         cwd: str,
     ) -> None:
@@ -259,7 +260,7 @@ class Proxy:
     # --- HTTP -------------------------------------------------------------------------------------
 
     def _open(self, address: Address, message: Json, headers: Mapping[str, str]) -> Any:
-        return self._http.post(
+        return self._http(address.socket).post(
             f"{address.url}/mcp",
             data=io.BytesIO(orjson.dumps(message)),
             headers=headers,
