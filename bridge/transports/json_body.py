@@ -20,7 +20,7 @@ from bridge.transports.negotiation import declares_json
 MAX_DEPTH = 64  # levels of nested JSON in a request
 MAX_TOKENS = 250_000  # strings, brackets and commas; a string of any length counts as one
 AT_ONCE = 64 * 1024  # bytes of JSON that are decoded on the event loop
-_LARGE = ThreadPoolExecutor(1, "json")  # for larger bodies; one at a time, to leave a core free
+LARGE = ThreadPoolExecutor(1, "json")  # for larger bodies; one at a time, to leave a core free
 _FORMS = frozenset({"text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})
 """The media types that a web page may send to any site without a preflight request."""
 _TOO_LARGE = "The body exceeds BRIDGE_MAX_BODY_BYTES."
@@ -54,7 +54,7 @@ async def read_json(request: web.Request, empty: Any = None) -> Any:
         return empty
     if len(body) <= AT_ONCE:
         return decode_json(body)
-    return await asyncio.get_running_loop().run_in_executor(_LARGE, decode_json, body)
+    return await asyncio.get_running_loop().run_in_executor(LARGE, decode_json, body)
 
 
 def decode_json(body: bytes) -> Any:

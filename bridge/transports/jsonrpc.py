@@ -14,12 +14,18 @@ from bridge import errors
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.transports import blocking, sse
+from bridge.transports.envelope.request import (
+    RequestId,
+    check_envelope,
+    id_of,
+    method_of,
+    params_of,
+)
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     JSON,
     activated_extensions,
     check_extension,
-    codec_for,
     declares_json,
     retry_after,
 )
@@ -29,13 +35,11 @@ from bridge.transports.stream import Stream
 log = logging.getLogger(__name__)
 
 _NEWEST = CODECS[0]
-RequestId = str | int | float | None
 STATUS: Mapping[type[Exception], int] = {
     errors.BodyTooLarge: 413,
     errors.Forbidden: 403,
     errors.TooManyRequests: 429,
 }
-MAX_ID = 256  # characters; every item of a stream repeats the id
 
 
 class JsonRpc:
@@ -56,11 +60,11 @@ class JsonRpc:
         codec = _NEWEST
         try:
             envelope = await read_json(request)
-            request_id = _id(envelope)
-            _check(envelope)
-            method, codec = _method(envelope, request)
+            request_id = id_of(envelope)
+            check_envelope(envelope)
+            method, codec = method_of(envelope, request)
             check_extension(request, self._extension_required)
-            operation, params = codec.methods[method], _params(envelope)
+            operation, params = codec.methods[method], params_of(envelope)
             if "id" not in envelope:
                 return await self._notified(request, codec, operation, params)
             result = await self._result(request, codec, operation, params)
@@ -74,7 +78,7 @@ class JsonRpc:
             return _respond(body, headers=activated_extensions(request) if codec.extended else None)
         except errors.InvalidRequest as error:
             if error.body is not None:
-                request_id = _id(error.body)
+                request_id = id_of(error.body)
             return await _respond_error(request, codec, request_id, error)
         except errors.RequestError as error:
             return await _respond_error(request, codec, request_id, error)
@@ -109,45 +113,6 @@ class JsonRpc:
             seen = sse.last_event_id(request)
             return self._operations.stream(codec, operation, params, caller, seen)
         return self._operations.call(codec, operation, params, caller)
-
-
-def _id(envelope: Any) -> RequestId:
-    """The id of a possible request; None without a valid id."""
-    request_id = envelope.get("id") if isinstance(envelope, dict) else None
-    if isinstance(request_id, bool) or not isinstance(request_id, RequestId):
-        return None
-    return None if isinstance(request_id, str) and len(request_id) > MAX_ID else request_id
-
-
-def _check(envelope: Any) -> None:
-    """Raise InvalidRequest unless the body is a JSON-RPC 2.0 request."""
-    if isinstance(envelope, list):
-        raise errors.InvalidRequest("Batches are not supported. Send one request at a time.")
-    if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
-        raise errors.InvalidRequest('The body must be an object with "jsonrpc": "2.0".')
-    if envelope.get("id") is not None and _id(envelope) is None:
-        text = f"id must be a string of at most {MAX_ID} characters, a number or null."
-        raise errors.InvalidRequest(text)
-
-
-def _method(envelope: Mapping[str, Any], request: web.Request) -> tuple[str, Codec]:
-    """The method and its codec. Checks the method before the version (1.0 §9.5)."""
-    method = envelope.get("method")
-    if not isinstance(method, str):
-        raise errors.InvalidRequest("method must be a string.")
-    codecs = tuple(codec for codec in CODECS if method in codec.methods)
-    if not codecs:
-        raise errors.MethodNotFound(f"Unknown method {method[:100]!r}.")
-    return method, codec_for(request, method, codecs)
-
-
-def _params(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
-    params = envelope.get("params")
-    if params is None:
-        params = {}
-    if not isinstance(params, dict):
-        raise errors.InvalidParams("params must be an object.", [("params", "not an object")])
-    return params
 
 
 def _respond(

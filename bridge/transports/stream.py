@@ -61,7 +61,7 @@ class Stream:
     The stream of a send ends with a question of the agent, since the answer is another send; the
     stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
     the open stream. `beginning`: yields while a Message may still replace the task. `wire`: None
-    for JSON.
+    for JSON. `stays`: its client does not leave if it is closed from now on.
     """
 
     codec: Codec
@@ -75,6 +75,7 @@ class Stream:
     beginning: AsyncIterator[None] | None = None
     heartbeat: float = HEARTBEAT
     wire: Wire | None = None
+    stays: bool = False
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
         """Batches of (number, item), and None after each `heartbeat` seconds of silence.
@@ -105,7 +106,7 @@ class Stream:
                     if over:
                         return
             except (GeneratorExit, asyncio.CancelledError):  # gRPC cancels the call
-                listener.left = True
+                listener.left = not self.stays
                 raise
 
     def _opening(self) -> Iterator[Batch]:

@@ -1,0 +1,1 @@
+"""Bindings with JSON-RPC objects on a connection that stays open: WebSocket and stdio."""
