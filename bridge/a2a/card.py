@@ -8,6 +8,8 @@ from typing import Any
 
 EXTENSION = "urn:coding-agent-bridge:v1"
 """The extension of the bridge (docs/extension.md): `metadata.bridge` in both directions."""
+WEBSOCKET = "urn:coding-agent-bridge:websocket:v1"
+"""The WebSocket binding (docs/transports.md), for which A2A has no standard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Skill:
 @dataclass(frozen=True, slots=True)
 class Card:
     """`url`: the public URL of the JSON-RPC endpoint. `rest_url`: of the HTTP+JSON endpoint.
-    `grpc`: HOST:PORT of the gRPC endpoint, where `tenant` names the agent.
+    `grpc`: HOST:PORT of the gRPC endpoint, where `tenant` names the agent. `websocket`: the URL of
+    the WebSocket endpoint.
 
     `bearer`: requests need a token. `oidc`: URL of the discovery document of an OpenID provider
     whose tokens are accepted. `push`: push notifications are supported. `extended`: authenticated
@@ -47,6 +50,7 @@ class Card:
     extension_required: bool = False
     grpc: str | None = None
     tenant: str | None = None
+    websocket: str | None = None
 
 
 def encode_extensions(card: Card) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
-from bridge.a2a.card import Card, encode_abilities, encode_extensions
+from bridge.a2a.card import WEBSOCKET, Card, encode_abilities, encode_extensions
 from bridge.a2a.codec import Codec, Operation, without_none
 from bridge.a2a.requests import (
     ONE_WRONG,
@@ -223,6 +223,11 @@ class V1_0(Codec):
         if card.grpc:
             grpc = {"url": card.grpc, "protocolBinding": "GRPC", "protocolVersion": self.version}
             interfaces.append(grpc | without_none(tenant=card.tenant))
+        if card.websocket:
+            interfaces += [
+                {"url": card.websocket, "protocolBinding": WEBSOCKET, "protocolVersion": version}
+                for version in (self.version, "0.3")
+            ]
         return {
             "name": card.name,
             "description": card.description,

@@ -12,7 +12,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
@@ -26,16 +26,21 @@ from bridge.auth.unix_peer import is_unix
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.runtime.router import Router
 from bridge.runtime.tasks import TaskManager
+from bridge.server.extras import web_sockets
 from bridge.server.openapi import document
 from bridge.server.operate.health import HealthCheck, health
 from bridge.server.operate.monitor import Monitor
 from bridge.server.settings.sections import ServerSettings
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
+from bridge.transports.envelope.connection import EnvelopeAgent
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.listener.origin import OriginCheck
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
 from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted
+
+if TYPE_CHECKING:
+    from bridge.transports.envelope.websocket import WebSockets
 
 log = logging.getLogger(__name__)
 for binding in ("jsonrpc", "rest", "sse"):  # a client can repeat a request that fails
@@ -91,9 +96,13 @@ def make_app(
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
     hosts = (settings.host, *settings.allowed_hosts)
     OriginCheck(hosts, settings.allowed_origins, public_url).attach(app)
-    _add_agent(app, "", root, public_url=public_url, started=started)
+    sockets = web_sockets(settings, identify, UNAUTHENTICATED)
+    if sockets:
+        app.on_shutdown.append(sockets.close)
+    base = _Base(public_url, started, sockets)
+    _add_agent(app, "", root, base)
     for agent in agents:
-        _add_agent(app, f"/agents/{agent.id}", agent, public_url=public_url, started=started)
+        _add_agent(app, f"/agents/{agent.id}", agent, base)
 
     if monitor:
         app.add_routes(monitor.routes())
@@ -103,28 +112,32 @@ def make_app(
     return app
 
 
-def _add_agent(
-    app: web.Application,
-    prefix: str,
-    agent: ServedAgent,
-    *,
-    public_url: str | None,
-    started: float,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The part of the addresses that agents share. `started`: the last change of the cards."""
+
+    public_url: str | None
+    started: float
+    sockets: WebSockets | None
+
+
+def _add_agent(app: web.Application, prefix: str, agent: ServedAgent, base: _Base) -> None:
+    started = base.started
+
     def address(request: web.Request) -> str:
-        return _base(request, public_url) + prefix
+        return _base(request, base.public_url) + prefix
 
     def caller(request: web.Request) -> Caller:
         return Caller(address(request), request[PRINCIPAL], shows_retry(request), info=observed())
 
     @lru_cache(ADDRESSES)
-    def encoded_card(base: str) -> Document:
-        body = encode_card(agent.card(base), agent.card_versions)
+    def encoded_card(url: str) -> Document:
+        body = encode_card(agent.card(url), agent.card_versions)
         return Document.of(agent.sign(body) if agent.sign else body, started)
 
     @lru_cache(ADDRESSES)
-    def description(base: str) -> Document:
-        return Document.of(document(agent.card(base)), started, scope="private")
+    def description(url: str) -> Document:
+        return Document.of(document(agent.card(url)), started, scope="private")
 
     async def card(request: web.Request) -> web.StreamResponse:
         return _cached(request, encoded_card(address(request)))
@@ -139,9 +152,21 @@ def _add_agent(
     for start in (prefix + "/a2a/rest", *(() if prefix else ("",))):
         app.add_routes(rest.routes(start))
 
+    websocket = [_websocket(one, agent, address) for one in filter(None, [base.sockets])]
+    app.add_routes([web.get(f"{prefix}/a2a/ws", handler) for handler in websocket])
     for path in CARD_PATHS:
         app.router.add_get(prefix + path, card)
     app.router.add_get(prefix + "/openapi.json", describe)
+
+
+def _websocket(
+    sockets: WebSockets, agent: ServedAgent, address: Callable[[web.Request], str]
+) -> Handler:
+    async def connect(request: web.Request) -> web.StreamResponse:
+        served = EnvelopeAgent(agent.operations, address(request), agent.extension_required)
+        return await sockets.handle(request, served)
+
+    return connect
 
 
 def _base(request: web.Request, public_url: str | None) -> str:

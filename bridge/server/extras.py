@@ -17,12 +17,14 @@ from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.agents.node import NodeAgents, digest
 from bridge.server.settings.root import Settings
+from bridge.server.settings.sections import ServerSettings
 from bridge.store.cluster import SharedStore
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
     from bridge.store.postgres.bus import MakeBus
     from bridge.store.postgres.connect import Probe
+    from bridge.transports.envelope.websocket import Identify, WebSockets
     from bridge.transports.grpc.server import GrpcServer
     from bridge.transports.mcp.server import McpConfig, McpServer
 
@@ -156,6 +158,21 @@ def grpc_server(settings: Settings) -> GrpcServer | None:
         reflection=chosen.reflection,
     )
     return GrpcServer(config)
+
+
+def web_sockets(settings: ServerSettings, identify: Identify, missing: str) -> WebSockets | None:
+    """The WebSocket connections, with BRIDGE_WEBSOCKET. `missing`: the error for a request without
+    valid credentials."""
+    if not settings.websocket:
+        return None
+    from bridge.transports.envelope.websocket import WebSockets
+
+    return WebSockets(
+        identify,
+        ping=settings.websocket_ping_ms / 1000,
+        max_frame=settings.max_body_bytes,
+        missing=missing,
+    )
 
 
 def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:

@@ -82,7 +82,7 @@ async def _respond(
             size += len(data)
         if size > AT_ONCE:
             return False
-        return _done(response.write(b"".join([_frame(one, before, after) for one in batch])))
+        return write_now(response.write(b"".join([_frame(one, before, after) for one in batch])))
 
     try:
         async with aclosing(items(write)) as batches:
@@ -98,7 +98,7 @@ async def _respond(
     return response
 
 
-def _done(writing: Coroutine[Any, Any, None]) -> bool:
+def write_now(writing: Coroutine[Any, Any, None]) -> bool:
     """Start a write. The transport then has all bytes, unless the connection is closed; the rest of
     the coroutine only waits until the buffer has space again."""
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import aiohttp
 from google.protobuf.json_format import ParseDict, ParseError
 
 from bridge.transports.grpc.messages import POOL
-from tests.support.client import Json
+from tests.support.client import Json, RpcError
 from tests.support.grpc_client import GrpcClient, GrpcError
 from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
 from tests.support.served import Server
@@ -82,6 +83,7 @@ class RestBinding(Binding):
         return verb, path + (f"?{urlencode(words)}" if words else ""), None
 
 
+STREAMS = {"SendStreamingMessage", "SubscribeToTask"}
 CONTENT = {"text", "data"}  # two contents of a part
 
 
@@ -97,7 +99,7 @@ class GrpcBinding(Binding):
     async def ask(self, method: str, params: Json) -> Json:
         self._check(method, params)
         try:
-            if method in ("SendStreamingMessage", "SubscribeToTask"):
+            if method in STREAMS:
                 items = [item async for item in self.client.items(method, params)]
                 raise AssertionError(items)
             result = await self.client.call(method, params)
@@ -121,6 +123,85 @@ class GrpcBinding(Binding):
         except ParseError as problem:
             if "has no field named" not in str(problem):
                 raise NotInProtobuf from None
+
+
+class EnvelopeBinding(Binding):
+    """A connection on which requests run side by side. `send` sends a frame."""
+
+    def __init__(self, server: Server, send: Callable[[str], Awaitable[None]]) -> None:
+        super().__init__(server)
+        self._send = send
+        self._ids = 0
+        self._open: dict[int, asyncio.Queue[Json]] = {}
+
+    def received(self, frame: str | bytes) -> None:
+        answer = json.loads(frame)
+        self._open[answer["id"]].put_nowait(answer)
+
+    async def begin(
+        self, method: str, params: Json, **parameters: str
+    ) -> tuple[int, asyncio.Queue[Json]]:
+        """Send a request. Its frames arrive in the queue."""
+        self._ids += 1
+        queue = self._open[self._ids] = asyncio.Queue()
+        sent = {name.replace("_", "-"): value for name, value in parameters.items()}
+        envelope = {
+            "jsonrpc": "2.0",
+            "id": self._ids,
+            "method": method,
+            "params": params,
+            "a2a-service-parameters": {"A2A-Version": "1.0", **sent},
+        }
+        await self._send(json.dumps(envelope))
+        return self._ids, queue
+
+    async def cancel_stream(self, request_id: int) -> None:
+        await self._send(json.dumps({"jsonrpc": "2.0", "id": request_id, "cancelStream": True}))
+
+    async def ask(self, method: str, params: Json) -> Json:
+        _, queue = await self.begin(method, params)
+        async with asyncio.timeout(30):
+            answer = await queue.get()
+        if "error" not in answer:
+            assert not STREAMS & {method}, answer
+            return answer["result"] or {}
+        if method in STREAMS:
+            assert (await queue.get())["streamEnd"] is True
+        return failed(answer["error"]["message"], answer["error"]["data"])
+
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        _, queue = await self.begin(method, params)
+        return [item async for _, item in numbered(queue)]
+
+
+async def numbered(queue: asyncio.Queue[Json]) -> AsyncIterator[tuple[int, Json]]:
+    """The items of a stream with their numbers, to its end. Raises RpcError."""
+    while True:
+        async with asyncio.timeout(30):
+            frame = await queue.get()
+        if "error" in frame:
+            raise RpcError(frame["error"])
+        if frame.get("streamEnd"):
+            return
+        yield frame["eventId"], frame["result"]
+
+
+@asynccontextmanager
+async def over_websocket(server: Server, **headers: str) -> AsyncIterator[EnvelopeBinding]:
+    """The same server through a WebSocket connection."""
+    url = f"ws{server.url.removeprefix('http')}/a2a/ws"
+    async with server.http.ws_connect(url, headers=headers, max_msg_size=0) as socket:
+        binding = EnvelopeBinding(server, socket.send_str)
+
+        async def read() -> None:
+            async for frame in socket:
+                binding.received(frame.data)
+
+        reading = asyncio.create_task(read())
+        try:
+            yield binding
+        finally:
+            reading.cancel()
 
 
 @asynccontextmanager

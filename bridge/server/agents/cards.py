@@ -55,6 +55,7 @@ def make_card(
         extension_required=settings.agent.require_extension,
         grpc=grpc.url(address) if grpc else None,
         tenant=agent.id if grpc and agent.id != grpc.default else None,
+        websocket=f"ws{address.removeprefix('http')}/a2a/ws" if settings.server.websocket else None,
     )
 
 

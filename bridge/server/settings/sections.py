@@ -76,6 +76,10 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     """Address to listen on."""
     port: Port = Field(default=41242, alias="port")
     """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
+    websocket: bool = False
+    """Serve A2A over WebSocket at /a2a/ws."""
+    websocket_ping_ms: Annotated[int, Field(ge=100, le=2**31)] = 20_000
+    """Milliseconds between two pings of a WebSocket connection."""
     unix_socket: SocketPath | None = None
     """Path of a Unix socket to listen on, in a folder of the user of the server. Unset: none."""
     unix_group: str | None = None

@@ -211,6 +211,7 @@ class Connection(web.RequestHandler):
         "_received",
         "_sent_before",
         "_server",
+        "_stalled",
         "_taken",
         "_tcp",
         "_writer",
@@ -236,6 +237,7 @@ class Connection(web.RequestHandler):
         self._writer: Any = None
         self._sent_before = 0  # bytes of earlier writers
         self._taken: tuple[float, int] | None = None  # time, bytes read by the client
+        self._stalled: asyncio.Event | None = None
 
     # --- callbacks of asyncio and aiohttp --------------------------------------------------------
 
@@ -320,7 +322,10 @@ class Connection(web.RequestHandler):
             return
         if self._reads_too_slowly(tcp, now):
             self._log("reads too slowly")
-            self.abort()
+            if self._stalled and not self._stalled.is_set():
+                self._stalled.set()
+            else:
+                self.abort()
         elif tcp.is_closing():
             pass
         elif self._payload is None:
@@ -340,6 +345,23 @@ class Connection(web.RequestHandler):
             if own is not None:
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
             self._tcp.abort()
+
+    # --- connections that aiohttp does not write by a response ------------------------------------
+
+    def wrote(self, size: int) -> None:
+        """So many bytes were written, which the writer of the response does not count."""
+        self._sent_before += size
+
+    @property
+    def has_space(self) -> bool:
+        """Whether the client has read all that was written."""
+        return self._tcp is not None and not self._tcp.get_write_buffer_size()
+
+    def watch_stall(self) -> asyncio.Event:
+        """Set when the client reads too slowly. Its owner closes the connection with a reason; it
+        is aborted if it still stalls at the next check."""
+        self._stalled = asyncio.Event()
+        return self._stalled
 
     def _reads_too_slowly(self, tcp: asyncio.Transport, now: float) -> bool:
         left = tcp.get_write_buffer_size()

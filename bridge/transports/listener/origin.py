@@ -152,8 +152,8 @@ class OriginCheck:
         headers = response.headers
         for name, value in SAFE.items():
             headers.setdefault(name, value)
-        if "Upgrade" in request.headers:
-            # The server supports no upgrade. The HTTP parser drops bytes after such a request;
+        if "Upgrade" in request.headers and response.status != 101:
+            # This request is not upgraded. The HTTP parser drops bytes after such a request;
             # closing the connection tells the client that they were not read.
             response.force_close()
             headers["Connection"] = "close"

@@ -1,5 +1,5 @@
-"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket) and gRPC have the
-same answers."""
+"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket and gRPC
+have the same answers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.support.bindings import (
     RestBinding,
     failed,
     over_unix,
+    over_websocket,
 )
 from tests.support.cases import each
 from tests.support.client import Json, RpcError
@@ -93,14 +94,16 @@ async def bindings(
             yield (*map(JsonRpcBinding, servers), RestBinding(servers[-1]))
         return
     chosen: dict[str, Any] = {"bridge_unix_socket": str(path), "bridge_grpc_port": 0}
+    chosen["bridge_websocket"] = True
     async with (
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
         over_unix(server, path) as unix,
+        over_websocket(server) as websocket,
         connected(server.grpc) as client,
     ):
         # HTTP+JSON has its ids in URLs and its errors in statuses, so it depends more on HTTP.
         json_bindings = JsonRpcBinding(server), RestBinding(server), RestBinding(unix)
-        yield (*json_bindings, GrpcBinding(server, client))
+        yield (*json_bindings, websocket, GrpcBinding(server, client))
 
 
 async def alike(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:

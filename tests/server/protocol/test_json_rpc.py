@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bridge.transports.envelope.request import MAX_ID
 from bridge.transports.json_body import MAX_DEPTH
-from bridge.transports.jsonrpc import MAX_ID
 from tests.support.cases import each
 from tests.support.client import METHODS, Client, Json, state
 from tests.support.served import Server, serving

@@ -1,0 +1,157 @@
+"""The WebSocket binding (docs/transports.md): one JSON-RPC object in each text frame. The handshake
+is a request like any other: it passes the check of Host and Origin, and needs credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from bridge.auth.principal import Principal
+from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket
+from bridge.errors import Unauthenticated
+from bridge.transports.envelope.connection import EnvelopeAgent, EnvelopeConnection
+from bridge.transports.listener.connection_limits import Connection
+from bridge.transports.negotiation import activated_extensions
+from bridge.transports.sse import AT_ONCE, write_now
+
+logging.getLogger("aiohttp.websocket").addFilter(RateLimitedLogs())  # clients cause its lines
+
+SUBPROTOCOL = "a2a.v1"
+FRAMES_A_SECOND, FRAMES_AT_ONCE = 50.0, 500
+CLOSES_WITHIN = 2.0  # seconds for the client's part of the close
+SLOW_READER, CREDENTIALS_WITHDRAWN = 4408, 4401  # codes of this binding (RFC 6455 §7.4.2)
+UPGRADE = "This address is for WebSocket: send the handshake of RFC 6455."
+Identify = Callable[[web.Request], Awaitable[Principal | None]]
+
+
+class _Writer:
+    """The frames of one connection, in the order of their sends."""
+
+    def __init__(self, socket: web.WebSocketResponse, connection: Connection) -> None:
+        self._socket = socket
+        self._connection = connection
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self._connection.wrote(len(frame))
+            await self._socket.send_frame(frame, WSMsgType.TEXT)
+
+    def send_now(self, frames: Sequence[bytes]) -> bool:
+        size = sum(map(len, frames))
+        if size > AT_ONCE or self._socket.closed or not self._connection.has_space:
+            return False
+        self._connection.wrote(size)
+        return all([write_now(self._socket.send_frame(one, WSMsgType.TEXT)) for one in frames])
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    socket: web.WebSocketResponse
+    requests: EnvelopeConnection
+
+
+class WebSockets:
+    """The WebSocket connections of a server. `ping`: seconds between two pings; a client that does
+    not answer for half of it is disconnected. `max_frame`: bytes. `missing`: the error for a
+    request without valid credentials."""
+
+    def __init__(self, identify: Identify, *, ping: float, max_frame: int, missing: str) -> None:
+        self._identify = identify
+        self._ping = ping
+        self._max_frame = max_frame
+        self._missing = missing
+        self._open: set[_Open] = set()
+
+    async def close(self, app: web.Application) -> None:
+        """The server stops: close all connections. Their clients did not leave."""
+        closing = [self._close(one, WSCloseCode.GOING_AWAY) for one in self._open]
+        await asyncio.gather(*closing)
+
+    async def _close(self, one: _Open, code: int) -> None:
+        await one.requests.close(left=False)
+        await one.socket.close(code=code)
+
+    async def handle(self, request: web.Request, agent: EnvelopeAgent) -> web.StreamResponse:
+        """Serve a connection to this agent until it ends."""
+        socket = web.WebSocketResponse(
+            timeout=CLOSES_WITHIN,
+            heartbeat=self._ping,
+            protocols=(SUBPROTOCOL,),
+            compress=False,
+            max_msg_size=self._max_frame + 1,
+            decode_text=False,
+        )
+        if not socket.can_prepare(request):
+            headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+            return web.json_response({"error": UPGRADE}, status=426, headers=headers)
+        socket.headers.update(activated_extensions(request))
+        await socket.prepare(request)
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+
+        async def identify() -> Principal:
+            principal = await self._identify(request)
+            if principal is None:
+                raise Unauthenticated(self._missing)
+            return principal
+
+        requests = EnvelopeConnection(
+            agent,
+            _Writer(socket, connection),
+            identify=identify,
+            defaults=_defaults(request),
+            binding="websocket",
+            peer=request.remote,
+        )
+        one = _Open(socket, requests)
+        self._open.add(one)
+        watching = asyncio.create_task(self._watch(one, connection))
+        try:
+            await self._read(one)
+        finally:
+            self._open.discard(one)
+            watching.cancel()
+            await requests.close(left=True)
+        return socket
+
+    async def _read(self, one: _Open) -> None:
+        """Serve the frames of the client until the connection ends."""
+        bucket = TokenBucket(FRAMES_A_SECOND, FRAMES_AT_ONCE)
+        async for message in one.socket:
+            if message.type is WSMsgType.ERROR:  # aiohttp has closed the connection
+                break
+            if message.type is not WSMsgType.TEXT:
+                await one.socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
+            elif not bucket.take():
+                await one.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many")
+            else:
+                await one.requests.receive(message.data)
+
+    async def _watch(self, one: _Open, connection: Connection) -> None:
+        """Close the connection of a client that reads too slowly, or without valid credentials."""
+        stalled = connection.watch_stall()
+        waiting = [asyncio.create_task(event.wait()) for event in (stalled, one.requests.refused)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if stalled.is_set():
+            await one.socket.close(code=SLOW_READER, message=b"slow reader", drain=False)
+            connection.abort()
+        else:
+            await one.socket.close(code=CREDENTIALS_WITHDRAWN, message=b"credentials withdrawn")
+
+
+def _defaults(request: web.Request) -> dict[str, str]:
+    """The service parameters of the handshake, in its headers or its query."""
+    found = {}
+    for name in ("A2A-Version", "A2A-Extensions"):
+        given = ",".join(request.headers.getall(name, ())) or request.query.get(name)
+        if given:
+            found[name] = given
+    return found
