@@ -629,6 +629,10 @@ TESTED_ELSEWHERE = {
     "tests/server/mcp/test_asgi.py": ("needs connections", "transports/mcp: asgi"),
     "tests/server/mcp/test_stdio.py": ("needs the program", "cli/mcp: command proxy stdio"),
     "tests/system/test_mcp_stdio.py": ("needs the program", "cli/mcp: finder"),
+    "tests/system/test_stdio.py": (
+        "needs the program",
+        "cli: stdio; transports/envelope: stdio",
+    ),
     "tests/system/test_state_folder.py": (
         "needs the program",
         "server: state_dir; server/operate: sockets",

@@ -78,11 +78,8 @@ def _run(argv: Sequence[str] | None) -> int:
             return _token(options.name)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        if options.command == "adapters":
-            return _adapters(options)
-        if options.command == "doctor":
-            return _doctor(options)
-        return _serve(options)
+        others = {"adapters": _adapters, "doctor": _doctor, "stdio": _stdio, "serve": _serve}
+        return others[options.command](options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
@@ -155,6 +152,12 @@ def _serve(options: argparse.Namespace) -> int:
     from bridge.server.lifecycle import serve
 
     return asyncio.run(serve(_loaded(options)))
+
+
+def _stdio(options: argparse.Namespace) -> int:
+    from bridge.cli.stdio import run
+
+    return run(options)
 
 
 def _token(name: str) -> int:
@@ -248,6 +251,21 @@ def _parser(complete: bool = False) -> PlainParser:
         "--live", action="store_true", help="send a test prompt (may incur API cost)"
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
+    parent = commands.add_parser(
+        "stdio",
+        help="serve the parent process on stdin and stdout",
+        description="Serve A2A on stdin and stdout, without a listener (docs/transports.md). "
+        "Exit status: 0 after the end of stdin, 1 if the reader of stdout has exited, 2 for "
+        "invalid settings.",
+        parents=[settings],
+    )
+    parent.add_argument("--agent", metavar="ID", help="serve this agent [the default one]")
+    parent.add_argument(
+        "--as", dest="principal", metavar="NAME", help="with the rights of [tokens.NAME]"
+    )
+    parent.add_argument(
+        "--a2a-version", metavar="V", help="version of requests that name none [0.3]"
+    )
     table = commands.add_parser(
         "adapters",
         help="list the adapters",

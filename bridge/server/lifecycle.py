@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
@@ -79,8 +80,22 @@ class _Parts:
     cooperation: Cooperation | None = None
 
 
-async def serve(loaded: Loaded) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Returns the exit status."""
+class OnlyClient(Protocol):
+    """The client of a server without a listener."""
+
+    async def begin(self, root: ServedAgent, agents: Sequence[ServedAgent]) -> None:
+        """Serve it from now on. Raises ConfigurationError."""
+
+    async def left(self) -> None:
+        """Return when the client needs this server no more."""
+
+    async def end(self, within: float) -> int:
+        """Give it the last answers, for this time in seconds. Returns the exit status."""
+
+
+async def serve(loaded: Loaded, client: OnlyClient | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. With `client`, there is no listener, and
+    the server ends with this client. Returns the exit status."""
     settings = loaded.settings
     configure_logging(settings.server.log_level, loaded.secrets.clean)
     keep_private()
@@ -89,7 +104,7 @@ async def serve(loaded: Loaded) -> int:
         log.warning(warning)
     agents = configure_agents(loaded)
     identity = Identity(settings.auth.config, token_issuer(settings))
-    sockets = listen_tcp(settings)
+    sockets = [] if client else listen_tcp(settings)
     if sockets is None:
         return 1
     with contextlib.ExitStack() as unused:
@@ -102,6 +117,8 @@ async def serve(loaded: Loaded) -> int:
         except Unavailable as error:  # a database that has gone since it was opened
             raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
+    if client:
+        return await _run_for(client, settings, parts)
     return await _run(settings, parts, identity=identity, sockets=sockets)
 
 
@@ -198,13 +215,40 @@ async def _run(
         parts.logins.cancel()
         await parts.grpc.stop(CLOSE_TIMEOUT)
         await runner.cleanup()
-        await parts.push.close()
-        await parts.state.close()
-        if parts.unix:
-            parts.unix.close()
-        watchdog.close()
-        _kill_leftovers(parts)
-        await asyncio.to_thread(_close, parts.sandboxes)
+        await _release(parts, watchdog)
+
+
+async def _run_for(client: OnlyClient, settings: Settings, parts: _Parts) -> int:
+    """Serve one client, without a listener."""
+    watchdog, stop = Watchdog(), asyncio.Event()
+    _handle_signals(stop, parts)
+    leaving: asyncio.Task[None] | None = None
+    try:
+        collect_seldom()
+        await client.begin(parts.root, parts.served)
+        leaving = asyncio.create_task(client.left())
+        leaving.add_done_callback(lambda _: stop.set())
+        await _first_of(stop, parts.node.ended)
+        log.info("stopping")
+        if parts.cooperation:
+            await parts.cooperation.close()
+        await _drain(settings, parts)
+        return await client.end(CLOSE_TIMEOUT) or parts.node.status
+    finally:
+        if leaving:
+            leaving.cancel()
+        parts.logins.cancel()
+        await _release(parts, watchdog)
+
+
+async def _release(parts: _Parts, watchdog: Watchdog) -> None:
+    await parts.push.close()
+    await parts.state.close()
+    if parts.unix:
+        parts.unix.close()
+    watchdog.close()
+    _kill_leftovers(parts)
+    await asyncio.to_thread(_close, parts.sandboxes)
 
 
 async def _drain(settings: Settings, parts: _Parts) -> None:

@@ -1,0 +1,290 @@
+"""The stdio binding: a real server whose client is the process that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import CHECKOUT
+from tests.support.bridge_process import environment, scripted
+from tests.support.cases import each
+from tests.support.liveness import Liveness
+
+WITHIN = 30.0  # seconds
+SERVE = (sys.executable, "-m", "bridge", "stdio", "--a2a-version", "1.0")
+NODE = CHECKOUT / ".venvs/node/bin/node"
+Json = dict[str, Any]
+
+PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+keeper = subprocess.Popen(["sleep", "60"], stdin=child.stdin.fileno(), stdout=subprocess.PIPE,
+                          pass_fds=[child.stdin.fileno()])
+child.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}\\n')
+child.stdin.flush()
+child.stdout.readline()
+print(child.pid, keeper.pid, flush=True)
+sys.stdin.read()
+"""
+"""A parent whose end of the pipe another process keeps open."""
+
+NODE_PARENT = """
+const {spawn} = require('node:child_process');
+const {createInterface} = require('node:readline');
+const [program, ...words] = process.argv.slice(1);
+const child = spawn(program, words, {stdio: ['pipe', 'pipe', 'ignore']});
+const parts = [{text: 'say hello'}];
+const params = {message: {messageId: 'n', role: 'ROLE_USER', parts}};
+const request = {jsonrpc: '2.0', id: 'n', method: 'SendStreamingMessage', params};
+child.stdin.write(JSON.stringify(request) + '\\n');
+createInterface({input: child.stdout}).on('line', line => {
+  console.log(line);
+  if (JSON.parse(line).streamEnd) child.stdin.end();
+});
+child.on('exit', code => process.exit(code));
+"""
+
+
+class Child:
+    """A server on pipes. `headers`: each frame has the header Content-Length."""
+
+    def __init__(self, process: asyncio.subprocess.Process, *, headers: bool = False) -> None:
+        assert process.stdin and process.stdout
+        self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
+        self._headers = headers
+
+    def send(self, *frames: Json | bytes) -> None:
+        for frame in frames:
+            data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
+            length = b"Content-Length: %d\r\n\r\n" % len(data)
+            self.stdin.write(length + data if self._headers else data + b"\n")
+
+    async def next(self) -> Json:
+        async with asyncio.timeout(WITHIN):
+            if not self._headers:
+                answer: Json = json.loads(await self.stdout.readline())
+                return answer
+            header = await self.stdout.readuntil(b"\r\n\r\n")
+            name, _, length = header.strip().partition(b": ")
+            assert name == b"Content-Length"
+            answer = json.loads(await self.stdout.readexactly(int(length)))
+            return answer
+
+    async def stream(self) -> list[Json]:
+        """The frames to the end of a stream."""
+        frames = [await self.next()]
+        while "streamEnd" not in frames[-1]:
+            frames.append(await self.next())
+        return frames
+
+    async def leave(self) -> int:
+        """Close stdin. Returns the exit status."""
+        self.stdin.close()
+        async with asyncio.timeout(WITHIN):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def child(
+    workspace: Path, *arguments: str, headers: bool = False, stderr: int | None = None, **env: str
+) -> AsyncIterator[Child]:
+    home, variables = settings(workspace, **env)
+    process = await asyncio.create_subprocess_exec(
+        *SERVE,
+        *arguments,
+        cwd=home,
+        env=variables,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        limit=2**26,
+    )
+    try:
+        yield Child(process, headers=headers)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def settings(workspace: Path, **env: str) -> tuple[Path, dict[str, str]]:
+    chosen = {**scripted(workspace), "PYTHONUNBUFFERED": "1", **env}
+    del chosen["BRIDGE_STATE_DIR"]
+    return environment(workspace, chosen)
+
+
+def request(number: int, method: str, params: Json | None = None) -> Json:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}}
+
+
+def streamed(number: int, text: str) -> Json:
+    message = {"messageId": str(number), "role": "ROLE_USER", "parts": [{"text": text}]}
+    return request(number, "SendStreamingMessage", {"message": message})
+
+
+def artifact(frames: list[Json]) -> str:
+    updates = [one["result"].get("artifactUpdate") for one in frames if "result" in one]
+    return "".join(part["text"] for one in updates if one for part in one["artifact"]["parts"])
+
+
+@each("headers", [False, True])
+async def test_both_framings_stream_and_skip_what_is_too_long(
+    workspace: Path, headers: bool
+) -> None:
+    """A start of the program takes up to a second."""
+    limit = 2**20
+    async with child(workspace, headers=headers, BRIDGE_MAX_BODY_BYTES=str(limit)) as server:
+        server.send(streamed(1, "text hello"))
+        frames = await server.stream()
+        numbers = [one["eventId"] for one in frames[:-1]]
+        assert numbers == list(range(len(numbers)))
+        assert artifact(frames) == "hello"
+        assert frames[-1] == {"jsonrpc": "2.0", "id": 1, "streamEnd": True}
+        server.send(b'{"x":"' + b"x" * limit + b'"}', b"{", request(2, "ListTasks"))
+        too_long, broken, tasks = [await server.next() for _ in range(3)]
+        assert too_long["id"] is broken["id"] is None
+        assert too_long["error"]["data"][0]["reason"] == "RESOURCE_EXHAUSTED"
+        assert broken["error"]["code"] == -32700
+        assert len(tasks["result"]["tasks"]) == 1
+        assert await server.leave() == 0
+
+
+async def test_a_line_of_20_mib_is_a_request_and_an_answer(workspace: Path) -> None:
+    """A start of the program takes up to a second."""
+    async with child(workspace, stderr=asyncio.subprocess.STDOUT) as server:
+        text = "reply " + "x" * 20 * 2**20
+        asked = streamed(1, text)
+        server.send(asked)
+        first = await server.next()  # and no line of the log
+        assert first["result"]["task"]["history"][0]["parts"] == [{"text": text}]
+        await server.stream()
+        assert await server.leave() == 0
+
+
+async def test_a_stream_can_be_stopped_and_the_end_of_stdin_ends_all(
+    workspace: Path, liveness: Liveness
+) -> None:
+    """A start of the program takes up to a second."""
+    async with child(workspace) as server:
+        server.send(streamed(1, f"wait {liveness.path} agent"))
+        while "task" not in (first := await server.next())["result"]:
+            pass
+        await liveness.of("agent")
+        server.send({"jsonrpc": "2.0", "id": 1, "cancelStream": True})
+        await server.stream()
+        task = first["result"]["task"]["id"]
+        server.send(request(2, "GetTask", {"id": task}))
+        assert (await server.next())["result"]["status"]["state"] == "TASK_STATE_WORKING"
+        left = psutil.Process(server.process.pid).children(recursive=True)
+        assert left
+        assert await server.leave() == 0
+        _, alive = await asyncio.to_thread(psutil.wait_procs, left, WITHIN)
+        assert not alive
+
+
+async def test_answers_of_the_last_requests_come_after_the_end_of_stdin(workspace: Path) -> None:
+    """A start of the program takes up to a second."""
+    async with child(workspace, BRIDGE_DRAIN_MS="20000") as server:
+        server.send(streamed(1, "text hello"))
+        server.stdin.close()
+        assert artifact(await server.stream()) == "hello"
+        assert await server.leave() == 0
+
+
+async def test_a_parent_that_reads_no_more_ends_the_server(workspace: Path) -> None:
+    """A start of the program takes up to a second."""
+    home, variables = settings(workspace)
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *SERVE, cwd=home, env=variables, stdin=asyncio.subprocess.PIPE, stdout=writing
+    )
+    os.close(writing)
+    os.close(reading)
+    assert process.stdin
+    process.stdin.write(json.dumps(request(1, "ListTasks")).encode() + b"\n")
+    async with asyncio.timeout(WITHIN):
+        assert await process.wait() == 1
+
+
+async def test_a_killed_parent_leaves_no_process(workspace: Path) -> None:
+    """Another process keeps its end of the pipe open. Two starts of an interpreter."""
+    home, variables = settings(workspace)
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PARENT,
+        *SERVE,
+        cwd=home,
+        env=variables,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert parent.stdout
+    async with asyncio.timeout(WITHIN):
+        server, keeper = map(psutil.Process, map(int, (await parent.stdout.readline()).split()))
+    try:
+        family = [server, *server.children(recursive=True)]
+        parent.send_signal(signal.SIGKILL)
+        await parent.wait()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, family, WITHIN)
+        assert not alive
+        assert keeper.is_running()
+    finally:
+        keeper.kill()
+
+
+async def test_as_gives_the_rights_of_a_token(workspace: Path) -> None:
+    """A start of the program takes up to a second."""
+    config = workspace.parent / "bridge.toml"
+    config.write_text(f'[tokens.reader]\nhash = "{"0" * 64}"\nscopes = ["read"]\n')
+    async with child(workspace, "--as", "reader", CONFIG_FILE=str(config)) as server:
+        server.send(request(1, "ListTasks"), streamed(2, "text hello"))
+        answers = {(one := await server.next())["id"]: one for _ in range(2)}
+        assert answers[1]["result"]["tasks"] == []
+        assert answers[2]["error"]["data"][0]["reason"] == "PERMISSION_DENIED"
+        assert await server.next() == {"jsonrpc": "2.0", "id": 2, "streamEnd": True}
+
+
+@each("wrong", [["--as", "unknown"], ["--agent", "unknown"]])
+def test_wrong_settings_end_before_the_first_frame(workspace: Path, wrong: list[str]) -> None:
+    """A start of the program takes up to a second."""
+    home, variables = settings(workspace)
+    done = subprocess.run(
+        [*SERVE, *wrong],
+        cwd=home,
+        env=variables,
+        input=b"{}\n",
+        capture_output=True,
+        timeout=WITHIN,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"unknown" in done.stderr
+
+
+@pytest.mark.skipif(not NODE.exists(), reason="needs node")
+def test_a_parent_in_node(workspace: Path) -> None:
+    """Two starts of an interpreter."""
+    home, variables = settings(workspace)
+    done = subprocess.run(
+        [NODE, "-e", NODE_PARENT, *SERVE],
+        cwd=home,
+        env=variables,
+        capture_output=True,
+        timeout=WITHIN,
+        check=False,
+    )
+    frames = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert frames[-1] == {"jsonrpc": "2.0", "id": "n", "streamEnd": True}
