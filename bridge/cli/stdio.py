@@ -33,13 +33,17 @@ def run(options: argparse.Namespace) -> int:
     received, sent = _take_descriptors()
     loaded = _loaded(options)
     client = ParentProcess(options, loaded, received, sent)
-    return asyncio.run(serve(loaded, client))
+    log_pipe = _silence(sent)
+    try:
+        return asyncio.run(serve(loaded, client))
+    except ConfigurationError:  # main() prints it; there was no frame
+        os.dup2(log_pipe, 2)
+        raise
 
 
 def _take_descriptors() -> tuple[int, int]:
     """Copies of stdin and stdout. In their places are null and stderr, so that no other code reads
-    requests or writes between answers. If stderr is the pipe of stdout, it becomes null when the
-    first answer can come."""
+    requests or writes between answers."""
     received, sent = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -93,7 +97,6 @@ class ParentProcess:
                 raise ConfigurationError(f"--agent {self._agent}: the agents are {names}.")
             served = found[self._agent]
         log.info("serving the parent process", extra={"agent": served.id})
-        _silence(self._sent)
         self._writer = PipeWriter(self._sent, self._framing, self._stall)
         agent = EnvelopeAgent(served.operations, ADDRESS, served.extension_required)
         self._requests = EnvelopeConnection(
@@ -174,9 +177,10 @@ def _defaults(version: str | None) -> dict[str, str]:
     return {"A2A-Version": version}
 
 
-def _silence(sent: int) -> None:
+def _silence(sent: int) -> int:
     """Drop the log if stderr is the pipe of stdout: the lines of a log would lie between frames, or
-    in a long one."""
+    in a long one. Returns a copy of stderr as it was."""
+    before = os.dup(2)
     one, other = os.fstat(sent), os.fstat(2)
     same = (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
     if same and not stat.S_ISCHR(one.st_mode):
@@ -184,3 +188,4 @@ def _silence(sent: int) -> None:
         for descriptor in (1, 2):
             os.dup2(null, descriptor)
         os.close(null)
+    return before

@@ -154,7 +154,7 @@ async def test_both_framings_stream_and_skip_what_is_too_long(
         server.send(b'{"x":"' + b"x" * limit + b'"}', b"{", request(2, "ListTasks"))
         too_long, broken, tasks = [await server.next() for _ in range(3)]
         assert too_long["id"] is broken["id"] is None
-        assert too_long["error"]["data"][0]["reason"] == "RESOURCE_EXHAUSTED"
+        assert too_long["error"]["data"][0]["reason"] == "BODY_TOO_LARGE"
         assert broken["error"]["code"] == -32700
         assert len(tasks["result"]["tasks"]) == 1
         assert await server.leave() == 0
@@ -173,14 +173,14 @@ async def test_a_line_of_20_mib_is_a_request_and_an_answer(workspace: Path) -> N
 
 
 async def test_a_stream_can_be_stopped_and_the_end_of_stdin_ends_all(
-    workspace: Path, liveness: Liveness
+    workspace: Path, live: Liveness
 ) -> None:
     """A start of the program takes up to a second."""
     async with child(workspace) as server:
-        server.send(streamed(1, f"wait {liveness.path} agent"))
+        server.send(streamed(1, f"wait {live.path} agent"))
         while "task" not in (first := await server.next())["result"]:
             pass
-        await liveness.of("agent")
+        await live.pid("agent")
         server.send({"jsonrpc": "2.0", "id": 1, "cancelStream": True})
         await server.stream()
         task = first["result"]["task"]["id"]
@@ -247,7 +247,7 @@ async def test_a_killed_parent_leaves_no_process(workspace: Path) -> None:
 async def test_as_gives_the_rights_of_a_token(workspace: Path) -> None:
     """A start of the program takes up to a second."""
     config = workspace.parent / "bridge.toml"
-    config.write_text(f'[tokens.reader]\nhash = "{"0" * 64}"\nscopes = ["read"]\n')
+    config.write_text(f'[tokens.reader]\nhash = "sha256:{"0" * 64}"\nscopes = ["read"]\n')
     async with child(workspace, "--as", "reader", CONFIG_FILE=str(config)) as server:
         server.send(request(1, "ListTasks"), streamed(2, "text hello"))
         answers = {(one := await server.next())["id"]: one for _ in range(2)}
