@@ -631,7 +631,7 @@ TESTED_ELSEWHERE = {
     "tests/system/test_mcp_stdio.py": ("needs the program", "cli/mcp: finder"),
     "tests/system/test_stdio.py": (
         "needs the program",
-        "cli: stdio; transports/envelope: stdio",
+        "cli: stdio; server/operate: parent_process; transports/envelope: stdio",
     ),
     "tests/system/test_state_folder.py": (
         "needs the program",

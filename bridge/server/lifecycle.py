@@ -94,8 +94,8 @@ class OnlyClient(Protocol):
 
 
 async def serve(loaded: Loaded, client: OnlyClient | None = None) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. With `client`, there is no listener, and
-    the server ends with this client. Returns the exit status."""
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. With `client`, the server does not
+    listen, and ends with this client. Returns the exit status."""
     settings = loaded.settings
     configure_logging(settings.server.log_level, loaded.secrets.clean)
     keep_private()

@@ -160,15 +160,16 @@ async def test_both_framings_stream_and_skip_what_is_too_long(
         assert await server.leave() == 0
 
 
-async def test_a_line_of_20_mib_is_a_request_and_an_answer(workspace: Path) -> None:
+async def test_a_line_of_20_mib_is_a_request_and_stderr_may_be_stdout(workspace: Path) -> None:
     """A start of the program takes up to a second."""
     async with child(workspace, stderr=asyncio.subprocess.STDOUT) as server:
-        text = "reply " + "x" * 20 * 2**20
-        asked = streamed(1, text)
-        server.send(asked)
-        first = await server.next()  # and no line of the log
-        assert first["result"]["task"]["history"][0]["parts"] == [{"text": text}]
-        await server.stream()
+        asked = request(1, "ListTasks", {"pageSize": 1})
+        server.send({**asked, "padding": "x" * 20 * 2**20})
+        answer = await server.next()  # and no line of the log
+        assert (answer["id"], answer["result"]["tasks"]) == (1, [])
+        text = "x" * 200_000
+        server.send(streamed(2, f"text {text}"))
+        assert artifact(await server.stream()) == text
         assert await server.leave() == 0
 
 

@@ -24,7 +24,7 @@ _LENGTH = re.compile(rb"content-length:\s*([0-9]{1,15})\s*", re.IGNORECASE)
 _OTHER = re.compile(rb"[!-9;-~]+:[ -~]*")
 
 Frame = bytes | errors.RequestError
-"""A frame, or the error for bytes that are no frame."""
+"""A frame, or the error for bytes that do not form one."""
 
 
 class Framing:
@@ -101,7 +101,7 @@ class Framing:
             self._length = int(found[1])
         elif cut or not _OTHER.fullmatch(line):
             self._length = None
-            yield errors.ParseError("A line is no header, and the first byte chose headers.")
+            yield errors.ParseError("This line is not a header, and the first byte chose headers.")
 
     def _take_body(self, data: bytes, start: int) -> Generator[Frame, None, int]:
         assert self._length is not None
