@@ -178,9 +178,8 @@ async def test_a_stream_can_be_stopped_and_the_end_of_stdin_ends_all(
 ) -> None:
     """A start of the program takes up to a second."""
     async with child(workspace) as server:
-        server.send(streamed(1, f"wait {live.path} agent"))
-        while "task" not in (first := await server.next())["result"]:
-            pass
+        server.send(streamed(1, f"text a\nwait {live.path} agent"))
+        first = await server.next()
         await live.pid("agent")
         server.send({"jsonrpc": "2.0", "id": 1, "cancelStream": True})
         await server.stream()
