@@ -543,6 +543,10 @@ TESTED_ELSEWHERE = {
         "needs slow connections",
         "transports/listener: connection_limits",
     ),
+    "tests/server/protocol/test_websocket.py": (
+        "needs connections",
+        "transports/envelope: connection websocket",
+    ),
     "tests/server/limits/test_costs.py": ("needs a whole server", "telemetry: gc_tuning"),
     "tests/server/protocol/test_blocking.py": ("needs a connection", "transports: blocking"),
     "tests/server/protocol/test_cards.py": (

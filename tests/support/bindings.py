@@ -202,6 +202,7 @@ async def over_websocket(server: Server, **headers: str) -> AsyncIterator[Envelo
             yield binding
         finally:
             reading.cancel()
+            await asyncio.wait([reading])
 
 
 @asynccontextmanager

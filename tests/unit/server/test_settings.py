@@ -117,6 +117,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_mcp_forms": ("quick", "quick"),
     "bridge_mcp_depth": ("3", 3),
     "bridge_grpc_port": ("50051", 50051),
+    "bridge_websocket": ("true", True),
+    "bridge_websocket_ping_ms": ("5000", 5000),
     "bridge_grpc_host": ("::1", "::1"),
     "bridge_grpc_public_address": ("grpc.example.org:443", "grpc.example.org:443"),
     "bridge_grpc_reflection": ("yes", True),
