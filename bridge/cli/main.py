@@ -24,6 +24,7 @@ from bridge.errors import ConfigurationError
 
 TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from bridge.server.settings.load import Loaded
@@ -153,8 +154,10 @@ def _serve(options: argparse.Namespace) -> int:
     import asyncio
 
     from bridge.server.lifecycle import serve
+    from bridge.server.operate.systemd import Service
 
-    return asyncio.run(serve(_loaded(options)))
+    service = Service.take()
+    return asyncio.run(serve(_loaded(options, service.sockets.settings), service))
 
 
 def _token(name: str) -> int:
@@ -164,7 +167,8 @@ def _token(name: str) -> int:
     return 0
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
+def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = None) -> Loaded:
+    """`inherited`: settings of sockets that another program has made; they have precedence."""
     from bridge.server.settings.load import load
 
     flags: dict[str, Any] = {
@@ -174,6 +178,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
         "agent_repo_path": options.root,
         "bridge_token_file": options.token_file,
         "config_file": options.config,
+        **(inherited or {}),
     }
     return load(flags, options.env_file)
 
