@@ -70,17 +70,19 @@ def inherit(names: Sequence[str], first: int = FIRST) -> InheritedSockets:
     is not such a socket."""
     http: list[socket.socket] = []
     unix: list[socket.socket] = []
-    for fd, name in enumerate(names, first):
-        try:
-            os.set_inheritable(fd, False)
-            one = socket.socket(fileno=fd)
-            _check(name, one)
-        except OSError as error:
-            raise _refused(name, f"is not a socket: {error.strerror}") from None
-        one.setblocking(False)
-        (unix if one.family == socket.AF_UNIX else http).append(one)
-    if len(unix) > 1:
-        raise _refused("unix", "is there more than once")
+    with contextlib.ExitStack() as unused:
+        for fd, name in enumerate(names, first):
+            try:
+                os.set_inheritable(fd, False)
+                one = unused.enter_context(socket.socket(fileno=fd))
+                _check(name, one)
+            except OSError as error:
+                raise _refused(name, f"is not a socket: {error.strerror}") from None
+            one.setblocking(False)
+            (unix if one.family == socket.AF_UNIX else http).append(one)
+        if len(unix) > 1:
+            raise _refused("unix", "is there more than once")
+        unused.pop_all()
     return InheritedSockets(http, unix[0] if unix else None)
 
 

@@ -29,11 +29,11 @@ def supervision(variables: MutableMapping[str, str] = os.environ) -> Supervision
     another process have no effect. Raises ConfigurationError for a number that is not one."""
     given = {name: variables.pop(name, "") for name in (*_NAMES, _LISTEN_PID)}
     pid = str(os.getpid())
-    names: list[str] = []
+    names: tuple[str, ...] = ()
     if given[_LISTEN_PID] == pid:
         count = _number("LISTEN_FDS", given["LISTEN_FDS"])
         known = given["LISTEN_FDNAMES"].split(":") if given["LISTEN_FDNAMES"] else []
-        names = [known[at] if at < len(known) else "unknown" for at in range(count)]
+        names = (*known[:count], *["unknown"] * (count - len(known)))
     watchdog = None
     if given["WATCHDOG_USEC"] and given["WATCHDOG_PID"] in ("", pid):
         watchdog = _number("WATCHDOG_USEC", given["WATCHDOG_USEC"]) / 1_000_000
