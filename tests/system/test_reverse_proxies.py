@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -27,14 +28,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 OPERATORS = ("/metrics", "/nodes", "/admin/reload", "/monitor/tasks", "//metrics", "/%6detrics")
 
 
-@pytest.fixture
-def kind(request: pytest.FixtureRequest) -> str:
-    """The proxy of a test, by the parameter of the test."""
-    return str(getattr(request, "param", "nginx"))
-
-
-@pytest.fixture
-async def proxy(kind: str, workspace: Path) -> AsyncIterator[ReverseProxy]:
+@pytest.fixture(params=PROXIES)
+async def proxy(request: pytest.FixtureRequest, workspace: Path) -> AsyncIterator[ReverseProxy]:
     """A proxy in front of a server that requires a token."""
     port, folder = free_port(), workspace.parent / "proxy"
     folder.mkdir()
@@ -46,14 +41,14 @@ async def proxy(kind: str, workspace: Path) -> AsyncIterator[ReverseProxy]:
         "PUBLIC_URL": "https://localhost",
         "BRIDGE_GRPC_PORT": str(port),
     }
-    made = PROXIES[kind](folder, int(env["PORT"]), port)
+    made = PROXIES[request.param](folder, int(env["PORT"]), port)
     async with bridge(workspace, **env):
         with running(made):
             yield made
 
 
-@pytest.fixture
-async def through(proxy: ReverseProxy) -> AsyncIterator[Client]:
+@asynccontextmanager
+async def client_of(proxy: ReverseProxy) -> AsyncIterator[Client]:
     connector = aiohttp.TCPConnector(ssl=proxy.tls)
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -75,8 +70,7 @@ def test_the_proxy_accepts_its_configuration(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kind", PROXIES, indirect=True)
-async def test_items_pass_at_once_and_a_stream_resumes(
+async def _items_pass_at_once_and_a_stream_resumes(
     proxy: ReverseProxy, through: Client, live: Liveness
 ) -> None:
     """The agent waits until the client has its text: a proxy that collects items would hang. Then
@@ -104,9 +98,7 @@ async def test_items_pass_at_once_and_a_stream_resumes(
     assert "three" in str(rest)
 
 
-async def test_a_stream_outlives_a_reload_of_nginx(
-    proxy: ReverseProxy, through: Client, live: Liveness
-) -> None:
+async def _a_stream_outlives_a_reload(proxy: ReverseProxy, through: Client, live: Liveness) -> None:
     async with through.stream(f"text one \nwait {live.path} name\ntext two") as items:
         seen = [await anext(items)]
         await live.pid("name")
@@ -117,8 +109,7 @@ async def test_a_stream_outlives_a_reload_of_nginx(
     assert streamed_text(seen) == "one two"
 
 
-@pytest.mark.parametrize("kind", PROXIES, indirect=True)
-async def test_the_gates_of_the_server_hold(proxy: ReverseProxy, through: Client) -> None:
+async def _the_gates_of_the_server_hold(proxy: ReverseProxy, through: Client) -> None:
     """Without a token a client is nobody, although the proxy is a local program."""
     session = through.session
     async with session.get(f"{proxy.url}/tasks") as answer:
@@ -134,8 +125,7 @@ async def test_the_gates_of_the_server_hold(proxy: ReverseProxy, through: Client
         assert answer.status == 421 if "nginx" in proxy.check[0] else await answer.read() == b""
 
 
-@pytest.mark.parametrize("kind", PROXIES, indirect=True)
-async def test_the_sizes_of_bodies_agree(proxy: ReverseProxy) -> None:
+async def _the_sizes_of_bodies_agree(proxy: ReverseProxy) -> None:
     """A body that the server accepts passes; a larger one is 413."""
 
     def ask(size: int) -> int:
@@ -157,8 +147,7 @@ async def test_the_sizes_of_bodies_agree(proxy: ReverseProxy) -> None:
     assert await asyncio.to_thread(ask, 40 * 2**20) == 413
 
 
-@pytest.mark.parametrize("kind", PROXIES, indirect=True)
-async def test_grpc_passes(proxy: ReverseProxy) -> None:
+async def _grpc_passes(proxy: ReverseProxy) -> None:
     credentials = grpc.ssl_channel_credentials(proxy.root)
     address = f"localhost:{proxy.port}"
     message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "text hello"}]}
@@ -169,3 +158,14 @@ async def test_grpc_passes(proxy: ReverseProxy) -> None:
             ]
     assert streamed_text(items) == "hello"
     assert state(items[-1]) == "completed"
+
+
+async def test_a_server_behind_a_proxy(proxy: ReverseProxy, live: Liveness) -> None:
+    """All of it with one server, because a start takes a second."""
+    async with client_of(proxy) as through:
+        await _the_gates_of_the_server_hold(proxy, through)
+        await _the_sizes_of_bodies_agree(proxy)
+        await _grpc_passes(proxy)
+        if "nginx" in proxy.check[0]:  # the admin interface of Caddy is off in tests
+            await _a_stream_outlives_a_reload(proxy, through, live)
+        await _items_pass_at_once_and_a_stream_resumes(proxy, through, live)
