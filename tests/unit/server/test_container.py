@@ -68,6 +68,7 @@ def test_the_first_start_makes_a_token_and_names_its_file(tmp_path: Path) -> Non
 def test_no_other_file_is_made(tmp_path: Path, place: str) -> None:
     assert "cannot read" in loaded(tmp_path, BRIDGE_TOKEN_FILE=str(tmp_path / place))
     assert not (tmp_path / place).exists()
+    assert not (tmp_path / "state/token").exists()
 
 
 def test_outside_of_a_container_the_file_must_exist(tmp_path: Path) -> None:
