@@ -153,9 +153,9 @@ def _serve(options: argparse.Namespace) -> int:
     import asyncio
 
     from bridge.server.lifecycle import serve
-    from bridge.server.operate.systemd import Service
+    from bridge.server.operate.systemd import SystemdService
 
-    service = Service.take()
+    service = SystemdService.take()
     return asyncio.run(serve(_loaded(options, service.sockets.settings), service))
 
 

@@ -33,7 +33,7 @@ from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
-from bridge.server.operate.systemd import ALONE, Service, Supervisor
+from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
@@ -78,10 +78,10 @@ class _Parts:
     root: ServedAgent
     grpc: GrpcPort
     cooperation: Cooperation | None = None
-    service: Service = ALONE
+    service: SystemdService = ALONE
 
 
-async def serve(loaded: Loaded, service: Service = ALONE) -> int:
+async def serve(loaded: Loaded, service: SystemdService = ALONE) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP, then drain. `service`: its settings are in `loaded`.
     Returns the exit status."""
     settings = loaded.settings
@@ -112,7 +112,7 @@ async def _assemble(
     agents: Sequence[ConfiguredAgent],
     loaded: Loaded,
     unused: contextlib.ExitStack,
-    service: Service,
+    service: SystemdService,
 ) -> _Parts:
     """The parts of the server. `unused` releases them if a later step fails."""
     settings = loaded.settings

@@ -40,7 +40,7 @@ def test_the_page_is_short_and_has_only_blocks_that_are_tested() -> None:
 def test_the_settings_are_accepted(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace").mkdir(exist_ok=True)
     file = tmp_path / "team.toml"
     file.write_text(block.replace("/srv/team", str(tmp_path / "workspace")))
     monkeypatch.chdir(tmp_path / "workspace")
@@ -72,7 +72,7 @@ def test_the_commands_exist(block: str, tmp_path: Path) -> None:
     own = [line[1] for line in words if line[0].endswith("coding-agent-bridge")]
     known = run("help", cwd=tmp_path).stdout
     for name in set(own) - OPERATE:
-        assert is_client([name]) or re.search(rf"^ +{name} ", known, re.MULTILINE), name
+        assert is_client([name]) or re.search(rf"^ +{name}\s", known, re.MULTILINE), name
 
 
 def test_the_command_of_the_token_works(tmp_path: Path) -> None:
@@ -99,7 +99,8 @@ def test_logrotate_renames_audit_logs(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     (tmp_path / "config").chmod(0o644)
     command = [program, "--force", "--state", str(tmp_path / "status"), str(tmp_path / "config")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(Path(program).parents[1] / "lib/x86_64-linux-gnu")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "reloaded").exists()
     for team in ("a", "b"):

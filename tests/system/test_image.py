@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +29,11 @@ AGENT = {
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    with storage(tmp_path_factory.mktemp("image")) as made:
+def image() -> Iterator[Image]:
+    """In a folder that another user can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="image-", dir="/var/lib"))
+    folder.chmod(0o755)
+    with storage(folder) as made:
         made.build()
         yield made
 

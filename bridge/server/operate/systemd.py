@@ -33,8 +33,8 @@ class InheritedSockets:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that describe the sockets: an address that other machines reach has
-        precedence, so that the checks of HOST apply to it. With a Unix socket alone, there is no
-        TCP port."""
+        precedence, so that the checks of HOST apply to it. With a Unix socket alone, the server
+        opens no TCP port."""
         found: dict[str, Any] = {}
         places = [one.getsockname() for one in self.http]
         if places:
@@ -48,20 +48,20 @@ class InheritedSockets:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SystemdService:
     """The side of systemd of one server; empty for a server without systemd."""
 
     supervision: Supervision = field(default_factory=Supervision)
     sockets: InheritedSockets = field(default_factory=InheritedSockets)
 
     @classmethod
-    def take(cls) -> Service:
+    def take(cls) -> SystemdService:
         """Take over the variables and the sockets of this process. Raises ConfigurationError."""
         found = supervision()
         return cls(found, inherit(found.names))
 
 
-ALONE = Service()
+ALONE = SystemdService()
 
 
 def inherit(names: Sequence[str], first: int = FIRST) -> InheritedSockets:
