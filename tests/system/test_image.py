@@ -23,7 +23,7 @@ from tests.support.sandboxed import needs_root
 AGENT = {
     "AGENT_ADAPTER": "jsonl",
     "AGENT_BINARY": "/usr/bin/python3",
-    "AGENT_ARGS": "-I -S /opt/agent.py",
+    "AGENT_ARGS": "-I -S /mnt/agent.py",
     "BRIDGE_DRAIN_MS": "0",
 }
 

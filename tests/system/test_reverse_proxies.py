@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
+from yarl import URL
 
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, artifact_text, state, streamed_text, task_id
@@ -115,7 +116,7 @@ async def _the_gates_of_the_server_hold(proxy: ReverseProxy, through: Client) ->
     async with session.get(f"{proxy.url}/tasks") as answer:
         assert answer.status == 401
     for path in OPERATORS:
-        url = aiohttp.client.URL(proxy.url + path, encoded=True)
+        url = URL(proxy.url + path, encoded=True)
         async with session.get(url, headers=BEARER) as answer:
             assert answer.status == 404, path
             assert "bridge" not in (await answer.text()).lower(), path  # by the proxy itself
