@@ -59,6 +59,7 @@ READS_ENVIRONMENT = {
     "bridge/server/settings/load.py": None,
     "bridge/server/settings/root.py": None,
     "bridge/server/settings/sections.py": None,
+    "bridge/server/settings/supervision.py": None,
     "bridge/process/pty_runner.py": None,  # a program: it passes its own environment on
     "bridge/process/spawn.py": "os.environ.get(LIBRARIES",  # without it, interpreters do not start
 }

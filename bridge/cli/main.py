@@ -24,6 +24,7 @@ from bridge.errors import ConfigurationError
 
 TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from bridge.server.settings.load import Loaded
@@ -41,6 +42,7 @@ examples:
 commands for tasks (`coding-agent-bridge help` lists all):
 {CLIENT_EXAMPLES}
 All settings are environment variables; docs/settings.md and .env.example list them.
+docs/deploy.md describes a server for other people: tokens, systemd, containers, proxies.
 """
 
 
@@ -74,12 +76,10 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         if options.command == "card":
             return _card(options, arguments[2:])
-        if options.command == "token":
-            return _token(options.name)
+        if options.command in TOOLS:
+            return TOOLS[options.command](options)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        if options.command == "adapters":
-            return _adapters(options)
         if options.command == "doctor":
             return _doctor(options)
         return _serve(options)
@@ -153,18 +153,27 @@ def _serve(options: argparse.Namespace) -> int:
     import asyncio
 
     from bridge.server.lifecycle import serve
+    from bridge.server.operate.systemd import SystemdService
 
-    return asyncio.run(serve(_loaded(options)))
+    service = SystemdService.take()
+    return asyncio.run(serve(_loaded(options, service.sockets.settings), service))
 
 
-def _token(name: str) -> int:
+def _token(options: argparse.Namespace) -> int:
     from bridge.auth.authentication import new_token
 
-    print(new_token(name))
+    print(new_token(options.name))
     return 0
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
+def _install_service(options: argparse.Namespace) -> int:
+    from bridge.cli.operate.install_service import install_service
+
+    return install_service(user=options.user, keep=options.keep, folder=options.to)
+
+
+def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = None) -> Loaded:
+    """`inherited`: settings of sockets that another program has made; they have precedence."""
     from bridge.server.settings.load import load
 
     flags: dict[str, Any] = {
@@ -174,6 +183,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
         "agent_repo_path": options.root,
         "bridge_token_file": options.token_file,
         "config_file": options.config,
+        **(inherited or {}),
     }
     return load(flags, options.env_file)
 
@@ -214,6 +224,10 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from bridge.server.recording import record
 
     return record(options.file, argv, options.adapter)
+
+
+TOOLS = {"adapters": _adapters, "install-service": _install_service, "token": _token}
+"""Commands that need only their options."""
 
 
 def _parser(complete: bool = False) -> PlainParser:
@@ -276,6 +290,15 @@ def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool)
         "SHA-256 of the token. The token is printed once.",
     )
     token.add_argument("name", help="name of the principal; tasks belong to it")
+    service = commands.add_parser(
+        "install-service",
+        help="write the units of systemd",
+        description="Write the units of systemd with the path of this program, and print their "
+        "paths and the next steps (docs/deploy.md).",
+    )
+    service.add_argument("--user", action="store_true", help="a unit for the systemd of this user")
+    service.add_argument("--keep", action="store_true", help="CLIs survive a restart of the server")
+    service.add_argument("--to", metavar="DIR", help="write the files to this folder")
     if not signing:
         return
     card = commands.add_parser(

@@ -33,6 +33,7 @@ from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
+from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
@@ -77,10 +78,12 @@ class _Parts:
     root: ServedAgent
     grpc: GrpcPort
     cooperation: Cooperation | None = None
+    service: SystemdService = ALONE
 
 
-async def serve(loaded: Loaded) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Returns the exit status."""
+async def serve(loaded: Loaded, service: SystemdService = ALONE) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. `service`: its settings are in `loaded`.
+    Returns the exit status."""
     settings = loaded.settings
     configure_logging(settings.server.log_level, loaded.secrets.clean)
     keep_private()
@@ -89,13 +92,13 @@ async def serve(loaded: Loaded) -> int:
         log.warning(warning)
     agents = configure_agents(loaded)
     identity = Identity(settings.auth.config, token_issuer(settings))
-    sockets = listen_tcp(settings)
+    sockets = listen_tcp(settings, service.sockets)
     if sockets is None:
         return 1
     with contextlib.ExitStack() as unused:
         for listener in sockets:
             unused.callback(listener.close)
-        parts = await _assemble(agents, loaded, unused)
+        parts = await _assemble(agents, loaded, unused, service)
         _trust_operator(settings, identity, parts)
         try:
             await _restore(settings, parts)
@@ -106,7 +109,10 @@ async def serve(loaded: Loaded) -> int:
 
 
 async def _assemble(
-    agents: Sequence[ConfiguredAgent], loaded: Loaded, unused: contextlib.ExitStack
+    agents: Sequence[ConfiguredAgent],
+    loaded: Loaded,
+    unused: contextlib.ExitStack,
+    service: SystemdService,
 ) -> _Parts:
     """The parts of the server. `unused` releases them if a later step fails."""
     settings = loaded.settings
@@ -114,7 +120,7 @@ async def _assemble(
     pool = make_pool(settings)
     node = NodeAgents()
     state = await _open_state(loaded, unused, [one.id for one in agents], node)
-    unix = listen_unix(settings, unused)
+    unix = listen_unix(settings, unused, service.sockets.unix)
     push = Push(
         state.store,
         encode_notification,
@@ -146,6 +152,7 @@ async def _assemble(
         served=served,
         root=make_root(agents, served, shared, version=versions[agents[0].id]),
         grpc=grpc,
+        service=service,
     )
 
 
@@ -175,6 +182,7 @@ async def _run(
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     unused = contextlib.ExitStack()
+    systemd = unused.enter_context(Supervisor(parts.service.supervision, parts.pool.figures))
     try:
         await runner.setup()
         sites = [runner.site(one) for one in (*sockets, *_unix(parts))]
@@ -184,8 +192,10 @@ async def _run(
         await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
+        systemd.ready()
         await _first_of(stop, parts.node.ended)
         log.info("stopping")
+        systemd.stopping()
         parts.grpc.drain()
         await asyncio.gather(*(site.stop() for site in sites))
         if parts.cooperation:

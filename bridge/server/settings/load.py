@@ -19,6 +19,7 @@ from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile, reachable, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
+from bridge.server.settings.container import check_container, make_token
 from bridge.server.settings.root import NAMES, VARIABLES, Settings
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import Secrets, secrets_of
@@ -64,7 +65,9 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
     given = {**_known(dotenv), **given}
     given = {**_config_file(given.get("config_file")), **given}
+    make_token(given, warnings)
     settings = Settings().updated({**given, **_from_files(given, warnings)})
+    check_container(settings)
     read = env_file or (".env" if dotenv else None)
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
@@ -145,7 +148,8 @@ def _check(settings: Settings) -> None:
     ):
         raise ConfigurationError(
             f"HOST={host} accepts connections from other machines, and a client can run agents on "
-            "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1."
+            "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1 "
+            "(docs/deploy.md)."
         )
     _check_grpc(settings)
     workspaces = settings.agent.workspaces
