@@ -19,6 +19,7 @@ from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile, reachable, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
+from bridge.server.settings.broker import missing
 from bridge.server.settings.root import NAMES, VARIABLES, Settings
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import Secrets, secrets_of
@@ -28,7 +29,10 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 """Variables with the prefix of settings that belong to other programs or earlier releases; so do
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
-IN_FILES = ("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key")
+IN_FILES = (
+    *("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key"),
+    "bridge_redis_password",
+)
 """Settings whose value can be in a file, which NAME_FILE names."""
 
 
@@ -137,6 +141,8 @@ def _check(settings: Settings) -> None:
             "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
             "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
         )
+    if problem := missing(settings.redis, settings.push, auth.tokens):
+        raise ConfigurationError(problem)
     _check_listeners(settings)
     if (
         settings.server.port is not None
