@@ -16,10 +16,11 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import SystemRandom
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -52,7 +53,6 @@ Tell = Callable[[TaskHandle, str], Awaitable[None]]
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
-RETRIED = {408, 425, 429}
 ENCODING_FAILED, EXPIRED = "internal error", "expired"
 SECOND = 1_000_000  # microseconds
 _chance = SystemRandom().random
@@ -79,9 +79,28 @@ class RetryPolicy:
         return longest * (0.5 + random() / 2)
 
 
+class Relay(Protocol):
+    """Carries notifications to the process that sends them: bridge/push/relay.py."""
+
+    def start(self) -> None: ...
+
+    async def post(self, job: str, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """The status of the answer. Raises RequestFailed without an answer. `job`: a name of this
+        attempt."""
+
+    def bury(self, facts: Mapping[str, str]) -> None:
+        """The notification gets no further attempt."""
+
+    def leave(self) -> None:
+        """The server stops: a wait that is cancelled does not withdraw its job."""
+
+    async def close(self) -> None: ...
+
+
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
-    `supported`, all operations of clients raise PushNotificationNotSupported."""
+    `supported`, all operations of clients raise PushNotificationNotSupported. `relay`: carries the
+    notifications to other processes, which send them."""
 
     def __init__(
         self,
@@ -93,7 +112,9 @@ class Push:
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
         supported: bool = True,
+        relay: Relay | None = None,
     ) -> None:
+        self._relay = relay
         self._supported = supported
         self._tell: Tell | None = None
         self._store = store
@@ -112,6 +133,8 @@ class Push:
         """Continue the deliveries of an earlier server. The store must be open. `tell`: how the
         server that has a task learns that a config of it has changed."""
         self._tell = tell
+        if self._relay:
+            self._relay.start()
         self._session = egress.open_session(
             allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
         )
@@ -135,7 +158,11 @@ class Push:
 
     async def close(self) -> None:
         """Stop. The next server continues the deliveries."""
+        if self._relay:
+            self._relay.leave()
         await _stop([*self._loops.values()])
+        if self._relay:
+            await self._relay.close()
         await self._session.close()
 
     # --- configs -------------------------------------------------------------------------------
@@ -331,17 +358,24 @@ class Push:
         if config.token:
             headers["X-A2A-Notification-Token"] = config.token
         try:
-            status = await egress.post(self._session, config.url, body, headers)
+            if self._relay:
+                job = f"{config.task_id}/{config.id}/{number}/{config.attempts + 1}"
+                status = await self._relay.post(job, config.url, body, headers)
+            else:
+                status = await egress.post(self._session, config.url, body, headers)
         except egress.RequestFailed as failure:
             error = str(failure)
             return error, error == egress.REFUSED
         if 200 <= status < 300:
             return "", False
-        return f"status {status}", status < 500 and status not in RETRIED
+        return f"status {status}", egress.is_final(status)
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
         log.warning("notification %s is a dead letter: %s", _name(config, number), error)
         names = (config.task_id, config.id, number)
+        if self._relay:
+            facts = {"task": config.task_id, "config": config.id, "number": str(number)}
+            self._relay.bury({**facts, "attempts": str(attempts), "error": error})
         failed = PushFailed(*names, attempts, error, time=_now())
         await self._commit([failed, PushAdvanced(*names)])
 
