@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
-from bridge.a2a.card import Card, encode_abilities, encode_extensions
+from bridge.a2a.card import REDIS_BINDING, Card, encode_abilities, encode_extensions
 from bridge.a2a.codec import Codec, Operation, without_none
 from bridge.a2a.requests import (
     ONE_WRONG,
@@ -223,6 +223,9 @@ class V1_0(Codec):
         if card.grpc:
             grpc = {"url": card.grpc, "protocolBinding": "GRPC", "protocolVersion": self.version}
             interfaces.append(grpc | without_none(tenant=card.tenant))
+        if card.redis:
+            place = {"url": card.redis, "protocolBinding": REDIS_BINDING}
+            interfaces.append(place | {"protocolVersion": self.version})
         return {
             "name": card.name,
             "description": card.description,

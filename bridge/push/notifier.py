@@ -99,8 +99,7 @@ class Relay(Protocol):
 
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
-    `supported`, all operations of clients raise PushNotificationNotSupported. `relay`: carries the
-    notifications to other processes, which send them."""
+    `supported`, all operations of clients raise PushNotificationNotSupported."""
 
     def __init__(
         self,
@@ -112,9 +111,8 @@ class Push:
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
         supported: bool = True,
-        relay: Relay | None = None,
     ) -> None:
-        self._relay = relay
+        self._relay: Relay | None = None
         self._supported = supported
         self._tell: Tell | None = None
         self._store = store
@@ -128,6 +126,10 @@ class Push:
         self._loops: dict[Key, asyncio.Task[None]] = {}
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
         self._session: aiohttp.ClientSession
+
+    def use_relay(self, relay: Relay | None) -> None:
+        """Give the notifications to this relay, which sends them, from start() on."""
+        self._relay = relay
 
     async def start(self, find: Find, tell: Tell | None = None) -> None:
         """Continue the deliveries of an earlier server. The store must be open. `tell`: how the

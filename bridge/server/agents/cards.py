@@ -14,6 +14,7 @@ from bridge.errors import ConfigurationError
 from bridge.server.agents.configured import ConfiguredAgent, agent_id_of
 from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.extras import card_signer
+from bridge.server.settings.broker import redis_prefix
 from bridge.server.settings.root import Settings
 
 SKILLS = (
@@ -55,6 +56,8 @@ def make_card(
         extension_required=settings.agent.require_extension,
         grpc=grpc.url(address) if grpc else None,
         tenant=agent.id if grpc and agent.id != grpc.default else None,
+        # The root answers requests through Redis. Its prefix is for clients with a token.
+        redis=redis_prefix(settings.redis, settings.auth.tokens) if details is not None else None,
     )
 
 

@@ -79,3 +79,8 @@ def missing(redis: RedisSettings, push: PushSettings, tokens: Mapping[str, Token
 def redis_principals(tokens: Mapping[str, Token]) -> Sequence[str]:
     """The names of the tokens whose principals may send requests through Redis."""
     return [name for name, token in tokens.items() if token.redis]
+
+
+def redis_prefix(redis: RedisSettings, tokens: Mapping[str, Token]) -> str | None:
+    """The prefix of requests through Redis; None if no principal may send any."""
+    return redis.prefix if redis_principals(tokens) else None

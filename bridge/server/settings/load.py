@@ -131,18 +131,12 @@ def _check(settings: Settings) -> None:
             "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
             "of the server: set BRIDGE_STATE_DIR."
         )
-    if settings.store.redis and settings.store.database is None:
-        raise ConfigurationError(
-            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
-            "postgresql://…, or unset BRIDGE_BUS."
-        )
     if settings.server.max_sessions == 0 and not settings.store.database:
         raise ConfigurationError(
             "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
             "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
         )
-    if problem := missing(settings.redis, settings.push, auth.tokens):
-        raise ConfigurationError(problem)
+    _check_brokers(settings)
     _check_listeners(settings)
     if (
         settings.server.port is not None
@@ -162,6 +156,16 @@ def _check(settings: Settings) -> None:
         problem = obstacle(path)
         if problem:
             raise ConfigurationError(f"{setting}: {path} cannot be a workspace: {problem}.")
+
+
+def _check_brokers(settings: Settings) -> None:
+    if settings.store.redis and settings.store.database is None:
+        raise ConfigurationError(
+            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
+            "postgresql://…, or unset BRIDGE_BUS."
+        )
+    if problem := missing(settings.redis, settings.push, settings.auth.tokens):
+        raise ConfigurationError(problem)
 
 
 def _check_grpc(settings: Settings) -> None:

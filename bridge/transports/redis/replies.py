@@ -69,9 +69,10 @@ class ReplyStream:
             async with client.pipeline() as pipeline:
                 await pipeline.watch(self.key)
                 if await pipeline.exists(self.key):
-                    found = tried and await pipeline.xrevrange(self.key, count=1)
+                    # Perhaps by an earlier attempt of this call, whose answer was lost.
+                    found = await pipeline.xrevrange(self.key, count=1) if tried else []
                     own = str(ItemId(number, SNAPSHOT)).encode()
-                    return bool(found) and found[0] == (own, {PAYLOAD: payload})
+                    return found == [(own, {PAYLOAD: payload})]
                 tried = True
                 pipeline.multi()
                 self._add(pipeline, ItemId(number, SNAPSHOT), {PAYLOAD: payload})

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from redis.exceptions import ResponseError
 
@@ -15,6 +16,7 @@ from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError
 from bridge.push.broker import Broker, pause
 from bridge.store.redis_address import REDIS_ERRORS, RedisAddress, cause_of
+from bridge.transports.operation import Operations
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
 from bridge.transports.redis.keys import RedisKeys
 from bridge.transports.redis.owner import TTL, Ownership
@@ -25,6 +27,7 @@ from bridge.transports.redis.service import Postponed, RedisAgent, RedisService
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 8  # for answers, besides one for each principal
+MOST_BYTES = 32 * 1024 * 1024  # of a payload
 MOST_AT_ONCE = 100  # requests of a principal without a quota of streams
 
 
@@ -43,7 +46,7 @@ class RedisConfig:
 
 
 class RedisTransport:
-    """Reads requests from start() on. `principals` may send some."""
+    """Reads requests from serve() on. `principals` may send some."""
 
     def __init__(
         self, address: RedisAddress, config: RedisConfig, principals: Sequence[Principal]
@@ -81,8 +84,19 @@ class RedisTransport:
                 f"expires within {ttl:g} s."
             )
 
-    def start(self, agent: RedisAgent, quotas: Quotas) -> None:
-        """Serve the requests of the principals, as soon as Redis answers."""
+    def serve(
+        self,
+        operations: Operations,
+        address: str,
+        quotas: Quotas,
+        *,
+        extension_required: bool = False,
+        most: int = MOST_BYTES,
+    ) -> None:
+        """Answer the requests of the principals, as soon as Redis answers. `address`: the URL of
+        the HTTP port, without /a2a; `extension_required`: clients must activate EXTENSION; `most`:
+        bytes of a payload."""
+        agent = RedisAgent(operations, address, extension_required, most)
         self._tasks.append(asyncio.create_task(self._owner.hold()))
         for principal in self._principals:
             name = principal.id
@@ -184,7 +198,7 @@ class _Mailbox:
         for entry in entries:
             if entry.id not in self.runs:
                 run = self.runs[entry.id] = asyncio.create_task(self._run(entry))
-                run.add_done_callback(lambda run, entry=entry: self._ended(entry.id, run))
+                run.add_done_callback(partial(self._ended, entry.id))
 
     async def _run(self, entry: RequestEntry) -> None:
         correlation = _correlation(entry)

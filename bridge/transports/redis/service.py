@@ -69,8 +69,8 @@ class RedisAgent:
 
     operations: Operations
     address: str
-    extension_required: bool = False
-    most: int = 32 * 1024 * 1024
+    extension_required: bool
+    most: int
 
 
 class Postponed(Exception):
