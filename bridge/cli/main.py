@@ -82,6 +82,8 @@ def _run(argv: Sequence[str] | None) -> int:
             return _adapters(options)
         if options.command == "doctor":
             return _doctor(options)
+        if options.command == "push-worker":
+            return _push_worker(options)
         return _serve(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
@@ -194,6 +196,14 @@ def _doctor(options: argparse.Namespace) -> int:
     return int(asyncio.run(work))
 
 
+def _push_worker(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from bridge.cli.push_worker import work
+
+    return asyncio.run(work(_loaded(options), options.metrics))
+
+
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
     import json
 
@@ -254,6 +264,15 @@ def _parser(complete: bool = False) -> PlainParser:
         description="List all adapters with their abilities and limitations.",
     )
     table.add_argument("--json", action="store_true", help="print one JSON object")
+    worker = commands.add_parser(
+        "push-worker",
+        help="send the push notifications of servers with BRIDGE_PUSH_RELAY=redis",
+        description="Send the push notifications that servers with BRIDGE_PUSH_RELAY=redis put "
+        "into Redis. It reads BRIDGE_REDIS_*, BRIDGE_PUSH_KEY, BRIDGE_PUSH_LEASE_MS and "
+        "BRIDGE_PUSH_ALLOW_PRIVATE. SIGTERM finishes the notifications in hand.",
+        parents=[settings],
+    )
+    worker.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics there")
     _add_tools(commands, signing=not complete)
     return parser
 

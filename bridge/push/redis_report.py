@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from bridge.store.redis_address import (
     ANSWER_WITHIN,
@@ -43,6 +46,71 @@ async def report(address: RedisAddress) -> RedisReport:
     if address.exposed:
         notes.append("prompts and output cross the network without protection: use rediss://")
     return RedisReport(milliseconds, facts, notes)
+
+
+REQUEST_COMMANDS = (
+    *("xadd", "xread", "xreadgroup", "xack", "xdel", "xclaim", "xautoclaim", "xpending"),
+    *("xrevrange", "exists", "pexpire", "get", "set", "del", "watch", "multi", "exec"),
+    "xgroup|create",
+)
+"""The commands of a server that reads requests."""
+RELAY_COMMANDS = (
+    *("xadd", "xread", "xrange", "xpending", "xack", "xdel", "multi", "exec"),
+    *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers"),
+)
+"""The commands of a server that relays push notifications."""
+
+
+async def refused(
+    address: RedisAddress, prefix: str, names: Sequence[str], *, relay: bool
+) -> Sequence[str]:
+    """The commands that the user of the address may not use, as far as it may ask: on keys of the
+    principals `names`, and of the relay. Raises REDIS_ERRORS."""
+    commands = {*(REQUEST_COMMANDS if names else ()), *(RELAY_COMMANDS if relay else ())}
+    client = address.client(1, repeats=False)
+    found = []
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            try:
+                user = await client.acl_whoami()
+                for one in sorted(commands):
+                    keys = [f"{prefix}:requests:{name}" for name in names] or [f"{prefix}:push"]
+                    if not await _may(client, user, one, keys[0]):
+                        found.append(one)
+            except ResponseError:  # it may not ask
+                return []
+    finally:
+        await client.aclose()
+    return found
+
+
+ARGUMENTS = {
+    "xreadgroup": ("GROUP", "g", "c", "STREAMS", "{}", ">"),
+    "xread": ("STREAMS", "{}", "0"),
+    "xadd": ("{}", "*", "f", "v"),
+    "xack": ("{}", "g", "0-1"),
+    "xdel": ("{}", "0-1"),
+    "xclaim": ("{}", "g", "c", "0", "0-1"),
+    "xautoclaim": ("{}", "g", "c", "0", "0-0"),
+    "xpending": ("{}", "g"),
+    "xrange": ("{}", "-", "+"),
+    "xrevrange": ("{}", "+", "-"),
+    "pexpire": ("{}", "1"),
+    "set": ("{}", "v"),
+    "xgroup|create": ("{}", "g", "0"),
+    "xgroup|delconsumer": ("{}", "g", "c"),
+    "xinfo|consumers": ("{}", "g"),
+    "multi": (),
+    "exec": (),
+}
+
+
+async def _may(client: Any, user: bytes, command: str, key: str) -> bool:
+    """Whether the user may run a command on the key."""
+    arguments = [one.format(key) for one in ARGUMENTS.get(command, ("{}",))]
+    words = [*command.split("|"), *arguments]
+    answer = await client.execute_command("ACL", "DRYRUN", user, *words)
+    return bool(answer in (b"OK", "OK", True))
 
 
 def _facts(info: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bridge import __version__
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.agents.node import NodeAgents, digest
+from bridge.server.settings.broker import redis_principals
 from bridge.server.settings.root import Settings
 from bridge.store.cluster import SharedStore
 
@@ -141,6 +142,18 @@ async def redis_report(settings: Settings) -> tuple[str, RedisReport | None]:
         return address.shown, await _reported(address)
     except ConfigurationError:
         return address.shown, None
+
+
+async def check_broker(settings: Settings) -> tuple[str, RedisReport, Sequence[str]]:
+    """The place of the Redis of BRIDGE_REDIS_URL, its properties, and the commands that the user
+    may not use. Raises ConfigurationError."""
+    address = _broker_address(settings)
+    found = await _reported(address)
+    from bridge.push.redis_report import refused
+
+    names = redis_principals(settings.auth.tokens)
+    relay = settings.push.relay is not None
+    return address.shown, found, await refused(address, settings.redis.prefix, names, relay=relay)
 
 
 def redis_transport(
