@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.push.broker import BLOCK, Broker, make_group
 from bridge.store.redis_address import ANSWER_WITHIN
-from bridge.transports.redis.keys import RedisKeys
+from bridge.transports.redis.names import RedisKeys
 
 AT_ONCE = 8  # entries of one read
 PAGE = 100  # rows of a list of pending entries

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import WatchError
 
 from bridge.push.broker import Broker, checked
-from bridge.transports.redis.keys import END, SNAPSHOT, ItemId
+from bridge.transports.redis.names import END, SNAPSHOT, ItemId
 
 PAYLOAD, ENDS = b"payload", b"end"
 """The fields of an entry: a JSON-RPC response, and `1` on the last entry."""

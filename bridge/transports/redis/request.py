@@ -21,7 +21,7 @@ from bridge.errors import (
 from bridge.runtime.idempotency import UNIQUE
 from bridge.transports.json_body import decode_json
 from bridge.transports.negotiation import check_extension, codec_for
-from bridge.transports.redis.keys import CORRELATION
+from bridge.transports.redis.names import CORRELATION
 
 MOST_PARAMETERS = 64 * 1024  # bytes
 MOST_VALUE = 4096  # characters of a service parameter

@@ -18,7 +18,7 @@ from bridge.push.broker import Broker, pause
 from bridge.store.redis_address import REDIS_ERRORS, RedisAddress, cause_of
 from bridge.transports.operation import Operations
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
-from bridge.transports.redis.keys import RedisKeys
+from bridge.transports.redis.names import RedisKeys
 from bridge.transports.redis.owner import TTL, Ownership
 from bridge.transports.redis.replies import ReplyLimits
 from bridge.transports.redis.request import UnusableEntry, read_fields

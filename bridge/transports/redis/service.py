@@ -35,7 +35,7 @@ from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports.json_body import AT_ONCE
 from bridge.transports.operation import STREAMING, Caller, Operations, Pending
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
-from bridge.transports.redis.keys import SNAPSHOT, UPDATE, ItemId, RedisKeys
+from bridge.transports.redis.names import SNAPSHOT, UPDATE, ItemId, RedisKeys
 from bridge.transports.redis.replies import LastItem, ReplyLimits, ReplyStream
 from bridge.transports.redis.request import (
     SENDS,

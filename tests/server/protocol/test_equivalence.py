@@ -1,11 +1,11 @@
-"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket) and gRPC have the
-same answers."""
+"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), Redis Streams and
+gRPC have the same answers."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.support.bindings import (
     Binding,
     GrpcBinding,
     NotInProtobuf,
+    RedisBinding,
     RestBinding,
     failed,
     over_unix,
@@ -24,6 +25,7 @@ from tests.support.cases import each
 from tests.support.client import Json, RpcError
 from tests.support.fleet import servers_of
 from tests.support.grpc_client import connected
+from tests.support.redis_broker import RedisBroker, RedisCaller, broker_server, token
 from tests.support.rest import HOOK, message
 from tests.support.served import serving
 
@@ -74,6 +76,12 @@ def without_defaults(value: Any) -> Any:
 Bindings = tuple[Binding, ...]
 
 
+@pytest.fixture(scope="module")
+def redis_of_module() -> Iterator[RedisBroker]:
+    with broker_server() as made:
+        yield made
+
+
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
@@ -93,14 +101,18 @@ async def bindings(
             yield (*map(JsonRpcBinding, servers), RestBinding(servers[-1]))
         return
     chosen: dict[str, Any] = {"bridge_unix_socket": str(path), "bridge_grpc_port": 0}
+    broker = request.getfixturevalue("redis_of_module")
+    chosen |= {"bridge_redis_url": broker.url, "tokens": {"alice": token()}, "bridge_auth": "none"}
     async with (
+        broker.client() as redis,
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
         over_unix(server, path) as unix,
         connected(server.grpc) as client,
     ):
         # HTTP+JSON has its ids in URLs and its errors in statuses, so it depends more on HTTP.
         json_bindings = JsonRpcBinding(server), RestBinding(server), RestBinding(unix)
-        yield (*json_bindings, GrpcBinding(server, client))
+        over_redis = RedisBinding(server, RedisCaller(redis))
+        yield (*json_bindings, over_redis, GrpcBinding(server, client))
 
 
 async def alike(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
