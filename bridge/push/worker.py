@@ -191,8 +191,9 @@ class PushWorker:
         }
 
         async def add(client: Any) -> None:
-            pipeline = client.pipeline()
-            pipeline.xadd(self._keys.done(job.server), outcome, maxlen=MOST_DONE, approximate=True)
+            done = self._keys.done(job.server)
+            await client.xadd(done, outcome, maxlen=MOST_DONE, approximate=True)
+            pipeline = client.pipeline(transaction=False)
             pipeline.xack(self._keys.jobs, self._keys.group, entry)
             pipeline.xdel(self._keys.jobs, entry)
             await pipeline.execute()

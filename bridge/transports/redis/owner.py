@@ -31,7 +31,8 @@ class Ownership:
     @property
     def problem(self) -> str | None:
         """The problem for /health."""
-        return "redis: another store owns BRIDGE_REDIS_PREFIX" if self.other else None
+        is_other = self.other is not None
+        return "redis: another store owns BRIDGE_REDIS_PREFIX" if is_other else None
 
     @property
     def is_held(self) -> bool:

@@ -75,7 +75,7 @@ class RedisTransport:
         except REDIS_ERRORS as error:
             facts = {"redis": self.shown, "error": cause_of(error)}
             log.warning("Redis is not available", extra=facts)
-        if self._owner.other:
+        if self._owner.other is not None:
             await self._broker.close()
             prefix, ttl = self._config.prefix, self._config.ttl
             raise ConfigurationError(

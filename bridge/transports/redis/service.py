@@ -59,6 +59,7 @@ T = TypeVar("T")
 MOST_DELIVERIES = 5
 """The delivery with this number is given up if there is no answer yet: such a request may, for
 example, end the process of the server."""
+FIRST_PAUSE = 0.25  # seconds before the second attempt for a message that must wait
 LOST = "The server has lost updates of this task. Read the task with GetTask."
 
 
@@ -198,6 +199,7 @@ class _Run:
     async def _held(self, operation: Operation, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of an attempt. A message waits until the quota has room for it, or the server
         can write."""
+        pause = FIRST_PAUSE
         while True:
             try:
                 return await attempt()
@@ -206,7 +208,8 @@ class _Run:
                     raise Postponed from None
                 if operation not in SENDS:
                     raise
-                await asyncio.sleep(error.seconds)
+                await asyncio.sleep(min(pause, error.seconds))
+                pause *= 2
 
     # --- requests without a stream -------------------------------------------------------------
 
