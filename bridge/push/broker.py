@@ -131,8 +131,8 @@ def _passes(error: BaseException) -> bool:
 
 
 def checked(results: Sequence[Any]) -> Sequence[Any]:
-    """The results of a pipeline without raise_on_error. Raises its first error; an entry that the
-    stream already has is no error."""
+    """The results of a pipeline without raise_on_error. Raises its first error; it ignores
+    entries that the stream already has."""
     for one in results:
         if isinstance(one, RedisError) and not is_known(one):
             raise one

@@ -1,4 +1,4 @@
-"""The properties of a Redis server that decide what an outage costs. Needs the extra `redis`."""
+"""The properties of a Redis server that decide the cost of an outage. Needs the extra `redis`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bridge.store.redis_address import (
 
 @dataclass(frozen=True, slots=True)
 class RedisReport:
-    """`milliseconds`: of an answer. `notes`: what is unusual, for operators. `facts`: for
+    """`milliseconds`: of an answer. `notes`: unusual properties, for operators. `facts`: for
     programs."""
 
     milliseconds: float

@@ -88,7 +88,7 @@ class RedisRelay:
         self._leaving = True
 
     async def close(self) -> None:
-        """Stop. Workers finish what they have; the next server finds the outcomes."""
+        """Stop. Workers finish the jobs in hand; the next server finds the outcomes."""
         tasks = [*self._tasks, *self._others]
         for one in tasks:
             one.cancel()

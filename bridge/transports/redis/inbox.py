@@ -71,7 +71,7 @@ class RequestInbox:
 
     async def own(self, known: Container[bytes]) -> Sequence[RequestEntry]:
         """The entries that are not in `known` and that this server has taken: an earlier process of
-        it, or this one, whose connection was lost before it learned of them."""
+        it, or this one before its connection was lost."""
 
         async def claim(client: Any) -> Sequence[tuple[bytes, Fields]]:
             unknown, least = list[bytes](), "-"

@@ -159,7 +159,8 @@ class _Mailbox:
         self.runs: dict[bytes, asyncio.Task[None]] = {}
 
     async def read(self) -> None:
-        """Take requests, until this call is cancelled. A loss of the stream begins it anew."""
+        """Take requests, until this call is cancelled. After a loss of the stream, it
+        begins again."""
         failures = 0
         while True:
             try:
@@ -167,7 +168,7 @@ class _Mailbox:
             except ResponseError as error:  # no such group: Redis has lost its content
                 failures += 1
                 facts = {"principal": self._inbox.name, "error": str(error)}
-                log.warning("the stream of requests is begun anew", extra=facts)
+                log.warning("the stream of requests begins again", extra=facts)
                 await asyncio.sleep(pause(failures))
 
     async def _read(self) -> None:

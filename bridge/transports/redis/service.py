@@ -57,7 +57,7 @@ log.addFilter(RateLimitedLogs())
 
 T = TypeVar("T")
 MOST_DELIVERIES = 5
-"""The delivery with this number is given up if there is no answer yet: such a request may, for
+"""The delivery with this number is given up if no answer exists yet: such a request may, for
 example, end the process of the server."""
 FIRST_PAUSE = 0.25  # seconds before the second attempt for a message that must wait
 LOST = "The server has lost updates of this task. Read the task with GetTask."
