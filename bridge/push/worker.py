@@ -17,13 +17,14 @@ import aiohttp
 from redis.exceptions import ResponseError
 
 from bridge.push import egress
-from bridge.push.broker import BLOCK, Broker, pause
+from bridge.push.broker import Broker, pause
 from bridge.push.jobs import JOB, OK, RESULT, STATUS, TAG, JobKeys, JobSeal, PushJob, UnreadableJob
 from bridge.store.redis_address import ANSWER_WITHIN, RedisAddress
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 8  # jobs of one worker
+WAIT = 1.0  # seconds for which a read waits for a job; the longest delay of a stop
 MOST_DONE = 10_000  # outcomes for one server, about
 Fields = Mapping[bytes, bytes]
 Taken = tuple[bytes, Fields, float]
@@ -118,7 +119,7 @@ class PushWorker:
         try:
             await asyncio.wait([read, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not read.done():
-                await asyncio.wait([read], timeout=BLOCK + 1)
+                await asyncio.wait([read], timeout=2 * WAIT)
             return await read if read.done() else None
         finally:
             stopping.cancel()
@@ -141,13 +142,13 @@ class PushWorker:
                     return None
 
         async def read(client: Any) -> Taken | None:
-            asked, block = loop.time(), int(1000 * min(BLOCK, lease / 4))
+            asked, block = loop.time(), int(1000 * min(WAIT, lease / 4))
             found = await client.xreadgroup(group, consumer, {jobs: ">"}, count=1, block=block)
             return next(((*one, asked) for _, entries in found for one in entries), None)
 
         if claims and (taken := await self._broker.do(claim)):
             return taken
-        return await self._broker.do(read, client=reader, within=BLOCK + ANSWER_WITHIN)
+        return await self._broker.do(read, client=reader, within=WAIT + ANSWER_WITHIN)
 
     async def _send(self, session: aiohttp.ClientSession, taken: Taken) -> None:
         entry, fields, asked = taken

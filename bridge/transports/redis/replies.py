@@ -69,7 +69,7 @@ class ReplyStream:
             async with client.pipeline() as pipeline:
                 await pipeline.watch(self.key)
                 if await pipeline.exists(self.key):
-                    # An earlier attempt of this call may have added it before the connection was lost.
+                    # An earlier attempt may have added it before the connection was lost.
                     found = await pipeline.xrevrange(self.key, count=1) if tried else []
                     own = str(ItemId(number, SNAPSHOT)).encode()
                     return found == [(own, {PAYLOAD: payload})]
