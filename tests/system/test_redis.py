@@ -284,7 +284,7 @@ async def test_the_doctor_knows_the_rights_and_the_durability(broker: RedisBroke
         assert fine.status == "ok" and "Redis 7" in fine.text
         await admin.config_set("maxmemory-policy", "allkeys-lru")
         await admin.config_set("appendonly", "no")
-        await admin.acl_setuser("bridge", commands=["-xclaim"])
+        await admin.acl_setuser("bridge", enabled=True, commands=["-xclaim"])
         found = [(one.status, one.text) for one in await check_broker(settings)]
     assert [status for status, _ in found] == ["ok", "note", "note", "failed"]
     assert "append-only" in found[1][1] and "allkeys-lru" in found[2][1] and "xclaim" in found[3][1]
