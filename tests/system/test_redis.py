@@ -24,7 +24,7 @@ from bridge.errors import ConfigurationError
 from bridge.server.extras import push_worker
 from bridge.server.settings.root import Settings
 from tests import CHECKOUT
-from tests.support.bridge_process import BridgeProcess, bridge, environment, scripted
+from tests.support.bridge_process import BridgeProcess, environment
 from tests.support.client import Client, Json, streamed_text
 from tests.support.ledger import View, check_reference, check_view
 from tests.support.receivers import Receiver, receiving
@@ -212,16 +212,14 @@ async def test_a_worker_sends_the_notifications_of_a_server(
                 assert await process.wait() == 0
 
 
-async def test_the_client_of_the_page_works(broker: RedisBroker, workspace: Path) -> None:
+async def test_the_client_of_the_page_works(broker: RedisBroker, place: Place) -> None:
     """Over a second: it starts a server and an interpreter. With the rights of the page."""
     program = PAGE.partition("<!-- redis-python -->\n```python\n")[2].partition("```")[0]
-    place = Place(workspace, aiohttp.ClientSession())
     with_redis(place, broker)
-    await place._http.close()
     alice = PAGE.partition("<!-- acl -->\n```text\n")[2].splitlines()[0]
     async with broker.client() as admin:
         await admin.execute_command(*alice.replace("PASSWORD", "word").split())
-    async with bridge(workspace, **{**scripted(workspace), **place.env}):
+    async with place.server():
         command = [sys.executable, "-c", program, broker.url_of("alice", "word"), "alice"]
         process = await asyncio.create_subprocess_exec(
             *command, "text hi", stdout=asyncio.subprocess.PIPE
