@@ -287,6 +287,25 @@ def test_only_the_binding_imports_grpc() -> None:
             assert not any("transports.grpc" in one for one in modules(path)), label(path)
 
 
+def test_few_modules_import_redis() -> None:
+    """And only extras.py imports them from other places: a server without Redis loads no client."""
+    users = {
+        path for path in ALL_FILES if any(one.partition(".")[0] == "redis" for one in others(path))
+    }
+    needing = {f"bridge.{label(path)[7:-3].replace('/', '.')}" for path in users}
+    listed = {"bridge/store/redis_address.py", "bridge/store/postgres/redis_bus.py"}
+    listed |= {f"bridge/push/{one}.py" for one in ("broker", "redis_report", "relay", "worker")}
+    listed |= {f"bridge/transports/redis/{one}.py" for one in ("replies", "server")}
+    assert {label(path) for path in users} == listed
+    for path in ALL_FILES:
+        inside = path in users or "transports/redis/" in label(path)
+        if not inside and label(path) not in ("bridge/server/extras.py", REDIS_PORT):
+            assert not modules(path) & needing, label(path)
+
+
+REDIS_PORT = "bridge/server/agents/redis_port.py"  # for types alone
+
+
 def test_only_the_registry_imports_by_name() -> None:
     users = {label(path) for path in PRODUCT if any("importlib" in one for one in others(path))}
     assert users == IMPORTS_BY_NAME
@@ -499,7 +518,16 @@ TESTED_ELSEWHERE = {
         "store/postgres: claims connect notify_bus pooler queries reader reads schema "
         "sealing statements store writer",
     ),
-    "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
+    "tests/component/store/test_redis_bus.py": (
+        "needs Redis",
+        "store: redis_address; store/postgres: redis_bus",
+    ),
+    "tests/component/push/test_relay.py": ("needs Redis", "push: broker jobs relay worker"),
+    "tests/server/protocol/test_redis.py": (
+        "needs Redis",
+        "transports/redis: inbox names owner replies server service; server/agents: redis_port",
+    ),
+    "tests/system/test_redis.py": ("needs the program", "cli: push_worker; push: redis_report"),
     "tests/component/store/test_cluster.py": (
         "needs a PostgreSQL server",
         "store: cluster; store/postgres: cluster",
@@ -641,7 +669,7 @@ TESTED_ELSEWHERE = {
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: load root sections values",
+        "server/settings: broker load root sections values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",

@@ -84,9 +84,11 @@ class Grant(Quota):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(Grant):
-    """A token of CONFIG_FILE: its SHA-256, and the rights and limits of its principal."""
+    """A token of CONFIG_FILE: its SHA-256, and the rights and limits of its principal. `redis`: the
+    principal may send requests through Redis."""
 
     hash: str
+    redis: bool = False
 
 
 def authorize(

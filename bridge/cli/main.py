@@ -80,8 +80,6 @@ def _run(argv: Sequence[str] | None) -> int:
             return TOOLS[options.command](options)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        if options.command == "doctor":
-            return _doctor(options)
         return _serve(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
@@ -204,6 +202,14 @@ def _doctor(options: argparse.Namespace) -> int:
     return int(asyncio.run(work))
 
 
+def _push_worker(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from bridge.cli.push_worker import work
+
+    return asyncio.run(work(_loaded(options), options.metrics))
+
+
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
     import json
 
@@ -226,7 +232,13 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     return record(options.file, argv, options.adapter)
 
 
-TOOLS = {"adapters": _adapters, "install-service": _install_service, "token": _token}
+TOOLS = {
+    "adapters": _adapters,
+    "doctor": _doctor,
+    "install-service": _install_service,
+    "push-worker": _push_worker,
+    "token": _token,
+}
 """Commands that need only their options."""
 
 
@@ -268,6 +280,15 @@ def _parser(complete: bool = False) -> PlainParser:
         description="List all adapters with their abilities and limitations.",
     )
     table.add_argument("--json", action="store_true", help="print one JSON object")
+    worker = commands.add_parser(
+        "push-worker",
+        help="send the push notifications of servers with BRIDGE_PUSH_RELAY=redis",
+        description="Send the push notifications that servers with BRIDGE_PUSH_RELAY=redis put "
+        "into Redis. It reads BRIDGE_REDIS_*, BRIDGE_PUSH_KEY, BRIDGE_PUSH_LEASE_MS and "
+        "BRIDGE_PUSH_ALLOW_PRIVATE. SIGTERM finishes the notifications in hand.",
+        parents=[settings],
+    )
+    worker.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics there")
     _add_tools(commands, signing=not complete)
     return parser
 

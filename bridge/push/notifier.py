@@ -16,10 +16,11 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import SystemRandom
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -52,7 +53,6 @@ Tell = Callable[[TaskHandle, str], Awaitable[None]]
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
-RETRIED = {408, 425, 429}
 ENCODING_FAILED, EXPIRED = "internal error", "expired"
 SECOND = 1_000_000  # microseconds
 _chance = SystemRandom().random
@@ -79,6 +79,24 @@ class RetryPolicy:
         return longest * (0.5 + random() / 2)
 
 
+class Relay(Protocol):
+    """Carries notifications to the process that sends them: bridge/push/relay.py."""
+
+    def start(self) -> None: ...
+
+    async def post(self, job: str, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """The status of the answer. Raises RequestFailed without an answer. `job`: a name of this
+        attempt."""
+
+    def bury(self, facts: Mapping[str, str]) -> None:
+        """The notification gets no further attempt."""
+
+    def leave(self) -> None:
+        """The server stops: a wait that is cancelled does not withdraw its job."""
+
+    async def close(self) -> None: ...
+
+
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
     `supported`, all operations of clients raise PushNotificationNotSupported."""
@@ -94,6 +112,7 @@ class Push:
         random: Callable[[], float] = _chance,
         supported: bool = True,
     ) -> None:
+        self._relay: Relay | None = None
         self._supported = supported
         self._tell: Tell | None = None
         self._store = store
@@ -108,10 +127,16 @@ class Push:
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
         self._session: aiohttp.ClientSession
 
+    def use_relay(self, relay: Relay | None) -> None:
+        """Give the notifications to this relay, which sends them, from start() on."""
+        self._relay = relay
+
     async def start(self, find: Find, tell: Tell | None = None) -> None:
         """Continue the deliveries of an earlier server. The store must be open. `tell`: how the
         server that has a task learns that a config of it has changed."""
         self._tell = tell
+        if self._relay:
+            self._relay.start()
         self._session = egress.open_session(
             allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
         )
@@ -135,7 +160,11 @@ class Push:
 
     async def close(self) -> None:
         """Stop. The next server continues the deliveries."""
+        if self._relay:
+            self._relay.leave()
         await _stop([*self._loops.values()])
+        if self._relay:
+            await self._relay.close()
         await self._session.close()
 
     # --- configs -------------------------------------------------------------------------------
@@ -331,17 +360,24 @@ class Push:
         if config.token:
             headers["X-A2A-Notification-Token"] = config.token
         try:
-            status = await egress.post(self._session, config.url, body, headers)
+            if self._relay:
+                job = f"{config.task_id}/{config.id}/{number}/{config.attempts + 1}"
+                status = await self._relay.post(job, config.url, body, headers)
+            else:
+                status = await egress.post(self._session, config.url, body, headers)
         except egress.RequestFailed as failure:
             error = str(failure)
             return error, error == egress.REFUSED
         if 200 <= status < 300:
             return "", False
-        return f"status {status}", status < 500 and status not in RETRIED
+        return f"status {status}", egress.is_final(status)
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
         log.warning("notification %s is a dead letter: %s", _name(config, number), error)
         names = (config.task_id, config.id, number)
+        if self._relay:
+            facts = {"task": config.task_id, "config": config.id, "number": str(number)}
+            self._relay.bury({**facts, "attempts": str(attempts), "error": error})
         failed = PushFailed(*names, attempts, error, time=_now())
         await self._commit([failed, PushAdvanced(*names)])
 

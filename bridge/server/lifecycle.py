@@ -25,6 +25,7 @@ from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.node import NodeAgents
+from bridge.server.agents.redis_port import RedisPort
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
@@ -77,6 +78,7 @@ class _Parts:
     served: Sequence[ServedAgent]
     root: ServedAgent
     grpc: GrpcPort
+    redis: RedisPort
     cooperation: Cooperation | None = None
     service: SystemdService = ALONE
 
@@ -127,6 +129,9 @@ async def _assemble(
         allow_private=settings.push.allow_private,
         supported=settings.has_push,
     )
+    redis = RedisPort(settings, state)
+    push.use_relay(redis.relay)
+    await redis.claim()
     shared = SharedParts(pool, push, state, grpc=grpc.place)
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
@@ -153,6 +158,7 @@ async def _assemble(
         root=make_root(agents, served, shared, version=versions[agents[0].id]),
         grpc=grpc,
         service=service,
+        redis=redis,
     )
 
 
@@ -175,7 +181,7 @@ async def _run(
         settings=settings.server,
         identify=identity,
         monitor=monitor,
-        checks=(watchdog, parts.state.audit, parts.state.store),
+        checks=(watchdog, parts.state.audit, parts.state.store, parts.redis),
         about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
@@ -190,6 +196,7 @@ async def _run(
         collect_seldom()
         address = address_of(runner, parts.unix, identity)
         await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
+        parts.redis.start(parts.root, address.base, parts.pool.quotas)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         systemd.ready()
@@ -197,6 +204,7 @@ async def _run(
         log.info("stopping")
         systemd.stopping()
         parts.grpc.drain()
+        await parts.redis.drain()
         await asyncio.gather(*(site.stop() for site in sites))
         if parts.cooperation:
             await parts.cooperation.close()
@@ -207,6 +215,7 @@ async def _run(
         unused.close()
         parts.logins.cancel()
         await parts.grpc.stop(CLOSE_TIMEOUT)
+        await parts.redis.stop(CLOSE_TIMEOUT)
         await runner.cleanup()
         await parts.push.close()
         await parts.state.close()
@@ -243,7 +252,7 @@ async def _print_banner(parts: _Parts, address: Listening) -> None:
         state=parts.state,
         sandboxes=parts.sandboxes,
         notes=parts.logins.result() if done else (),
-        grpc=parts.grpc.address,
+        more=[*parts.grpc.lines, *await parts.redis.lines()],
     )
     with contextlib.suppress(OSError):  # the reader of the pipe may have exited: `… 2>&1 | head`
         print(text, file=sys.stderr, flush=True)

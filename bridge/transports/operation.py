@@ -104,6 +104,11 @@ class Operations:
             Operation.EXTENDED_CARD: self._card,
         }
 
+    @property
+    def ends_on_question(self) -> bool:
+        """Whether the stream of a send ends with a question."""
+        return self._ends_on_question
+
     def call(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller
     ) -> Awaitable[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from bridge.server.settings import sections
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
 from tests.support import (
@@ -35,7 +35,9 @@ HEAD = """\
 
 def help_texts() -> dict[str, dict[str, str]]:
     """The string below each field of each section, by class and field."""
-    classes = ast.parse(inspect.getsource(sections)).body
+    modules = {kind.__module__ for kind in SECTIONS.values()}
+    sources = (inspect.getsource(sys.modules[name]) for name in modules)
+    classes = [one for source in sources for one in ast.parse(source).body]
     return {
         one.name: {
             field.target.id: " ".join(text.value.value.split())

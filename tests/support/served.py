@@ -19,6 +19,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.agents.redis_port import RedisPort
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
@@ -104,6 +105,9 @@ async def serving_loaded(
     allow_private = chosen.push.allow_private
     state, forget = await new_state()
     push = Push(state.store, encode_notification, allow_private=allow_private)
+    redis = RedisPort(chosen, state)
+    push.use_relay(redis.relay)
+    await redis.claim()
     await push.start(_find)
     agents = configure_agents(loaded)
     grpc = GrpcPort(chosen, agents[0].id)
@@ -118,6 +122,7 @@ async def serving_loaded(
         served,
         settings=chosen.server,
         identify=identity,
+        checks=(redis,),
         about=lambda: {"sessions": pool.figures()},
     )
     mcp = mcp or McpLimits()
@@ -132,6 +137,7 @@ async def serving_loaded(
     host, port = runner.addresses[0][:2]
     url = f"http://{host}:{port}"
     await grpc.serve(root, served, url, identity, state.store)
+    redis.start(root, url, pool.quotas)
     managers = [one.manager for one in served]
     for manager in managers:
         manager.warm_up()
@@ -142,6 +148,7 @@ async def serving_loaded(
         for manager in managers:
             await manager.close(drain=0)
         await grpc.stop(0.5)
+        await redis.stop(0.5)
         await runner.cleanup()
         if unix:
             unix.close()

@@ -61,6 +61,11 @@ class GrpcPort:
         """HOST:PORT of the listener."""
         return self._server.address if self._server else None
 
+    @property
+    def lines(self) -> Sequence[str]:
+        """The line of the banner, if there is a port."""
+        return [f"  grpc       {self.address}"] if self._server else []
+
     async def serve(
         self,
         root: ServedAgent,

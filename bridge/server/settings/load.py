@@ -19,6 +19,7 @@ from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile, reachable, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
+from bridge.server.settings.broker import missing
 from bridge.server.settings.container import check_container, make_token
 from bridge.server.settings.root import NAMES, VARIABLES, Settings
 from bridge.server.settings.values import nearest
@@ -29,7 +30,10 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 """Variables with the prefix of settings that belong to other programs or earlier releases; so do
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
-IN_FILES = ("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key")
+IN_FILES = (
+    *("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key"),
+    "bridge_redis_password",
+)
 """Settings whose value can be in a file, which NAME_FILE names."""
 
 
@@ -130,16 +134,12 @@ def _check(settings: Settings) -> None:
             "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
             "of the server: set BRIDGE_STATE_DIR."
         )
-    if settings.store.redis and settings.store.database is None:
-        raise ConfigurationError(
-            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
-            "postgresql://…, or unset BRIDGE_BUS."
-        )
     if settings.server.max_sessions == 0 and not settings.store.database:
         raise ConfigurationError(
             "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
             "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
         )
+    _check_brokers(settings)
     _check_listeners(settings)
     if (
         settings.server.port is not None
@@ -160,6 +160,16 @@ def _check(settings: Settings) -> None:
         problem = obstacle(path)
         if problem:
             raise ConfigurationError(f"{setting}: {path} cannot be a workspace: {problem}.")
+
+
+def _check_brokers(settings: Settings) -> None:
+    if settings.store.redis and settings.store.database is None:
+        raise ConfigurationError(
+            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
+            "postgresql://…, or unset BRIDGE_BUS."
+        )
+    if problem := missing(settings.redis, settings.push, settings.auth.tokens):
+        raise ConfigurationError(problem)
 
 
 def _check_grpc(settings: Settings) -> None:

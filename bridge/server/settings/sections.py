@@ -356,6 +356,12 @@ class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):
     notifications. The embedded stores need none."""
     key_file: str | None = None
     """Path of a file with these keys, instead of BRIDGE_PUSH_KEY."""
+    relay: Literal["redis"] | None = None
+    """redis: notifications go through BRIDGE_REDIS_URL to `coding-agent-bridge push-worker`, which
+    sends them. They are encrypted with BRIDGE_PUSH_KEY. Unset: the server sends them."""
+    lease_ms: Annotated[int, Field(ge=20_000, le=3_600_000)] = 60_000
+    """Time in ms after which another worker takes the notification of a worker that does not
+    answer."""
 
 
 class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):

@@ -163,6 +163,10 @@ class PostgresStore(PostgresReads):
         return self._cluster
 
     @property
+    def cluster_id(self) -> str:
+        return self.hints.cluster
+
+    @property
     def congested(self) -> bool:
         return self._writer.congested
 

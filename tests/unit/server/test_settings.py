@@ -122,6 +122,13 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_grpc_host": ("::1", "::1"),
     "bridge_grpc_public_address": ("grpc.example.org:443", "grpc.example.org:443"),
     "bridge_grpc_reflection": ("yes", True),
+    "bridge_redis_url": ("redis://h:1/0", "redis://h:1/0"),
+    "bridge_redis_password": ("word", "word"),
+    "bridge_redis_prefix": ("p", "p"),
+    "bridge_redis_claim_ms": ("1000", 1000),
+    "bridge_redis_reply_ttl_ms": ("2000", 2000),
+    "bridge_redis_reply_items": ("5", 5),
+    "bridge_push_lease_ms": ("20000", 20000),
     "bridge_keep_days": ("3", 3),
     "bridge_max_store_bytes": ("4", 4),
     "bridge_on_restart": ("fail", "fail"),
@@ -135,7 +142,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 # Tested below, or for CONFIG_FILE alone:
 ELSEWHERE = {
     *("bridge_token_file", "bridge_store_file", "bridge_push_key_file"),  # which are read at once
-    "bridge_bus_file",
+    *("bridge_bus_file", "bridge_redis_password_file", "bridge_push_relay"),
     *("config_file", "agents", "agent_skills", "profiles", "tokens", "rules"),
     *("bridge_oidc_issuer", "bridge_oidc_audience"),  # which need each other
     *("bridge_grpc_tls_cert", "bridge_grpc_tls_key"),  # in tests/system/test_grpc.py
