@@ -27,7 +27,7 @@ from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
 from bridge.telemetry.observation import UNKNOWN_REQUEST, RequestInfo, RequestObserver
 from bridge.transports.negotiation import codec_of
-from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, dump_copy
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
@@ -61,11 +61,12 @@ class Pending:
 class Answering:
     """How requests are answered. `stream_on_question`: "close" or "open", the stream of a send at
     a question. `fast_path`: a blocking send gets a Message if its task completes within so many
-    seconds; 0 = never."""
+    seconds; 0 = never. `tally` counts the streams."""
 
     stream_on_question: str = "close"
     fast_path: float = 0.0
     keep_alive: KeepAlive = KEEP_ALIVE
+    tally: StreamTally | None = None
 
 
 class Operations:
@@ -91,6 +92,7 @@ class Operations:
         self._fast_path = answering.fast_path
         self._sign = sign
         self._keep_alive = answering.keep_alive
+        self._tally = answering.tally
         self._ends_on_question = answering.stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -143,6 +145,8 @@ class Operations:
             counted=partial(quotas.stream, owner),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
+            binding=caller.info.binding,
+            tally=self._tally,
         )
 
     async def _streamed(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +50,23 @@ class Wire(Protocol):
         """An update of the task, as the codec encodes it."""
 
 
+class StreamTally:
+    """The streams of a server by binding. `open`: now; `items`: the items that were sent."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
+        self.items: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self, binding: str) -> Iterator[None]:
+        """The context of an open stream."""
+        self.open[binding] += 1
+        try:
+            yield
+        finally:
+            self.open[binding] -= 1
+
+
 def _no_listener() -> AbstractContextManager[Listener]:
     return nullcontext(Listener())
 
@@ -60,7 +78,7 @@ class Stream:
 
     The stream of a send ends with a question of the agent, since the answer is another send; the
     stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
-    the open stream. `beginning`: yields while a Message may still replace the task. `wire`: None
+    the open stream, and `tally` its items by `binding`. `beginning`: yields while a Message may still replace the task. `wire`: None
     for JSON.
     """
 
@@ -75,6 +93,8 @@ class Stream:
     beginning: AsyncIterator[None] | None = None
     heartbeat: float = HEARTBEAT
     wire: Wire | None = None
+    binding: str = ""
+    tally: StreamTally | None = None
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
         """Batches of (number, item), and None after each `heartbeat` seconds of silence.
@@ -84,15 +104,21 @@ class Stream:
 
         def tap(batch: Sequence[Entry[Update]]) -> bool:
             rendered, over = self._rendered(batch)
-            return not over and write(rendered)
+            if over or not write(rendered):
+                return False
+            sent[binding] += len(rendered)
+            return True
 
-        with self.counted(), self.listening() as listener:
+        tally, binding = self.tally or StreamTally(), self.binding
+        sent = tally.items
+        with self.counted(), tally.counted(binding), self.listening() as listener:
             try:
                 if self.beginning:
                     async for _ in self.beginning:
                         yield None
                     self.beginning = None  # the stream may stay open for days
                 for opening in self._opening():
+                    sent[binding] += 1
                     yield opening
                 if self.over:
                     return
@@ -101,6 +127,7 @@ class Stream:
                         yield None
                         continue
                     rendered, over = self._rendered(batch)
+                    sent[binding] += len(rendered)
                     yield rendered
                     if over:
                         return

@@ -7,8 +7,8 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from bridge.server.settings import sections
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
 from tests.support import (
@@ -35,7 +35,8 @@ HEAD = """\
 
 def help_texts() -> dict[str, dict[str, str]]:
     """The string below each field of each section, by class and field."""
-    classes = ast.parse(inspect.getsource(sections)).body
+    files = sorted({inspect.getsourcefile(kind) or "" for kind in SECTIONS.values()})
+    classes = [one for file in files for one in ast.parse(Path(file).read_text("utf-8")).body]
     return {
         one.name: {
             field.target.id: " ".join(text.value.value.split())

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile
+from bridge.server.settings.operate import OperateSettings
 from bridge.server.settings.sections import (
     AgentSettings,
     AuthSettings,
@@ -41,6 +42,7 @@ class Settings(BaseModel):
     push: PushSettings = PushSettings()
     mcp: McpSettings = McpSettings()
     grpc: GrpcSettings = GrpcSettings()
+    operate: OperateSettings = OperateSettings()
     agent: AgentSettings = AgentSettings()
 
     def updated(self, given: Mapping[str, Any]) -> Settings:
