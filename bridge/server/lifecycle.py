@@ -32,6 +32,7 @@ from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
+from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
@@ -76,6 +77,7 @@ class _Parts:
     served: Sequence[ServedAgent]
     root: ServedAgent
     grpc: GrpcPort
+    shared: SharedParts
     cooperation: Cooperation | None = None
 
 
@@ -121,7 +123,7 @@ async def _assemble(
         allow_private=settings.push.allow_private,
         supported=settings.has_push,
     )
-    shared = SharedParts(pool, push, state, grpc=grpc.place)
+    shared = SharedParts(pool, push, state, grpc=grpc.place, request_observers=[])
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
@@ -146,6 +148,7 @@ async def _assemble(
         served=served,
         root=make_root(agents, served, shared, version=versions[agents[0].id]),
         grpc=grpc,
+        shared=shared,
     )
 
 
@@ -161,6 +164,17 @@ async def _run(
         settings.store.discovery_max_age,
     )
     watchdog, stop = Watchdog(), asyncio.Event()
+    pages = OperatorPages(
+        settings,
+        parts.shared,
+        managers=managers,
+        agents=parts.agents,
+        sandboxes=parts.sandboxes,
+        node=parts.node,
+        grpc=parts.grpc,
+        watchdog=watchdog,
+    )
+    readiness = pages.readiness
     _handle_signals(stop, parts)
     app = make_app(
         parts.root,
@@ -168,12 +182,13 @@ async def _run(
         settings=settings.server,
         identify=identity,
         monitor=monitor,
-        checks=(watchdog, parts.state.audit, parts.state.store),
+        checks=(watchdog, parts.state.audit, parts.state.store, readiness),
         about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
+    pages.attach(app, runner, identity)
     unused = contextlib.ExitStack()
     try:
         await runner.setup()
@@ -181,10 +196,13 @@ async def _run(
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
         address = address_of(runner, parts.unix, identity)
-        await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
+        ready = functools.partial(getattr, readiness, "ready")
+        await parts.grpc.serve(parts.root, parts.served, address.base, identity, ready)
+        readiness.phase = "serving"
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.node.ended)
+        readiness.phase = "draining"
         log.info("stopping")
         parts.grpc.drain()
         await asyncio.gather(*(site.stop() for site in sites))
@@ -195,6 +213,7 @@ async def _run(
         return parts.node.status
     finally:
         unused.close()
+        pages.close()
         parts.logins.cancel()
         await parts.grpc.stop(CLOSE_TIMEOUT)
         await runner.cleanup()

@@ -35,7 +35,8 @@ from bridge.telemetry.metrics.catalog import (
     Family,
 )
 
-disable_created_metrics()  # one more series for each counter, which no alert needs
+# One more series for each counter, which no alert needs.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 Reading = tuple[str, tuple[str, ...], float]
 """A value: the name of its family in the catalog, the values of its labels, and the value. The
 value of an info is 1."""
