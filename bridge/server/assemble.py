@@ -40,7 +40,7 @@ class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
     `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
-    that is added later sees the events from then on. `tally` counts the streams."""
+    that is added later sees everything from then on. `tally` counts the streams."""
 
     pool: SessionPool
     push: Push
@@ -48,7 +48,7 @@ class SharedParts:
     keep_alive: KeepAlive = KEEP_ALIVE
     grpc: GrpcPlace | None = None
     observers: Sequence[TaskObserver] = ()
-    request_observers: Sequence[RequestObserver] = ()
+    request_observers: list[RequestObserver] = field(default_factory=list)
     agent_observers: dict[str, list[TaskObserver]] = field(default_factory=dict)
     tally: StreamTally = field(default_factory=StreamTally)
 

@@ -123,7 +123,7 @@ async def _assemble(
         allow_private=settings.push.allow_private,
         supported=settings.has_push,
     )
-    shared = SharedParts(pool, push, state, grpc=grpc.place, request_observers=[])
+    shared = SharedParts(pool, push, state, grpc=grpc.place)
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
@@ -171,7 +171,6 @@ async def _run(
         agents=parts.agents,
         sandboxes=parts.sandboxes,
         node=parts.node,
-        grpc=parts.grpc,
         watchdog=watchdog,
     )
     readiness = pages.readiness
@@ -188,7 +187,7 @@ async def _run(
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
-    pages.attach(app, runner, identity)
+    pages.attach(app, runner, identity, parts.grpc)
     unused = contextlib.ExitStack()
     try:
         await runner.setup()
@@ -196,8 +195,9 @@ async def _run(
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
         address = address_of(runner, parts.unix, identity)
-        ready = functools.partial(getattr, readiness, "ready")
-        await parts.grpc.serve(parts.root, parts.served, address.base, identity, ready)
+        await parts.grpc.serve(
+            parts.root, parts.served, address.base, identity, lambda: readiness.ready
+        )
         readiness.phase = "serving"
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)

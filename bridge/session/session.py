@@ -39,8 +39,8 @@ class Session:
 
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
-    output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready` is called when it has
-    printed a line and its handshake is over, and when it has ended.
+    output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
+    is called when it has printed a line and its handshake is over, and when it has ended.
     """
 
     def __init__(

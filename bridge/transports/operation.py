@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -92,7 +93,7 @@ class Operations:
         self._fast_path = answering.fast_path
         self._sign = sign
         self._keep_alive = answering.keep_alive
-        self._tally = answering.tally
+        self._tally = answering.tally or StreamTally()
         self._ends_on_question = answering.stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -142,12 +143,18 @@ class Operations:
         listening = partial(self._tasks.listen, stream.handle)
         return replace(
             stream,
-            counted=partial(quotas.stream, owner),
+            counted=partial(self._counted, owner, caller.info.binding),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
             binding=caller.info.binding,
             tally=self._tally,
         )
+
+    @contextmanager
+    def _counted(self, owner: str, binding: str) -> Iterator[None]:
+        """The context of an open stream of a principal."""
+        with self._tasks.quotas.stream(owner), self._tally.counted(binding):
+            yield
 
     async def _streamed(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None

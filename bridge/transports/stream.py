@@ -78,8 +78,8 @@ class Stream:
 
     The stream of a send ends with a question of the agent, since the answer is another send; the
     stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
-    the open stream, and `tally` its items by `binding`. `beginning`: yields while a Message may still replace the task. `wire`: None
-    for JSON.
+    the open stream, and `tally` its items by `binding`. `beginning`: yields while a Message may still
+    replace the task. `wire`: None for JSON.
     """
 
     codec: Codec
@@ -104,21 +104,16 @@ class Stream:
 
         def tap(batch: Sequence[Entry[Update]]) -> bool:
             rendered, over = self._rendered(batch)
-            if over or not write(rendered):
-                return False
-            sent[binding] += len(rendered)
-            return True
+            return not over and write(rendered) and self._count(rendered)
 
-        tally, binding = self.tally or StreamTally(), self.binding
-        sent = tally.items
-        with self.counted(), tally.counted(binding), self.listening() as listener:
+        with self.counted(), self.listening() as listener:
             try:
                 if self.beginning:
                     async for _ in self.beginning:
                         yield None
                     self.beginning = None  # the stream may stay open for days
                 for opening in self._opening():
-                    sent[binding] += 1
+                    self._count(opening)
                     yield opening
                 if self.over:
                     return
@@ -127,13 +122,19 @@ class Stream:
                         yield None
                         continue
                     rendered, over = self._rendered(batch)
-                    sent[binding] += len(rendered)
+                    self._count(rendered)
                     yield rendered
                     if over:
                         return
             except (GeneratorExit, asyncio.CancelledError):  # gRPC cancels the call
                 listener.left = True
                 raise
+
+    def _count(self, batch: Batch) -> bool:
+        """Count the items of a batch that is sent."""
+        if self.tally:
+            self.tally.items[self.binding] += len(batch)
+        return True
 
     def _opening(self) -> Iterator[Batch]:
         """The items before the updates of the task."""

@@ -19,16 +19,19 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.agents.node import NodeAgents
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import make_pool
+from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
+from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import listen
 from bridge.transports.mcp.endpoint import McpLimits
@@ -41,11 +44,18 @@ from tests.support.client import Client
 
 
 class Server:
-    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT."""
+    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT. `pages`: those of the
+    operator, if the server is in this process."""
 
     def __init__(
-        self, http: ClientSession, url: str, managers: list[TaskManager], grpc: str | None = None
+        self,
+        http: ClientSession,
+        url: str,
+        managers: list[TaskManager],
+        grpc: str | None = None,
+        pages: OperatorPages | None = None,
     ) -> None:
+        self.pages = pages
         self.http = http
         self.url = url
         self.managers = managers
@@ -113,6 +123,17 @@ async def serving_loaded(
     ]
     root = make_root(agents, served, shared, version=cli_version)
     identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
+    managers = [one.manager for one in served]
+    watchdog = Watchdog()
+    pages = OperatorPages(
+        chosen,
+        shared,
+        agents=agents,
+        managers={one.id: one.manager for one in served},
+        sandboxes={},
+        node=NodeAgents(),
+        watchdog=watchdog,
+    )
     app = make_app(
         root,
         served,
@@ -123,22 +144,24 @@ async def serving_loaded(
     mcp = mcp or McpLimits()
     make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
+    pages.attach(app, runner, identity, grpc)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     unix = listen(chosen.server.unix_socket) if chosen.server.unix_socket else None
     if unix:
         await runner.site(unix.listening).start()
-    host, port = runner.addresses[0][:2]
-    url = f"http://{host}:{port}"
-    await grpc.serve(root, served, url, identity, state.store)
-    managers = [one.manager for one in served]
+    url = "http://{}:{}".format(*runner.addresses[0][:2])
+    await grpc.serve(root, served, url, identity, lambda: pages.readiness.ready)
+    pages.readiness.phase = "serving"
     for manager in managers:
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, url, managers, grpc.address)
+            yield Server(http, url, managers, grpc.address, pages)
     finally:
+        pages.close()
+        watchdog.close()
         for manager in managers:
             await manager.close(drain=0)
         await grpc.stop(0.5)

@@ -16,7 +16,6 @@ from bridge.store.protocol import ContextKey
 from bridge.task.state import Task
 from bridge.telemetry.metrics.requests import RequestMetrics
 from bridge.telemetry.metrics.tasks import TaskMetrics
-from bridge.telemetry.observation import RequestObserver
 from bridge.transports.operation import PRINCIPAL
 
 if TYPE_CHECKING:
@@ -28,20 +27,17 @@ OFF = "This server has no metrics (BRIDGE_METRICS=off)."
 
 class MetricsPage:
     """`mode`: the setting BRIDGE_METRICS. The library is imported and the observers begin with the
-    first request, or now with the mode `on`; ConfigurationError if it is missing then.
-    `request_observers` is the list that all operations have."""
+    first request, or now with the mode `on`; ConfigurationError if it is missing then."""
 
     def __init__(
         self,
         mode: str,
         sources: Sources,
         shared: SharedParts,
-        request_observers: list[RequestObserver],
     ) -> None:
         self._mode = mode
         self._sources = sources
         self._shared = shared
-        self._request_observers = request_observers
         self._exposition: Exposition | None = None
         self._tasks: dict[str, TaskMetrics] = {}
         if mode == "on" and self._opened() is None:
@@ -73,7 +69,7 @@ class MetricsPage:
         )
         made = self._exposition = library(read)
         self._sources.store.time_commits(made.committed)
-        self._request_observers.append(refused)
+        self._shared.request_observers.append(refused)
         self._observe(made)
         return made
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from aiohttp import web
 
 from bridge.runtime.tasks import TaskManager
+from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import is_logged_in
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.node import NodeAgents
 from bridge.session.pool import SessionPool
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store
-from bridge.sandbox.profile import Sandbox
 from bridge.task.events import Failed, TimedOut
 from bridge.task.state import StatusUpdate
 from bridge.task.transitions import TaskState

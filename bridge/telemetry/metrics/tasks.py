@@ -108,12 +108,8 @@ class TaskMetrics:
             self._end(task, known, events[-1], time)
 
     def _record(self, task: Task, known: _Observed, event: Event, time: datetime) -> None:
-        if isinstance(event, Prompted):
-            known.prompted = time
-            self._sink.prompted(_seconds(task.created, time))
-        elif not known.heard and known.prompted and not isinstance(event, _FROM_OUTSIDE):
-            known.heard = True
-            self._sink.first_event(self._start_of(task), _seconds(known.prompted, time))
+        if not known.heard:
+            self._hear(task, known, event, time)
         match event:
             case Started(model=str(model)) if model:
                 known.model = model
@@ -132,6 +128,15 @@ class TaskMetrics:
                 self._answer(known, answer.question_id, by, time)
             case QuestionWithdrawn():
                 known.asked.pop(event.id, None)
+
+    def _hear(self, task: Task, known: _Observed, event: Event, time: datetime) -> None:
+        """The events up to the first one of the agent."""
+        if isinstance(event, Prompted):
+            known.prompted = time
+            self._sink.prompted(_seconds(task.created, time))
+        elif known.prompted and not isinstance(event, _FROM_OUTSIDE):
+            known.heard = True
+            self._sink.first_event(self._start_of(task), _seconds(known.prompted, time))
 
     def _answer(self, known: _Observed, question: str, by: str, time: datetime) -> None:
         kind, asked = known.asked.pop(question, ("", time))
