@@ -82,6 +82,8 @@ def _run(argv: Sequence[str] | None) -> int:
             return _adapters(options)
         if options.command == "doctor":
             return _doctor(options)
+        if options.command == "health":
+            return _health(options)
         return _serve(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
@@ -194,6 +196,12 @@ def _doctor(options: argparse.Namespace) -> int:
     return int(asyncio.run(work))
 
 
+def _health(options: argparse.Namespace) -> int:
+    from bridge.cli.health import health
+
+    return health(_loaded(options).settings, ready=options.ready)
+
+
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
     import json
 
@@ -254,6 +262,15 @@ def _parser(complete: bool = False) -> PlainParser:
         description="List all adapters with their abilities and limitations.",
     )
     table.add_argument("--json", action="store_true", help="print one JSON object")
+    alive = commands.add_parser(
+        "health",
+        help="ask the running server for its health",
+        description="Ask the server with these settings, over loopback or its Unix socket, and "
+        "print its status. Exit status: 0 if it serves, with --ready if it takes new tasks; else "
+        "1.",
+        parents=[settings],
+    )
+    alive.add_argument("--ready", action="store_true", help="ask whether it takes new tasks")
     _add_tools(commands, signing=not complete)
     return parser
 

@@ -78,8 +78,8 @@ class Stream:
 
     The stream of a send ends with a question of the agent, since the answer is another send; the
     stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
-    the open stream, and `tally` its items by `binding`. `beginning`: yields while a Message may still
-    replace the task. `wire`: None for JSON.
+    the open stream, and `tally` its items by `binding`. `beginning`: yields while a Message may
+    still replace the task. `wire`: None for JSON.
     """
 
     codec: Codec
