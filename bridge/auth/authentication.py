@@ -209,7 +209,7 @@ class Identity:
 
     async def known(self, request: Signed) -> Principal | None:
         """The principal of a request that needs none, or None. Wrong credentials count as for other
-        requests; a request without credentials is no failure."""
+        requests; one without credentials does not count."""
         if self._config.required and _given(request) is None and _uid(request) is None:
             return None
         try:

@@ -78,13 +78,8 @@ def _run(argv: Sequence[str] | None) -> int:
             return _token(options.name)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        if options.command == "adapters":
-            return _adapters(options)
-        if options.command == "doctor":
-            return _doctor(options)
-        if options.command == "health":
-            return _health(options)
-        return _serve(options)
+        others = {"adapters": _adapters, "doctor": _doctor, "health": _health}
+        return others.get(options.command, _serve)(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
