@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 TASK_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
-REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
+TOOL_BUCKETS = TASK_BUCKETS[:-1]
+FIRST_BUCKETS = (1.0, 5.0, 15.0, 60.0)
+REQUEST_BUCKETS = (0.005, 0.05, 0.5, 2.5, 10.0)
 
 STARTS = ("cold", "warm", "resumed")
 OPEN_STATES = ("submitted", "working", "input-required", "auth-required")
@@ -36,7 +38,8 @@ TOOL_KINDS = (
     OTHER,
 )
 """The kinds of tools in the Agent Client Protocol."""
-TOOL_OUTCOMES = ("ok", "error", "unfinished")
+TOOL_OUTCOMES = ("ok", "error")
+"""`error` also for a call without a result."""
 BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "stdio", "redis", "mcp")
 REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malformed")
 FAILURES = (
@@ -91,10 +94,12 @@ CATALOG: Sequence[Family] = (
     _gauge("bridge_tasks_open", "Tasks that have not ended.", "agent", "state"),
     _times("bridge_task_duration_seconds", "From the begin of a task to its end.", "agent"),
     _times("bridge_task_queue_seconds", "From the begin of a task to its prompt.", "agent"),
-    _times(
+    Family(
         "bridge_first_event_seconds",
+        "histogram",
         "From the prompt to the first event of the agent.",
-        *("agent", "start"),
+        ("agent", "start"),
+        FIRST_BUCKETS,
     ),
     _gauge(
         "bridge_oldest_event_age_seconds",
@@ -120,7 +125,13 @@ CATALOG: Sequence[Family] = (
     Family("bridge_tokens", "counter", "Tokens that CLIs report.", ("agent", "model", "type")),
     Family("bridge_cost_usd", "counter", "Cost that CLIs report.", ("agent", "model")),
     Family("bridge_tool_calls", "counter", "Calls of tools.", ("agent", "kind", "outcome")),
-    _times("bridge_tool_duration_seconds", "Time of a call of a tool.", "agent", "kind"),
+    Family(
+        "bridge_tool_duration_seconds",
+        "histogram",
+        "Time of a call of a tool.",
+        ("agent", "kind"),
+        TOOL_BUCKETS,
+    ),
     Family(
         "bridge_requests",
         "counter",

@@ -154,7 +154,7 @@ class TaskMetrics:
             for question in list(known.asked):
                 self._answer(known, question, "timeout", time)
         for call in list(known.tools):
-            self._tool(known, call, "unfinished", time)
+            self._tool(known, call, "error", time)
         if known.usage:
             self._sink.used(known.model, _tokens(known.usage), known.usage.cost_usd or 0.0)
         reason = ""
