@@ -61,6 +61,13 @@ class Server:
         self.managers = managers
         self.grpc = grpc
 
+    def observers(self) -> int:
+        """The number of observers of requests and tasks."""
+        if not self.pages:
+            return 0
+        shared = self.pages.shared
+        return len(shared.request_observers) + sum(map(len, shared.agent_observers.values()))
+
     def client(self, version: str = "1.0", **headers: str) -> Client:
         """`headers`: for every request, with _ in place of -."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}

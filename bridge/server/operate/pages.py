@@ -23,7 +23,8 @@ from bridge.transports.listener.connection_limits import LimitedRunner
 
 
 class OperatorPages:
-    """`metrics` takes the facts of other parts; `readiness` decides about /ready. `managers` and
+    """`metrics` takes the facts of other parts; `readiness` decides about /ready. `shared` has
+    the observers. `managers` and
     `sandboxes` are by agent id. Needs a running event loop."""
 
     def __init__(
@@ -40,7 +41,7 @@ class OperatorPages:
         state = shared.state
         self.metrics = Metrics()
         self._settings = settings.operate
-        self._shared = shared
+        self.shared = shared
         self._managers = managers
         self._watchdog = watchdog
         self._faults = AgentFaults(agents, managers, sandboxes)
@@ -62,7 +63,7 @@ class OperatorPages:
     ) -> None:
         """Add the pages to the application. Raises ConfigurationError for BRIDGE_METRICS=on without
         the library."""
-        shared, state = self._shared, self._shared.state
+        shared, state = self.shared, self.shared.state
         sources = Sources(
             managers=self._managers,
             pool=shared.pool,
