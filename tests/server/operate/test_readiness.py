@@ -37,6 +37,17 @@ def configured(workspace: Path, **given: Any) -> ConfiguredAgent:
     return one
 
 
+def move(path: Path, name: str) -> Path:
+    return path.rename(path.with_name(name))
+
+
+def rewrite(path: Path, text: str) -> str:
+    """Replace the content of a file. Returns the content before."""
+    before = path.read_text()
+    path.write_text(text)
+    return before
+
+
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
@@ -124,7 +135,7 @@ async def test_an_event_loop_that_stood_still_until_now_is_a_reason() -> None:
         assert readiness.reasons() == ["event_loop"]
         assert made.watchdog.lag >= 0.5
         async with asyncio.timeout(10):
-            while not readiness.ready:
+            while not readiness.ready:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
@@ -144,7 +155,7 @@ async def test_a_saturated_server_is_ready_and_degraded(workspace: Path) -> None
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not holds():
+        while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -165,9 +176,9 @@ async def test_an_agent_without_its_program_is_unusable_until_it_is_back(
     options = {"agent_binary": str(program), "agent_args": ()}
     async with serving(workspace, **options, bridge_warm_sessions=0) as one:
         assert await ready(one) == (200, [])
-        aside = program.rename(program.with_name("aside"))
+        aside = move(program, "aside")
         assert await ready(one) == (503, ["agents"])
-        aside.rename(program)
+        move(aside, program.name)
         assert await ready(one) == (200, [])
 
 
@@ -175,14 +186,13 @@ async def test_an_agent_that_failed_to_start_is_unusable_until_a_task_works(
     workspace: Path, tmp_path: Path
 ) -> None:
     program = Path(agent(tmp_path / "bin"))
-    text = program.read_text()
     options = {"agent_binary": str(program), "agent_args": ()}
     async with serving(workspace, **options) as one:
-        program.write_text("#!/no/such/interpreter\n")
+        text = rewrite(program, "#!/no/such/interpreter\n")
         failed = await one.client().send("text hi")
         assert state(failed) == "failed"
         assert await ready(one) == (503, ["agents"])
-        program.write_text(text)
+        rewrite(program, text)
         assert state(await one.client().send("text hi\ndone")) == "completed"
         assert await ready(one) == (200, [])
 
@@ -195,7 +205,7 @@ async def test_the_login_check_ends_the_fault_of_an_agent(workspace: Path, tmp_p
         assert one.pages
         loaded = configured(workspace, **options)
         faults = AgentFaults([loaded], {loaded.id: one.managers[0]}, {}, look_again=0.05)
-        program.write_text("#!/no/such/interpreter\n")
+        rewrite(program, "#!/no/such/interpreter\n")
         await one.client().send("text hi")
         assert await ready(one) == (503, ["agents"])
         await until(lambda: not faults.found())
@@ -206,8 +216,9 @@ async def test_the_login_check_ends_the_fault_of_an_agent(workspace: Path, tmp_p
 async def test_a_server_without_slots_is_ready_without_agents(
     workspace: Path, tmp_path: Path
 ) -> None:
-    loaded = configured(workspace, agent_binary=agent(tmp_path / "bin"), agent_args=())
-    Path(loaded.config.binary).unlink()
+    program = Path(agent(tmp_path / "bin"))
+    loaded = configured(workspace, agent_binary=str(program), agent_args=())
+    move(program, "aside")
     faults = AgentFaults([loaded], {}, {})
     assert faults.everywhere
     async with parts(faults=faults) as made:
@@ -236,7 +247,9 @@ async def test_grpc_serves_exactly_while_the_server_is_ready(workspace: Path) ->
                 assert ((await ready(one))[0], await check(b"")) == expected
 
 
-async def test_a_server_that_drains_says_so_to_open_connections(workspace: Path) -> None:
+async def test_a_server_that_drains_says_so_to_open_connections(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
     """A start and a stop of a server take a second."""
     env = {**scripted(workspace), "BRIDGE_DRAIN_MS": "30000", "BRIDGE_MIN_FREE_BYTES": "0"}
     async with (
