@@ -66,7 +66,7 @@ async def test_a_task_and_its_requests_are_on_the_page(workspace: Path) -> None:
         assert before.value("bridge_tasks_total", agent="jsonl", state="completed", reason="") == 0
         client = one.client()
         await client.collect("text hi\ndone")
-        running = await client.send_now(f"wait {live.path} x\nfail broken")
+        await client.send_now(f"wait {live.path} x\nfail broken")
         await live.pid("x")
         await until(one, "bridge_tasks_open", 1, agent="jsonl", state="working")
         asked = await client.send("ask q Who?")
@@ -91,7 +91,7 @@ async def test_a_task_and_its_requests_are_on_the_page(workspace: Path) -> None:
     }
     codes = page.samples["bridge_requests_total"]
     operations = {dict(key)["operation"] for key in codes}
-    assert operations == {"stream", "send", "get", "cancel"}
+    assert operations == {"stream", "send", "cancel"}
     assert page.value("bridge_stream_items_total", binding="jsonrpc") >= 3
     assert page.value("bridge_streams", binding="jsonrpc") == 0
     assert page.value("bridge_connections", listener="tcp") >= 1

@@ -252,11 +252,7 @@ async def test_a_server_that_drains_says_so_to_open_connections(
 ) -> None:
     """A start and a stop of a server take a second."""
     env = {**scripted(workspace), "BRIDGE_DRAIN_MS": "30000", "BRIDGE_MIN_FREE_BYTES": "0"}
-    async with (
-        bridge(workspace, **env) as one,
-        aiohttp.ClientSession() as http,
-        listening() as live,
-    ):
+    async with bridge(workspace, **env) as one, listening() as live:
         await Client(http, one.url).send_now(f"wait {live.path} x\ndone")
         await live.pid("x")
         async with http.get(f"{one.url}/ready") as response:
