@@ -9,7 +9,7 @@ def table() -> str:
     """A row for each metric."""
     rows = ["| metric | type | labels | source | meaning |", "|---|---|---|---|---|"]
     for one in CATALOG:
-        labels = ", ".join(f"`{label}`" for label in one.labels) or "–"
+        labels = ", ".join(f"`{label}`" for label in one.labels) or ""
         source = "read" if one.read else "observed"
         rows.append(f"| `{one.shown}` | {one.kind} | {labels} | {source} | {one.help} |")
-    return "\n".join(rows)
+    return "\n".join(rows) + "\n"

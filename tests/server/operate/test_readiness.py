@@ -173,7 +173,7 @@ async def test_an_agent_without_its_program_is_unusable_until_it_is_back(
     workspace: Path, tmp_path: Path
 ) -> None:
     program = Path(agent(tmp_path / "bin"))
-    options = {"agent_binary": str(program), "agent_args": ()}
+    options: dict[str, Any] = {"agent_binary": str(program), "agent_args": ()}
     async with serving(workspace, **options, bridge_warm_sessions=0) as one:
         assert await ready(one) == (200, [])
         aside = move(program, "aside")
@@ -186,7 +186,7 @@ async def test_an_agent_that_failed_to_start_is_unusable_until_a_task_works(
     workspace: Path, tmp_path: Path
 ) -> None:
     program = Path(agent(tmp_path / "bin"))
-    options = {"agent_binary": str(program), "agent_args": ()}
+    options: dict[str, Any] = {"agent_binary": str(program), "agent_args": ()}
     async with serving(workspace, **options) as one:
         text = rewrite(program, "#!/no/such/interpreter\n")
         failed = await one.client().send("text hi")
@@ -200,7 +200,7 @@ async def test_an_agent_that_failed_to_start_is_unusable_until_a_task_works(
 async def test_the_login_check_ends_the_fault_of_an_agent(workspace: Path, tmp_path: Path) -> None:
     """An agent without such a check is tried again after the same time."""
     program = Path(agent(tmp_path / "bin"))
-    options = {"agent_binary": str(program), "agent_args": ()}
+    options: dict[str, Any] = {"agent_binary": str(program), "agent_args": ()}
     async with serving(workspace, **options) as one:
         assert one.pages
         loaded = configured(workspace, **options)

@@ -39,6 +39,7 @@ from bridge.telemetry.metrics.requests import RequestMetrics, code_of
 from bridge.telemetry.metrics.tasks import TaskMetrics
 from bridge.telemetry.metrics.tools import kind_of
 from bridge.telemetry.observation import RequestInfo
+from tests.support import documents
 from tests.support.prometheus import Page, promtool
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -300,6 +301,12 @@ def test_promtool_accepts_the_page(one: Observed) -> None:
     one.run("a", (0, Prompted()), (1, Started(model="m")), (2, Usage(1, 1, 2, 0.1)), (3, Done()))
     answered(RequestMetrics(one.exposition))
     assert promtool("check", "metrics", given=one.page.text) == (0, "")
+
+
+def test_the_page_of_metrics_has_the_catalog() -> None:
+    page = documents.METRICS.read_text("utf-8")
+    assert documents.with_metrics(page) == page
+    assert all(f"| `{one.shown}` |" in page for one in CATALOG)
 
 
 def test_no_label_can_have_the_value_of_a_client() -> None:
