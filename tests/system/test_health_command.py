@@ -26,7 +26,9 @@ async def test_a_server_that_serves_is_healthy_and_ready(workspace: Path) -> Non
     async with bridge(workspace, **env) as one:
         done = await asked(workspace, **at(one.url))
         assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
-        done = await asked(workspace, "--ready", **at(one.url), HOST="0.0.0.0")
+        done = await asked(
+            workspace, "--ready", **at(one.url), HOST="0.0.0.0", BRIDGE_TOKEN="x" * 20
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
 
 
