@@ -347,6 +347,7 @@ BROUGHT_BY = {
     "grpc": "grpcio",
     "jsonschema": "mcp",
     "multidict": "aiohttp",
+    "prometheus_client": "prometheus-client",
     "yarl": "aiohttp",
 }
 
@@ -598,6 +599,16 @@ TESTED_ELSEWHERE = {
     "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),
     "tests/server/protocol/test_routing.py": ("needs requests", "runtime: router"),
     "tests/server/protocol/test_monitor.py": ("needs a feed", "server/operate: health monitor"),
+    "tests/server/operate/test_metrics_page.py": (
+        "needs requests",
+        "server/operate: metrics_page pages readings; session: tally",
+    ),
+    "tests/server/operate/test_readiness.py": ("needs requests", "server/operate: readiness"),
+    "tests/unit/telemetry/test_task_metrics.py": (
+        "the registry shows the figures",
+        "telemetry/metrics: catalog exposition requests tasks tools",
+    ),
+    "tests/system/test_health_command.py": ("needs a server", "cli: health"),
     "tests/server/protocol/test_openapi.py": (
         "compares the answers of a server",
         "server: openapi",
@@ -669,7 +680,7 @@ TESTED_ELSEWHERE = {
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: broker load root sections values",
+        "server/settings: broker load operate root sections values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",

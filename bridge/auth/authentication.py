@@ -14,6 +14,7 @@ import pwd
 import re
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from bridge.auth.config import NAME, AuthConfig
 from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.auth.unix_peer import is_unix, peer_uid
-from bridge.errors import ConfigurationError, Forbidden, TooManyRequests
+from bridge.errors import ConfigurationError, Forbidden, TooManyRequests, Unavailable
 
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
@@ -146,7 +147,8 @@ class Identity:
     decide now.
 
     Rejected requests are in the log and, at a limited rate, calls of `report(address, reason,
-    **facts)`.
+    **facts)`. `failures` counts all of them by scheme (bearer, api_key, basic, same_user,
+    unix_socket) and cause (missing, unknown, agent_process).
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
@@ -157,6 +159,7 @@ class Identity:
         self._origin: Origin | None = None
         self._reports = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
         self._suppressed = 0
+        self.failures: Counter[tuple[str, str]] = Counter()
         self.report: Callable[..., None] | None = None
         self._failures: TokenBuckets[str] = TokenBuckets(MOST_ADDRESSES)
 
@@ -187,7 +190,7 @@ class Identity:
         if given is None:
             principal = await self._user(request, uid)
             if principal is None:
-                self._reject(address, "no credentials")
+                self._reject(address, "no credentials", request, "missing")
             return principal
         found: Found = self._tokens.find(given)
         if found is OPERATOR:
@@ -197,12 +200,22 @@ class Identity:
         principal = await found if isinstance(found, Awaitable) else found
         if principal:
             return principal
-        self._reject(address, "unknown credentials")
+        self._reject(address, "unknown credentials", request, "unknown")
         bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
         if not bucket.take():
             text = "Too many wrong credentials from this address. Retry later."
             raise TooManyRequests(text, math.ceil(bucket.wait()))
         return None
+
+    async def known(self, request: Signed) -> Principal | None:
+        """The principal of a request that needs none, or None. Wrong credentials count as for other
+        requests; one without credentials does not count."""
+        if self._config.required and _given(request) is None and _uid(request) is None:
+            return None
+        try:
+            return await self(request)
+        except (Forbidden, TooManyRequests, Unavailable):
+            return None
 
     async def _user(self, request: Signed, uid: int | None) -> Principal | None:
         """The principal of a user on the Unix socket. None for an unknown user, for a proxy, which
@@ -215,11 +228,14 @@ class Identity:
     async def _if_outside(self, request: Signed, address: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
         if self._origin and not await self._origin.is_outside(request.transport):
-            self._reject(address, "as the operator, from a process of the server's own")
+            reason = "as the operator, from a process of the server's own"
+            self._reject(address, reason, request, "agent_process")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
 
-    def _reject(self, address: str, reason: str) -> None:
+    def _reject(self, address: str, reason: str, request: Signed, cause: str) -> None:
+        lacks = cause == "missing" and _uid(request) is None
+        self.failures["bearer" if lacks else _scheme(request), cause] += 1
         log.info("not authenticated", extra={"address": address, "reason": reason})
         if not self._reports.take():
             self._suppressed += 1
@@ -237,6 +253,16 @@ def _uid(request: Signed) -> int | None:
         return None
     found = peer_uid(transport.get_extra_info("socket"))
     return -1 if found is None else found
+
+
+def _scheme(request: Signed) -> str:
+    """How the request authenticates, as a label."""
+    if request.headers.get("X-API-Key"):
+        return "api_key"
+    if _given(request) is None:
+        uid = _uid(request)
+        return "same_user" if uid in (None, os.geteuid()) else "unix_socket"
+    return "basic" if request.headers["Authorization"][:6].lower() == "basic " else "bearer"
 
 
 def _is_forwarded(request: Signed) -> bool:

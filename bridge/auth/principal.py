@@ -15,9 +15,9 @@ from typing import ClassVar, Literal, get_args
 
 from bridge.errors import Forbidden, TaskNotFound
 
-Scope = Literal["run", "read", "cancel", "approve", "admin"]
-"""The right to start tasks, to read them, to cancel them, and to answer questions of their agents;
-`admin` includes all rights, also for tasks of other principals."""
+Scope = Literal["run", "read", "cancel", "approve", "metrics", "admin"]
+"""The right to start tasks, to read them, to cancel them, to answer questions of their agents, and
+to read the metrics; `admin` includes all rights, also for tasks of other principals."""
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 

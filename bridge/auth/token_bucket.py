@@ -67,6 +67,9 @@ class RateLimitedLogs(logging.Filter):
     """Limits log lines that clients can cause in any number. `more` of a line is the number of
     suppressed lines of its kind."""
 
+    suppressed_lines = 0
+    """The number of lines that all filters of this process have suppressed."""
+
     def __init__(self) -> None:
         super().__init__()
         self._kinds: dict[str, tuple[TokenBucket, list[int]]] = {}
@@ -81,6 +84,7 @@ class RateLimitedLogs(logging.Filter):
         bucket, suppressed = self._kinds[kind]
         if not bucket.take():
             suppressed[0] += 1
+            RateLimitedLogs.suppressed_lines += 1
             return False
         if suppressed[0]:
             record.more, suppressed[0] = suppressed[0], 0

@@ -210,6 +210,12 @@ def _push_worker(options: argparse.Namespace) -> int:
     return asyncio.run(work(_loaded(options), options.metrics))
 
 
+def _health(options: argparse.Namespace) -> int:
+    from bridge.cli.health import health
+
+    return health(_loaded(options).settings, ready=options.ready)
+
+
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
     import json
 
@@ -235,6 +241,7 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
 TOOLS = {
     "adapters": _adapters,
     "doctor": _doctor,
+    "health": _health,
     "install-service": _install_service,
     "push-worker": _push_worker,
     "token": _token,
@@ -289,6 +296,15 @@ def _parser(complete: bool = False) -> PlainParser:
         parents=[settings],
     )
     worker.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics there")
+    alive = commands.add_parser(
+        "health",
+        help="ask the running server for its health",
+        description="Ask the server with these settings, over loopback or its Unix socket, and "
+        "print its status. Exit status: 0 if it serves, with --ready if it takes new tasks; else "
+        "1.",
+        parents=[settings],
+    )
+    alive.add_argument("--ready", action="store_true", help="ask whether it takes new tasks")
     _add_tools(commands, signing=not complete)
     return parser
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -99,7 +100,9 @@ class Relay(Protocol):
 
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
-    `supported`, all operations of clients raise PushNotificationNotSupported."""
+    `supported`, all operations of clients raise PushNotificationNotSupported. `outcomes` counts the
+    attempts: `delivered`, `retry` or `dead`. `pending`: the configs with undelivered
+    notifications."""
 
     def __init__(
         self,
@@ -122,6 +125,8 @@ class Push:
         self._resolver = resolver
         self._random = random
         self._connections = _Connections(policy.per_host, policy.overall)
+        self.outcomes: Counter[str] = Counter()
+        self.pending: set[Key] = set()
         self._changing = asyncio.Lock()  # of the set of configs
         self._loops: dict[Key, asyncio.Task[None]] = {}
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
@@ -271,6 +276,8 @@ class Push:
             loop.add_done_callback(lambda loop: self._ended(key, loop))
 
     def _ended(self, key: Key, loop: asyncio.Task[None]) -> None:
+        if self._loops.get(key) in (None, loop):  # else another one has begun
+            self.pending.discard(key)
         if loop.cancelled():
             return
         if error := loop.exception():
@@ -288,10 +295,12 @@ class Push:
         while config := await self._find(key, updates):
             position = max(position, config.cursor)
             if position >= handle.log.visible:
+                self.pending.discard(key)
                 if handle.log.closed:
                     break
                 await handle.log.changed()
                 continue
+            self.pending.add(key)
             if config.due:
                 updates.release()
                 pause = (config.due - _now()) / SECOND
@@ -343,10 +352,12 @@ class Push:
         if error and (final or attempts >= self._policy.attempts):
             await self._bury(config, number, error, attempts)
         elif error:
+            self.outcomes["retry"] += 1
             due = _now() + int(SECOND * self._policy.pause(attempts, self._random))
             number -= 1
             await self._commit([PushAdvanced(config.task_id, config.id, number, attempts, due)])
         else:
+            self.outcomes["delivered"] += 1
             await self._commit([PushAdvanced(config.task_id, config.id, number)])
         return number
 
@@ -373,6 +384,7 @@ class Push:
         return f"status {status}", egress.is_final(status)
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
+        self.outcomes["dead"] += 1
         log.warning("notification %s is a dead letter: %s", _name(config, number), error)
         names = (config.task_id, config.id, number)
         if self._relay:

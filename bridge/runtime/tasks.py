@@ -30,6 +30,7 @@ from bridge.runtime.recorder import Recorder
 from bridge.runtime.send import SendOperation, Sent
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import Prewarm
+from bridge.session.tally import SessionTally
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskRemoved
@@ -295,6 +296,21 @@ class TaskManager:
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` with every status update of every task from now on."""
         self._watchers.append(watcher)
+
+    @property
+    def open_tasks(self) -> Sequence[TaskHandle]:
+        """The tasks that have not ended."""
+        return self._tasks.unfinished()
+
+    @property
+    def sessions(self) -> SessionTally:
+        """The counts of the sessions of the agent."""
+        return self._agent.sessions.tally
+
+    @property
+    def warm(self) -> int:
+        """The sessions that are ready for a task."""
+        return self._warm.ready
 
     def figures(self) -> dict[str, int]:
         """Numbers for GET /health: unfinished tasks, known contexts and, if prewarming is

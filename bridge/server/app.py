@@ -6,13 +6,13 @@ import hashlib
 import html
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from aiohttp import web
@@ -57,8 +57,16 @@ UNAUTHENTICATED = (
     '$(cat ~/.local/state/coding-agent-bridge/PORT/token)"'
 )
 """The error for a client without a valid token. It contains no path of this machine."""
-Identify = Callable[[web.Request], Awaitable[Principal | None]]
 MakeCard = Callable[[str], Card]
+
+
+class Identify(Protocol):
+    """Returns the principal of a request; None: the client must send a token. `known` is for
+    requests that need no principal."""
+
+    async def __call__(self, request: web.Request, /) -> Principal | None: ...
+
+    async def known(self, request: web.Request, /) -> Principal | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,16 +317,22 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
         return respond_error(request, encode_error(error))
 
 
-def _authentication(identify: Identify) -> Any:
-    """Middleware that requires a known principal, except for cards and /health."""
+def _authentication(identity: Identify) -> Any:
+    """Middleware that requires a known principal, except for cards, /health and /ready. /health has
+    more members for a known one."""
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         # The raw path: an encoded slash is part of an id and does not make it a card path.
-        if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/health":
+        if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/ready":
+            return await handler(request)
+        if request.path == "/health":
+            known = await identity.known(request)
+            if known:
+                request[PRINCIPAL] = known
             return await handler(request)
         try:
-            principal = await identify(request)
+            principal = await identity(request)
         except (Forbidden, TooManyRequests, Unavailable) as error:
             response = respond_error(request, encode_error(error))
             response.headers.update(retry_after(error))

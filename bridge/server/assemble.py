@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.a2a.card import Skill
@@ -30,7 +30,7 @@ from bridge.store.protocol import Retention
 from bridge.telemetry.gc_tuning import Heap
 from bridge.telemetry.observation import RequestObserver, TaskObserver
 from bridge.transports.operation import Answering, Operations
-from bridge.transports.stream import KEEP_ALIVE, KeepAlive
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive, StreamTally
 from bridge.workspace.attachments import Attachments, PartLimits
 from bridge.workspace.project_config import ProjectConfigPolicy
 
@@ -39,7 +39,8 @@ from bridge.workspace.project_config import ProjectConfigPolicy
 class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
-    `request_observers` the requests."""
+    `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
+    that is added later sees everything from then on. `tally` counts the streams."""
 
     pool: SessionPool
     push: Push
@@ -47,7 +48,9 @@ class SharedParts:
     keep_alive: KeepAlive = KEEP_ALIVE
     grpc: GrpcPlace | None = None
     observers: Sequence[TaskObserver] = ()
-    request_observers: Sequence[RequestObserver] = ()
+    request_observers: list[RequestObserver] = field(default_factory=list)
+    agent_observers: dict[str, list[TaskObserver]] = field(default_factory=dict)
+    tally: StreamTally = field(default_factory=StreamTally)
 
 
 def make_served_agent(
@@ -151,6 +154,7 @@ def _served(
             settings.agent.stream_on_question,
             settings.limits.fast_path_ms / 1000,
             shared.keep_alive,
+            shared.tally,
         ),
         sign=sign,
         observers=shared.request_observers,
@@ -174,6 +178,8 @@ def _runtime_agent(
     prewarm: PrewarmPlan | None,
 ) -> Agent:
     settings, adapter, state = agent.settings, agent.adapter, shared.state
+    observers = shared.agent_observers.setdefault(agent.id, [])
+    observers.extend(shared.observers)
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,
@@ -191,7 +197,7 @@ def _runtime_agent(
         ),
         check=settings.agent.workspaces.check,
         replies=adapter.may_reply,
-        observers=shared.observers,
+        observers=observers,
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bridge.store.postgres.bus import MakeBus
     from bridge.store.postgres.connect import Probe
     from bridge.store.redis_address import RedisAddress
+    from bridge.telemetry.metrics.exposition import Exposition
     from bridge.transports.envelope.websocket import Identify, WebSockets
     from bridge.transports.grpc.server import GrpcServer
     from bridge.transports.mcp.server import McpConfig, McpServer
@@ -292,6 +293,17 @@ def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:
             raise
         return None
     return McpServer, McpConfig
+
+
+def metrics_library() -> type[Exposition] | None:
+    """The registry of metrics; None if the extra `metrics` is missing."""
+    try:
+        from bridge.telemetry.metrics.exposition import Exposition
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        return None
+    return Exposition
 
 
 def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -33,6 +33,7 @@ from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
+from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.settings.load import Loaded
@@ -79,6 +80,7 @@ class _Parts:
     root: ServedAgent
     grpc: GrpcPort
     redis: RedisPort
+    shared: SharedParts
     cooperation: Cooperation | None = None
     service: SystemdService = ALONE
 
@@ -159,6 +161,7 @@ async def _assemble(
         grpc=grpc,
         service=service,
         redis=redis,
+        shared=shared,
     )
 
 
@@ -174,6 +177,16 @@ async def _run(
         settings.store.discovery_max_age,
     )
     watchdog, stop = Watchdog(), asyncio.Event()
+    pages = OperatorPages(
+        settings,
+        parts.shared,
+        managers=managers,
+        agents=parts.agents,
+        sandboxes=parts.sandboxes,
+        node=parts.node,
+        watchdog=watchdog,
+    )
+    readiness = pages.readiness
     _handle_signals(stop, parts)
     app = make_app(
         parts.root,
@@ -181,12 +194,13 @@ async def _run(
         settings=settings.server,
         identify=identity,
         monitor=monitor,
-        checks=(watchdog, parts.state.audit, parts.state.store, parts.redis),
+        checks=(watchdog, parts.state.audit, parts.state.store, parts.redis, readiness),
         about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
+    pages.attach(app, runner, identity, parts.grpc)
     unused = contextlib.ExitStack()
     systemd = unused.enter_context(Supervisor(parts.service.supervision, parts.pool.figures))
     try:
@@ -195,12 +209,16 @@ async def _run(
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
         address = address_of(runner, parts.unix, identity)
-        await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
+        await parts.grpc.serve(
+            parts.root, parts.served, address.base, identity, lambda: readiness.ready
+        )
         parts.redis.start(parts.root, address.base, parts.pool.quotas)
+        readiness.phase = "serving"
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         systemd.ready()
         await _first_of(stop, parts.node.ended)
+        readiness.phase = "draining"
         log.info("stopping")
         systemd.stopping()
         parts.grpc.drain()
@@ -213,6 +231,7 @@ async def _run(
         return parts.node.status
     finally:
         unused.close()
+        pages.close()
         parts.logins.cancel()
         await parts.grpc.stop(CLOSE_TIMEOUT)
         await parts.redis.stop(CLOSE_TIMEOUT)

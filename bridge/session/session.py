@@ -21,6 +21,7 @@ from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool
 from bridge.session.redaction import NO_SECRETS, Secrets
+from bridge.session.tally import SessionTally
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
 from bridge.task.events import (
     Answer,
@@ -38,8 +39,8 @@ class Session:
 
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
-    output. `before_start` is awaited before its start; `streams.on_ready` is called when it has
-    printed a line and its handshake is over, and when it has ended.
+    output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
+    is called when it has printed a line and its handshake is over, and when it has ended.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Session:
         self.spool = spool
         self.marker = marker
         self.before_start: Callable[[], Awaitable[None]] | None = None
+        self.tally = SessionTally()
         self.streams = SessionStreams(adapter, limits, secrets, rules)
         self._environment = environment
         self._rules = rules  # cleared at the start: each session has its own
@@ -255,10 +257,11 @@ class Session:
             await asyncio.wait([turn.over], timeout=self._limits.interrupt_grace)
             if turn.over.done() and self.streams.process:
                 await self.streams.process.settle(SETTLE_WITHIN)
-        rung = (
-            await self.streams.process.stop(self._limits.term_grace)
-            if self.streams.process
-            else "exited"
-        )
+        process, rung = self.streams.process, "exited"
+        if process:
+            exceeded = process.exceeded  # before its control group is removed
+            rung = await process.stop(self._limits.term_grace)
+            self.tally.exits["limit" if exceeded else rung] += 1
+            self.tally.leftovers += process.left
         log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
         return rung

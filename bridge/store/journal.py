@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ class _Group:
 
 
 class Journal:
-    """`waiting`: the bytes that are not durable yet. `close_within`: seconds to write the waiting
+    """`waiting`: the bytes that are not durable yet. `timed` gets the seconds of each commit.
+    `close_within`: seconds to write the waiting
     rows when the server stops. `lock_wait` and `measure_every`: see JournalFile."""
 
     def __init__(
@@ -62,6 +64,7 @@ class Journal:
         self._problem: str | None = None
         self._gone = False
         self.waiting = 0
+        self.timed: Callable[[float], None] | None = None
         self.newest = 0
         self.relief: list[Callable[[], None]] = []  # calls for the end of a congestion
         self._path = path
@@ -164,19 +167,22 @@ class Journal:
             self._recover(group)
         elif group.rows:
             attempt = self._thread.submit(self._file.write, group.rows, group.size)
+            begun = time.monotonic()
             attempt.add_done_callback(
-                lambda done: self._loop.call_soon_threadsafe(self._committed, group, done)
+                lambda done: self._loop.call_soon_threadsafe(self._committed, group, done, begun)
             )
         else:
             self._durable(group)
 
-    def _committed(self, group: _Group, attempt: Future[None]) -> None:
+    def _committed(self, group: _Group, attempt: Future[None], begun: float) -> None:
         if self._closed:
             return
         error = attempt.exception()
         if error:
             self._recover(group, error)
         else:
+            if self.timed:
+                self.timed(time.monotonic() - begun)
             self._durable(group)
 
     def _durable(self, group: _Group) -> None:

@@ -32,7 +32,9 @@ class MemoryStore(TaskIndex):
     contexts and sessions, since only a later server needs them."""
 
     durable = False
+    schema = 0
     congested = False
+    backlog = 0
     problem: str | None = None
 
     def __init__(self) -> None:
@@ -50,6 +52,9 @@ class MemoryStore(TaskIndex):
 
     async def close(self) -> None:
         await self.flush()
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        """A commit takes no time."""
 
     def append(
         self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None

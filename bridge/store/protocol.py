@@ -314,7 +314,9 @@ OnCommit = Callable[[StoreError | None], None]
 
 class Store(Protocol):
     """`durable`: committed changes survive the process. `congested`: so many changes wait that the
-    caller should pause. `problem`: why no commit is possible now; changes are kept and retried.
+    caller should pause. `schema`: the version of the schema, 0 for none. `backlog`: the bytes of
+    changes that are not committed. `stored`: the bytes of the medium, 0 if they are unknown.
+    `problem`: why no commit is possible now; changes are kept and retried.
 
     Reads return committed changes, and all that this process has committed. They suspend only for
     I/O. They raise LookupError for an unknown task, except head(); Unavailable while the medium
@@ -326,9 +328,16 @@ class Store(Protocol):
 
     durable: bool
     node: str
+    schema: int
 
     @property
     def congested(self) -> bool: ...
+
+    @property
+    def backlog(self) -> int: ...
+
+    @property
+    def stored(self) -> int: ...
 
     @property
     def problem(self) -> str | None: ...
@@ -348,6 +357,9 @@ class Store(Protocol):
         """Commit the changes together, after all earlier appends. `fence` is None for retention,
         for push configs, and for tasks of a context without a holder. Task id and batch number are
         a key: a batch that the store has is not written again."""
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        """Call `timed` with the seconds of each commit from now on."""
 
     def on_relief(self, call: Callable[[], None]) -> None:
         """Call `call` once, as soon as the store is not congested."""

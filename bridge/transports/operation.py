@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
 from bridge.telemetry.observation import UNKNOWN_REQUEST, RequestInfo, RequestObserver
 from bridge.transports.negotiation import codec_of
-from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, dump_copy
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
@@ -61,11 +62,12 @@ class Pending:
 class Answering:
     """How requests are answered. `stream_on_question`: "close" or "open", the stream of a send at
     a question. `fast_path`: a blocking send gets a Message if its task completes within so many
-    seconds; 0 = never."""
+    seconds; 0 = never. `tally` counts the streams."""
 
     stream_on_question: str = "close"
     fast_path: float = 0.0
     keep_alive: KeepAlive = KEEP_ALIVE
+    tally: StreamTally | None = None
 
 
 class Operations:
@@ -91,6 +93,7 @@ class Operations:
         self._fast_path = answering.fast_path
         self._sign = sign
         self._keep_alive = answering.keep_alive
+        self._tally = answering.tally or StreamTally()
         self._ends_on_question = answering.stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -145,10 +148,18 @@ class Operations:
         listening = partial(self._tasks.listen, stream.handle)
         return replace(
             stream,
-            counted=partial(quotas.stream, owner),
+            counted=partial(self._counted, owner, caller.info.binding),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
+            binding=caller.info.binding,
+            tally=self._tally,
         )
+
+    @contextmanager
+    def _counted(self, owner: str, binding: str) -> Iterator[None]:
+        """The context of an open stream of a principal."""
+        with self._tasks.quotas.stream(owner), self._tally.counted(binding):
+            yield
 
     async def _streamed(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None

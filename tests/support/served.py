@@ -19,17 +19,20 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.redis_port import RedisPort
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import make_pool
+from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
+from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import listen
 from bridge.transports.mcp.endpoint import McpLimits
@@ -42,15 +45,29 @@ from tests.support.client import Client
 
 
 class Server:
-    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT."""
+    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT. `pages`: those of the
+    operator, if the server is in this process."""
 
     def __init__(
-        self, http: ClientSession, url: str, managers: list[TaskManager], grpc: str | None = None
+        self,
+        http: ClientSession,
+        url: str,
+        managers: list[TaskManager],
+        grpc: str | None = None,
+        pages: OperatorPages | None = None,
     ) -> None:
+        self.pages = pages
         self.http = http
         self.url = url
         self.managers = managers
         self.grpc = grpc
+
+    def observers(self) -> int:
+        """The number of observers of requests and tasks."""
+        if not self.pages:
+            return 0
+        shared = self.pages.shared
+        return len(shared.request_observers) + sum(map(len, shared.agent_observers.values()))
 
     def client(self, version: str = "1.0", **headers: str) -> Client:
         """`headers`: for every request, with _ in place of -."""
@@ -117,6 +134,17 @@ async def serving_loaded(
     ]
     root = make_root(agents, served, shared, version=cli_version)
     identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
+    managers = [one.manager for one in served]
+    watchdog = Watchdog()
+    pages = OperatorPages(
+        chosen,
+        shared,
+        agents=agents,
+        managers={one.id: one.manager for one in served},
+        sandboxes={},
+        node=NodeAgents(),
+        watchdog=watchdog,
+    )
     app = make_app(
         root,
         served,
@@ -128,6 +156,7 @@ async def serving_loaded(
     mcp = mcp or McpLimits()
     make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
+    pages.attach(app, runner, identity, grpc)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -136,15 +165,17 @@ async def serving_loaded(
         await runner.site(unix.listening).start()
     host, port = runner.addresses[0][:2]
     url = f"http://{host}:{port}"
-    await grpc.serve(root, served, url, identity, state.store)
+    await grpc.serve(root, served, url, identity, lambda: pages.readiness.ready)
     redis.start(root, url, pool.quotas)
-    managers = [one.manager for one in served]
+    pages.readiness.phase = "serving"
     for manager in managers:
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, url, managers, grpc.address)
+            yield Server(http, url, managers, grpc.address, pages)
     finally:
+        pages.close()
+        watchdog.close()
         for manager in managers:
             await manager.close(drain=0)
         await grpc.stop(0.5)

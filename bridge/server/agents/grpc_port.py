@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from bridge.auth.authentication import Identity
 from bridge.auth.config import LOOPBACK
 from bridge.server.app import ServedAgent
 from bridge.server.extras import grpc_server
-from bridge.server.operate.health import HealthCheck
 from bridge.server.settings.root import Settings
 from bridge.transports.grpc.request import GrpcAgent
 
@@ -72,10 +71,10 @@ class GrpcPort:
         agents: Sequence[ServedAgent],
         base: str,
         identity: Identity,
-        store: HealthCheck,
+        ready: Callable[[], bool],
     ) -> None:
         """Serve the agents. `base`: the URL of the HTTP port. The health service reports whether
-        `store` can be written."""
+        the server is `ready`."""
         if self._server is None:
             return
         base = (self._public_url or base).rstrip("/")
@@ -84,7 +83,12 @@ class GrpcPort:
             tenant: GrpcAgent(one.operations, address, one.extension_required)
             for tenant, address, one in places
         }
-        await self._server.start(served, identity, lambda: store.problem is None)
+        await self._server.start(served, identity, ready)
+
+    @property
+    def cut(self) -> int:
+        """The number of clients that were cut because they did not read."""
+        return self._server.cut if self._server else 0
 
     def drain(self) -> None:
         """Answer new calls with Unavailable from now on; open calls continue."""

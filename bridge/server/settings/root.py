@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile
 from bridge.server.settings.broker import RedisSettings
+from bridge.server.settings.operate import OperateSettings
 from bridge.server.settings.sections import (
     AgentSettings,
     AuthSettings,
@@ -43,6 +44,7 @@ class Settings(BaseModel):
     mcp: McpSettings = McpSettings()
     grpc: GrpcSettings = GrpcSettings()
     redis: RedisSettings = RedisSettings()
+    operate: OperateSettings = OperateSettings()
     agent: AgentSettings = AgentSettings()
 
     def updated(self, given: Mapping[str, Any]) -> Settings:

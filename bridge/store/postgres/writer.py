@@ -61,7 +61,7 @@ class PostgresWriter:
     another server uses the identity, with False if another node has fenced this one.
     `answer_within`: seconds for the answer to a group; `lease`: of the node, in seconds.
     `pause`: least seconds between the starts of two groups, so that under load each of them has
-    more appends."""
+    more appends. `timed` gets the seconds of each commit."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class PostgresWriter:
         self._lease = lease
         self.epoch = 0
         self.waiting = 0
+        self.timed: Callable[[float], None] | None = None
         self.relief: list[Callable[[], None]] = []
         self.fenced = False
         self._address = address
@@ -219,12 +220,15 @@ class PostgresWriter:
     async def _write(self, appends: Sequence[_Append]) -> None:
         """Commit the appends in one transaction, with retries until the database answers. Raises
         _Rejected."""
-        pause = RETRY_FIRST
+        pause, loop = RETRY_FIRST, asyncio.get_running_loop()
         while True:
             if self.fenced:
                 raise _Rejected
+            begun = loop.time()
             try:
                 await self._attempt(appends)
+                if self.timed:
+                    self.timed(loop.time() - begun)
                 break
             except Exception as error:
                 if getattr(error, "sqlstate", None) == WRITTEN:

@@ -147,6 +147,7 @@ class SqliteStore(TaskIndex):
     event if the task has ended, else by a replay. So the schema needs no column for it."""
 
     durable = True
+    schema = len(MIGRATIONS)
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -180,6 +181,13 @@ class SqliteStore(TaskIndex):
     @property
     def problem(self) -> str | None:
         return self._journal.problem
+
+    @property
+    def backlog(self) -> int:
+        return self._journal.waiting
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        self._journal.timed = timed
 
     @property
     def stored(self) -> int:  # type: ignore[override]

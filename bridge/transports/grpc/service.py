@@ -107,6 +107,7 @@ class A2AService:
         self._ours = ours
         self._stall = stall
         self._stopping = False
+        self.cut = 0  # clients that did not read
 
     def stop(self) -> None:
         """Refuse new calls from now on; open calls continue."""
@@ -185,6 +186,7 @@ class A2AService:
             async with asyncio.timeout(self._stall):
                 await context.write(item)
         except TimeoutError:
+            self.cut += 1
             log.info("a client does not read its answer", extra={"peer": context.peer()})
             text = f"The client read nothing for {self._stall:g} s. Resume with last-event-id."
             raise Unavailable(text) from None

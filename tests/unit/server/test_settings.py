@@ -51,6 +51,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_oidc_claim": ("email", "email"),
     "bridge_oidc_workspaces_claim": ("dirs", "dirs"),
     "bridge_oidc_scopes": ("run, admin", ("run", "admin")),
+    "bridge_metrics": ("on", "on"),
+    "bridge_min_free_bytes": ("0", 0),
     "bridge_sandbox": ("landlock", "landlock"),
     "bridge_sandbox_write": ("/usr:/opt", ("/usr", "/opt")),
     "bridge_sandbox_read": ("~/.ssh", ("~/.ssh",)),
