@@ -78,11 +78,9 @@ def _run(argv: Sequence[str] | None) -> int:
             return _token(options.name)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        if options.command == "adapters":
-            return _adapters(options)
-        if options.command == "doctor":
-            return _doctor(options)
-        return _serve(options)
+        keeping = dict.fromkeys(("backup", "restore", "rollback"), _keep)
+        others = {"adapters": _adapters, "doctor": _doctor, "serve": _serve, **keeping}
+        return others[options.command](options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
@@ -162,6 +160,30 @@ def _token(name: str) -> int:
 
     print(new_token(name))
     return 0
+
+
+def _keep(options: argparse.Namespace) -> int:
+    """Back up, restore or roll back the state of a server. Exit status 1 if that fails."""
+    from functools import partial
+
+    load = partial(_loaded, options)
+    try:
+        if options.command == "backup":
+            from bridge.cli.operate.backup import backup
+
+            return backup(options.folder, options.state, load)
+        if options.command == "rollback":
+            from bridge.cli.operate.rollback import rollback
+
+            return rollback(options.state, load)
+        from bridge.cli.operate.restore import restore_command
+
+        return restore_command(options.folder, options.state, same_id=options.same_id)
+    except ClientError as error:
+        return report(error, as_json=False)
+    except ConfigurationError as error:
+        print(f"coding-agent-bridge: {error}", file=sys.stderr)
+        return 1
 
 
 def _loaded(options: argparse.Namespace) -> Loaded:
@@ -248,6 +270,10 @@ def _parser(complete: bool = False) -> PlainParser:
         "--live", action="store_true", help="send a test prompt (may incur API cost)"
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.add_argument(
+        "--migrate", action="store_true", help="migrate a copy of the tasks, before an upgrade"
+    )
+    _add_keeping(commands, settings)
     table = commands.add_parser(
         "adapters",
         help="list the adapters",
@@ -256,6 +282,37 @@ def _parser(complete: bool = False) -> PlainParser:
     table.add_argument("--json", action="store_true", help="print one JSON object")
     _add_tools(commands, signing=not complete)
     return parser
+
+
+def _add_keeping(commands: argparse._SubParsersAction[PlainParser], settings: PlainParser) -> None:
+    """The commands that keep the state of a server."""
+    backup = commands.add_parser(
+        "backup",
+        help="back up the state of a server",
+        description="Write the tasks, attached files and audit log of the local server into a new "
+        "folder, while it runs or while it is stopped (docs/backup.md).",
+        parents=[settings],
+    )
+    backup.add_argument("folder", metavar="DIR", help="the backup; it must not exist")
+    restore = commands.add_parser(
+        "restore",
+        help="make a state folder from a backup",
+        description="Check a backup, and make a new state folder from it (docs/backup.md).",
+    )
+    restore.add_argument("folder", metavar="DIR", help="the backup")
+    restore.add_argument("--state", metavar="NEW", required=True, help="the new state folder")
+    restore.add_argument(
+        "--same-id", action="store_true", help="it replaces a folder that was lost"
+    )
+    rollback = commands.add_parser(
+        "rollback",
+        help="return to the tasks before an upgrade",
+        description="Put the tasks of before the last upgrade back, with the server stopped. Later "
+        "tasks are lost (docs/backup.md).",
+        parents=[settings],
+    )
+    for one in (backup, rollback):
+        one.add_argument("--state", metavar="FOLDER", help="state folder of the server [settings]")
 
 
 def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool) -> None:

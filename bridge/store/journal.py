@@ -14,13 +14,14 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.errors import ConfigurationError
 from bridge.store.sqlite.journal_file import JournalFile, Row
+from bridge.store.sqlite.thread import DatabaseThread
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Journal:
         self._close_within = close_within
         self._rows: list[Row] = []
         self._thens: list[Callable[[], None]] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = DatabaseThread("journal")
         self._loop = asyncio.get_running_loop()
         self._busy = False  # a commit is running or scheduled
         self._recovery: asyncio.Task[None] | None = None
@@ -147,6 +148,11 @@ class Journal:
     async def read_some(self, size: int, query: str, *values: object) -> list[tuple[Any, ...]]:
         """The first rows, until they have `size` bytes together; at least one if there is any."""
         return await self._run(lambda: self._file.first(size, query, values))
+
+    async def copy(self, target: Path) -> None:
+        """Copy the database to the new file `target`. Commits continue meanwhile and are in the
+        copy. Raises sqlite3.Error, OSError and ConfigurationError; the file is incomplete then."""
+        await self._run(lambda: self._file.copy(target, self._thread.run_waiting))
 
     # --- writing -------------------------------------------------------------------------------
 
