@@ -163,11 +163,15 @@ def _token(name: str) -> int:
 
 
 def _keep(options: argparse.Namespace) -> int:
-    """Back up, restore or roll back the state of a server. Exit status 1 if that fails."""
+    """Back up, restore, roll back, or try a migration. Exit status 1 if that fails."""
     from functools import partial
 
     load = partial(_loaded, options)
     try:
+        if options.command == "doctor":
+            from bridge.cli.operate.migrate import migrate
+
+            return migrate(load, for_programs=options.json)
         if options.command == "backup":
             from bridge.cli.operate.backup import backup
 
@@ -209,6 +213,8 @@ def _adapters(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     import asyncio
 
+    if options.migrate:
+        return _keep(options)
     from bridge.cli.doctor.command import doctor
 
     loaded = _loaded(options)

@@ -107,7 +107,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise ConfigurationError(f"{path} is damaged: {error}") from error
     for one in manifest.files:
         parts = PurePosixPath(one.path).parts
-        if not parts or parts[0] not in _NAMES or ".." in parts or one.path == MANIFEST:
+        inside = parts and parts[0] in _NAMES and ".." not in parts and "\0" not in one.path
+        if not inside or one.path == MANIFEST:
             raise ConfigurationError(f"{path} names a file outside of a backup: {one.path}")
     return manifest
 
@@ -228,7 +229,8 @@ def copy_state(folder: Path, audit: Path, draft: Path) -> list[FileRecord]:
 def copy_file(source: int, folder: Path, name: str) -> FileRecord:
     """Copy an open file, up to its present length, to a new file in `folder`. Raises OSError."""
     target = folder / name
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for parent in reversed(PurePosixPath(name).parents):
+        (folder / parent).mkdir(mode=0o700, exist_ok=True)
     left = size = os.fstat(source).st_size
     digest = hashlib.sha256()
     with open(os.open(target, NEW_FILE, 0o600), "wb") as file:

@@ -33,7 +33,7 @@ def open_database(
     `lock_wait`: seconds to wait for a lock. Raises ConfigurationError."""
     try:
         private_directory(path.parent)
-        found = _private_file(path)
+        _private_file(path)
     except OSError as error:
         raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
     database = sqlite3.connect(
@@ -41,11 +41,9 @@ def open_database(
     )
     try:
         _prepare(database, path, migrations)
-        if not os.path.samestat(os.stat(path), found):  # while it waited for the lock
-            raise ConfigurationError(f"{path} was replaced while it was opened; start again")
-    except OSError as error:
+    except OSError as error:  # of the copy
         database.close()
-        raise ConfigurationError(f"cannot use {path}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
     except sqlite3.Error as error:  # such as a lock, or a file of another kind
         database.close()
         raise ConfigurationError(f"cannot open {path}: {error}") from error
@@ -131,11 +129,10 @@ def was_used(path: Path) -> bool:
     return any((path / name).is_file() for name in USED)
 
 
-def _private_file(path: Path) -> os.stat_result:
+def _private_file(path: Path) -> None:
     """Create the file before SQLite does. SQLite gives its other files the same mode."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)
-        return os.fstat(fd)
     finally:
         os.close(fd)

@@ -22,7 +22,7 @@ from bridge.files.folders import NEW_FILE, sync
 from bridge.store.sqlite.backup import check_copy, copy_database, prepare_copy
 
 SPARE = 16 * 1024 * 1024  # bytes that a migration leaves free
-LOCK_WAIT = 1.0  # seconds
+LOCK_WAIT = 0.5  # seconds
 _KEPT = re.compile(r"\.(schema-\d+|damaged-[\d-]+|rolled-back-[\d-]+)")
 
 
@@ -95,8 +95,8 @@ def keep_schema(database: sqlite3.Connection, path: Path, schema: int) -> None:
 
 def roll_back(path: Path, known: int) -> RolledBack:
     """Put the newest file `tasks.db.schema-N` with N <= `known` in the place of the database. The
-    database must have a newer schema than that file. A crash leaves one of the two in place. Raises ConfigurationError, also if
-    a server uses the database."""
+    database must have a newer schema than that file. A crash leaves one of the two in place. Raises
+    ConfigurationError, also if a server uses the database."""
     try:
         with contextlib.closing(_locked(path)) as database:
             return _exchange(database, path, known)
