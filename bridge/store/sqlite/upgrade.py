@@ -22,7 +22,7 @@ from bridge.files.folders import NEW_FILE, sync
 from bridge.store.sqlite.backup import check_copy, copy_database, prepare_copy
 
 SPARE = 16 * 1024 * 1024  # bytes that a migration leaves free
-LOCK_WAIT = 0.5  # seconds
+LOCK_WAIT = 0.2  # seconds
 _KEPT = re.compile(r"\.(schema-\d+|damaged-[\d-]+|rolled-back-[\d-]+)")
 
 
