@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,11 @@ def add_task(path: Path, name: str) -> None:
             "VALUES (?, 'agent', 'c', 0, 0, '{}', 1, 'local')",
             (name,),
         )
+
+
+def grow(path: Path, megabytes: int) -> None:
+    """Add events to the first task of a database."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for number in range(1000, 1000 + 10 * megabytes):
+            row = (number, os.urandom(100_000))
+            database.execute("INSERT INTO event VALUES (1, ?, 0, ?, 9)", row)

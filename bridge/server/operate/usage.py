@@ -127,4 +127,4 @@ def _figures(used: Usage) -> dict[str, Any]:
 
 def _number(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and abs(value) < 2**53 else 0
+    return value if is_number and 0 <= value < 2**53 else 0

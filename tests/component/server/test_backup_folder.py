@@ -29,6 +29,7 @@ from tests.support.kept_state import (
     FIRST,
     IDENTITY,
     add_task,
+    grow,
     schema_of,
     state_folder,
     tasks_of,
@@ -366,10 +367,7 @@ def test_a_killed_restore_is_complete_or_not_there(
 def test_kills_at_random_times_leave_all_tasks(tmp_path: Path, keeper: Keeper, what: str) -> None:
     """With 20 MB of tasks, 50 times each: also within one call of SQLite."""
     source = state_folder(tmp_path / "source", FIRST)
-    with contextlib.closing(sqlite3.connect(source / "tasks.db")) as database, database:
-        for number in range(1000, 1200):
-            row = (number, os.urandom(100_000))
-            database.execute("INSERT INTO event VALUES (1, ?, 0, ?, 9)", row)
+    grow(source / "tasks.db", 20)
     before = tasks_of(source / "tasks.db")
     if what == "restore":
         back_up_stopped(source, tmp_path / "saved")

@@ -41,7 +41,7 @@ def config(folder: Path) -> tuple[str, str]:
 def attach(folder: Path, owner: str, task: Json) -> Path:
     """A file of the task, where Attachments puts it for a CLI that takes no parts."""
     key = hashlib.sha256(f"{owner}/{task['contextId']}".encode()).hexdigest()[:32]
-    path = folder / "files" / "jsonl" / key / task["id"] / "0-note.txt"
+    path = folder / "files" / "jsonl" / key / str(task["id"]) / "0-note.txt"
     path.parent.mkdir(parents=True)
     path.write_text("secret")
     return path
