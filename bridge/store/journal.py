@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
+COPY_PAUSE = 0.02  # seconds for commits after each piece of a copy: at most 50 MB/s
 MOST_WAITING = 16 * 1024 * 1024  # bytes: the output of the fastest agents for some seconds
 
 
@@ -152,7 +154,8 @@ class Journal:
     async def copy(self, target: Path) -> None:
         """Copy the database to the new file `target`. Commits continue meanwhile and are in the
         copy. Raises sqlite3.Error, OSError and ConfigurationError; the file is incomplete then."""
-        await self._run(lambda: self._file.copy(target, self._thread.run_waiting))
+        between = partial(self._thread.run_waiting, COPY_PAUSE)
+        await self._run(lambda: self._file.copy(target, between))
 
     # --- writing -------------------------------------------------------------------------------
 

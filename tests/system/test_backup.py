@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import aiohttp
@@ -286,9 +287,10 @@ async def test_a_server_that_is_killed_in_a_backup_loses_nothing(
 
 @pytest.mark.soak
 async def test_clients_do_not_notice_a_backup() -> None:
-    """20 streams of 50 pieces per second, without a backup and with one after the other: the time
-    of the slowest hundredth at most doubles. Both take 10 s."""
-    sizes: list[int] = []
+    """20 streams of 50 pieces per second, in five pairs of runs: without a backup, and with one of
+    100 MB after the other. The time of the slowest hundredth at most doubles. The figures of single
+    runs differ by a factor of ten on a busy machine, so medians count. This takes two minutes."""
+    backups: list[Json] = []
 
     def large(folder: Path) -> None:
         grow(state_folder(folder / "state") / "tasks.db", 100)
@@ -298,13 +300,17 @@ async def test_clients_do_not_notice_a_backup() -> None:
             body = {"folder": f"{folder}/backup-{number}"}
             async with http.post(f"{url}/admin/backup", json=body) as response:
                 assert response.status == 200, await response.text()
-                sizes.append((await response.json())["bytes"])
-            await asyncio.sleep(0.5)
+                backups.append(await response.json())
+            await asyncio.sleep(0.2)
 
-    alone = await load.run(20, 50, seconds=10, before=large)
-    during = await load.run(20, 50, seconds=10, before=large, meanwhile=back_up)
-    print(f"p99 alone {alone.most:.1f} ms, during {len(sizes)} backups {during.most:.1f} ms")
-    print(f"median {alone.median:.1f} and {during.median:.1f} ms; {sizes[:1]} bytes each")
-    assert len(sizes) >= 5 and sizes[0] > 100_000_000
-    assert alone.lost == during.lost == 0
-    assert during.most <= 2 * alone.most
+    alone, during = [], []
+    for _ in range(5):
+        alone.append(await load.run(20, 50, seconds=6, before=large))
+        during.append(await load.run(20, 50, seconds=6, before=large, meanwhile=back_up))
+    seconds = [one["seconds"] for one in backups]
+    print(f"{len(backups)} backups in {min(seconds):.1f} to {max(seconds):.1f} s")
+    for name, runs in (("alone", alone), ("during", during)):
+        print(name, *(f"median {one.median:.1f}, p99 {one.most:.1f} ms;" for one in runs))
+    assert len(backups) >= 10 and backups[0]["bytes"] > 100_000_000
+    assert not any(one.lost for one in (*alone, *during))
+    assert median(one.most for one in during) <= 2 * median(one.most for one in alone)

@@ -12,10 +12,13 @@ import contextlib
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ from bridge.transports.operation import PRINCIPAL
 log = logging.getLogger(__name__)
 
 PURPOSE = "a backup"
+LOWEST = 19  # priority of a thread
 BY_ITS_OWN_TOOLS = "the tasks are in PostgreSQL: back up the database by its own tools (pg_dump)"
 
 
@@ -116,13 +120,17 @@ class Backups:
             raise ConfigurationError("this server keeps no state: set BRIDGE_STATE_DIR")
         check_place(target, folder, self.writable())
         began, audit = time.monotonic(), self.audit or folder / AUDIT
-        needed = await asyncio.to_thread(size_of, folder, audit)
-        with contextlib.ExitStack() as unused:
-            draft = await asyncio.to_thread(Draft, target, needed, PURPOSE)
-            unused.callback(draft.discard)
-            if isinstance(self.state.store, SqliteStore):
-                await self._copy_store(self.state.store, draft)
-            done = await asyncio.to_thread(_complete, draft, folder, audit, began)
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "backup", initializer=_yield_to_others) as thread:
+            needed = await loop.run_in_executor(thread, size_of, folder, audit)
+            draft = await loop.run_in_executor(thread, Draft, target, needed, PURPOSE)
+            try:
+                if isinstance(self.state.store, SqliteStore):
+                    await self._copy_store(self.state.store, draft)
+                work = partial(_complete, draft, folder, audit, began)
+                done = await loop.run_in_executor(thread, work)
+            finally:
+                await loop.run_in_executor(thread, draft.discard)
         self.newest = time.time()
         facts = {"folder": done.folder, "bytes": done.bytes, "seconds": round(done.seconds, 3)}
         log.info("backup done", extra=facts)
@@ -213,6 +221,12 @@ def _complete(draft: Draft, folder: Path, audit: Path, began: float) -> BackupDo
         manifest.left_out,
         BY_ITS_OWN_TOOLS if schema is None else "",
     )
+
+
+def _yield_to_others() -> None:
+    """Give this thread the lowest priority: checksums and checks take a core for a while."""
+    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
 
 
 def _refusal(status: int, text: str) -> web.Response:

@@ -21,15 +21,23 @@ def copy_database(
     called after each step; commits that it makes by the same connection are in the copy. The copy
     is one file, which is not synced. A failure leaves an incomplete file. Raises sqlite3.Error,
     OSError, and the errors of `between`."""
-    os.close(os.open(target, NEW_FILE, 0o600))
-    with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
-        # It is new: after a crash, nothing in it has to be restored.
-        copy.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = OFF;")
-        copy.execute("PRAGMA synchronous = OFF")
-        source.backup(copy, pages=STEP, progress=lambda *_: between())
-    with target.open("r+b") as file:  # from WAL to one file: bytes 18 and 19 of the format
-        file.seek(18)
-        file.write(b"\1\1")
+    fd = os.open(target, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600)
+    try:
+
+        def step(status: int, left: int, pages: int) -> None:
+            # Begin to write it to the disk now: a large file that is written at once at the end
+            # would delay the commits.
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            between()
+
+        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            # It is new: after a crash, nothing in it has to be restored.
+            copy.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = OFF;")
+            copy.execute("PRAGMA synchronous = OFF")
+            source.backup(copy, pages=STEP, progress=step)
+        os.pwrite(fd, b"\1\1", 18)  # from WAL to one file: bytes 18 and 19 of the format
+    finally:
+        os.close(fd)
 
 
 def check_copy(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -48,14 +49,26 @@ class DatabaseThread(Executor):
                 self._thread.start()
         return future
 
-    def run_waiting(self) -> None:
-        """Run the calls that wait now. Only for a call that runs in this thread."""
+    def run_waiting(self, seconds: float = 0.0) -> None:
+        """Run the calls that wait now, and those that come within `seconds`. Only for a call that
+        runs in this thread."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and self._run_next(left):
+            pass
         for _ in range(self._calls.qsize()):
-            call = self._calls.get()
-            if call is None:  # the end comes after the call that runs
-                self._calls.put(None)
-                return
-            call.run()
+            self._run_next(0.0)
+
+    def _run_next(self, seconds: float) -> bool:
+        """Whether a call came within that time."""
+        try:
+            call = self._calls.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if call is None:  # the end comes after the call that runs
+            self._calls.put(None)
+            return False
+        call.run()
+        return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls. With `wait`, return after the end of all earlier ones."""

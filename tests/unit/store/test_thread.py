@@ -57,6 +57,25 @@ def test_a_long_call_lets_the_waiting_ones_pass() -> None:
     assert all(one.name != "database" for one in threading.enumerate())
 
 
+def test_a_long_call_lets_the_calls_of_a_time_pass() -> None:
+    """The second call comes while the long one waits for it."""
+    thread, seen = DatabaseThread("database"), list[str]()
+    began = threading.Event()
+
+    def long() -> None:
+        began.set()
+        thread.run_waiting(WITHIN)  # until the end comes
+        seen.append("long")
+
+    first = thread.submit(long)
+    assert began.wait(WITHIN)
+    assert thread.submit(noting(seen, "a")).result(WITHIN / 2) == "database"
+    assert thread.submit(noting(seen, "b")).result(WITHIN / 2) == "database"
+    assert not first.done()
+    thread.shutdown()
+    assert seen == ["a", "b", "long"]
+
+
 def test_a_closed_thread_takes_no_calls() -> None:
     thread = DatabaseThread("database")
     thread.shutdown()  # it never began
