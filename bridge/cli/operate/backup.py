@@ -28,6 +28,7 @@ def backup(folder: str, state: str | None, load: Callable[[], Loaded]) -> int:
     print("not in it:")
     for name, reason in done["leftOut"].items():
         print(f"  {exact(name)}: {exact(reason)}")
+    print("keep it where no agent works: it has all prompts and outputs")
     if done["note"]:
         print(f"note: {exact(done['note'])}")
     return 0
