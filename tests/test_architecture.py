@@ -543,6 +543,22 @@ TESTED_ELSEWHERE = {
         "store/postgres: membership takeover",
     ),
     "tests/component/process/test_guard.py": ("needs children and groups", "process: guard"),
+    "tests/component/store/test_backup.py": (
+        "needs databases on disk",
+        "store/sqlite: backup upgrade",
+    ),
+    "tests/component/server/test_backup_folder.py": (
+        "needs files",
+        "server/operate: backup_folder restore upgrade",
+    ),
+    "tests/server/protocol/test_administration.py": (
+        "needs requests",
+        "server/operate: admin backup",
+    ),
+    "tests/system/test_backup.py": (
+        "needs the program",
+        "cli/operate: backup migrate restore rollback running",
+    ),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",
         "store/sqlite: database",

@@ -164,6 +164,34 @@ def _token(options: argparse.Namespace) -> int:
     return 0
 
 
+def _keep(options: argparse.Namespace) -> int:
+    """Back up, restore, roll back, or try a migration. Exit status 1 if that fails."""
+    from functools import partial
+
+    load = partial(_loaded, options)
+    try:
+        if options.command == "doctor":
+            from bridge.cli.operate.migrate import migrate
+
+            return migrate(load, for_programs=options.json)
+        if options.command == "backup":
+            from bridge.cli.operate.backup import backup
+
+            return backup(options.folder, options.state, load)
+        if options.command == "rollback":
+            from bridge.cli.operate.rollback import rollback
+
+            return rollback(options.state, load)
+        from bridge.cli.operate.restore import restore_command
+
+        return restore_command(options.folder, options.state, same_id=options.same_id)
+    except ClientError as error:
+        return report(error, as_json=False)
+    except ConfigurationError as error:
+        print(f"coding-agent-bridge: {error}", file=sys.stderr)
+        return 1
+
+
 def _install_service(options: argparse.Namespace) -> int:
     from bridge.cli.operate.install_service import install_service
 
@@ -195,6 +223,8 @@ def _adapters(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     import asyncio
 
+    if options.migrate:
+        return _keep(options)
     from bridge.cli.doctor.command import doctor
 
     loaded = _loaded(options)
@@ -240,10 +270,13 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 TOOLS = {
     "adapters": _adapters,
+    "backup": _keep,
     "doctor": _doctor,
     "health": _health,
     "install-service": _install_service,
     "push-worker": _push_worker,
+    "restore": _keep,
+    "rollback": _keep,
     "token": _token,
 }
 """Commands that need only their options."""
@@ -281,6 +314,10 @@ def _parser(complete: bool = False) -> PlainParser:
         "--live", action="store_true", help="send a test prompt (may incur API cost)"
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.add_argument(
+        "--migrate", action="store_true", help="migrate a copy of the tasks, before an upgrade"
+    )
+    _add_keeping(commands, settings)
     table = commands.add_parser(
         "adapters",
         help="list the adapters",
@@ -307,6 +344,37 @@ def _parser(complete: bool = False) -> PlainParser:
     alive.add_argument("--ready", action="store_true", help="ask whether it takes new tasks")
     _add_tools(commands, signing=not complete)
     return parser
+
+
+def _add_keeping(commands: argparse._SubParsersAction[PlainParser], settings: PlainParser) -> None:
+    """The commands that keep the state of a server."""
+    backup = commands.add_parser(
+        "backup",
+        help="back up the state of a server",
+        description="Write the tasks, attached files and audit log of the local server into a new "
+        "folder, while it runs or while it is stopped (docs/backup.md).",
+        parents=[settings],
+    )
+    backup.add_argument("folder", metavar="DIR", help="the backup; it must not exist")
+    restore = commands.add_parser(
+        "restore",
+        help="make a state folder from a backup",
+        description="Check a backup, and make a new state folder from it (docs/backup.md).",
+    )
+    restore.add_argument("folder", metavar="DIR", help="the backup")
+    restore.add_argument("--state", metavar="NEW", required=True, help="the new state folder")
+    restore.add_argument(
+        "--same-id", action="store_true", help="it replaces a folder that was lost"
+    )
+    rollback = commands.add_parser(
+        "rollback",
+        help="return to the tasks before an upgrade",
+        description="Put the tasks of before the last upgrade back, with the server stopped. Later "
+        "tasks are lost (docs/backup.md).",
+        parents=[settings],
+    )
+    for one in (backup, rollback):
+        one.add_argument("--state", metavar="FOLDER", help="state folder of the server [settings]")
 
 
 def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool) -> None:

@@ -256,11 +256,15 @@ class Contexts:
         closing.add_done_callback(self._closing.discard)
         return context.abandon()
 
-    def remove_cold(self, most: int) -> None:
-        """Forget the oldest contexts without a session, until `most` are left."""
-        while len(self._contexts) > most:
-            cold = next((key for key, one in self._contexts.items() if one.lease.cold), None)
-            if cold is None:
-                return
-            lease = self._contexts.pop(cold).lease
-            self._store.append([ContextRemoved(cold)], fence=lease.fence)
+    def remove_cold(self, most: int, owner: str | None = None) -> int:
+        """Forget the oldest contexts without a session, until `most` are left. `owner`: only those
+        of this owner count. Returns the number of removed ones."""
+        if len(self._contexts) <= most:
+            return 0
+        found = [key for key in self._contexts if owner in (None, key.owner)]
+        excess = len(found) - most
+        cold = [key for key in found if excess > 0 and self._contexts[key].lease.cold]
+        for key in cold[: max(excess, 0)]:
+            lease = self._contexts.pop(key).lease
+            self._store.append([ContextRemoved(key)], fence=lease.fence)
+        return min(len(cold), max(excess, 0))

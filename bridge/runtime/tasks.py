@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from bridge.session.prewarm import Prewarm
 from bridge.session.tally import SessionTally
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskRemoved
+from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskQuery, TaskRemoved
 from bridge.store.serialization import micros
 from bridge.task.state import StatusUpdate
 from bridge.workspace.paths import Workspaces
@@ -55,6 +55,15 @@ class Notifier(Protocol):
 
     def after_delivery(self, task_id: str, call: Callable[[], None]) -> None:
         """Call `call` when all updates of the task, which has ended, are delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The numbers of deleted tasks and conversations; `open`: the tasks that have not ended."""
+
+    tasks: int
+    conversations: int
+    open: Sequence[str]
 
 
 Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
@@ -286,6 +295,21 @@ class TaskManager:
     def lose(self, copied: bool) -> None:
         """The incarnation of this server has ended. `copied`: a server with its identity runs."""
         self.kept = self.contexts.lose(keep=not copied)
+
+    async def delete_finished(self, owner: str) -> Deleted:
+        """Remove the finished tasks of the owner, and its conversations that have neither an open
+        task nor a session. Notifications that were not delivered are lost. Raises Unavailable."""
+        query = TaskQuery(agents=(self._tasks.agent,), owner=owner)
+        heads = (await self._store.list(query)).heads
+        finished = [head for head in heads if head.state.terminal]
+        for head in finished:
+            if self._notifier:
+                await self._notifier.expire(head.task_id)
+            self._remove(head.task_id)
+            self._agent.attachments.forget(head.context.name, head.task_id)
+        conversations = self.contexts.remove_cold(0, owner)
+        left = [head.task_id for head in heads if not head.state.terminal]
+        return Deleted(len(finished), conversations, left)
 
     def kill(self) -> None:
         """End every process immediately, without waiting."""

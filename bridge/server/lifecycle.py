@@ -26,14 +26,17 @@ from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.redis_port import RedisPort
-from bridge.server.agents.sandboxes import check_trusted, make_sandbox
+from bridge.server.agents.sandboxes import check_trusted, make_sandbox, writable_places
 from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
+from bridge.server.operate.admin import Administration
+from bridge.server.operate.backup import Backups
 from bridge.server.operate.monitor import Monitor
 from bridge.server.operate.pages import OperatorPages
+from bridge.server.operate.restore import kept_in
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.settings.load import Loaded
@@ -195,8 +198,18 @@ async def _run(
         identify=identity,
         monitor=monitor,
         checks=(watchdog, parts.state.audit, parts.state.store, parts.redis, readiness),
-        about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
+        about=lambda: {
+            "sessions": parts.pool.figures(),
+            **parts.node.about(),
+            **kept_in(parts.state.folder),
+        },
     )
+    backups = Backups(
+        parts.state,
+        settings.audit_file,
+        lambda: writable_places(parts.agents, parts.sandboxes),
+    )
+    Administration(parts.state.store, managers, parts.state.audit, backups).attach(app)
     mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
     mcp.attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)

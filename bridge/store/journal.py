@@ -15,18 +15,21 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.errors import ConfigurationError
 from bridge.store.sqlite.journal_file import JournalFile, Row
+from bridge.store.sqlite.thread import DatabaseThread
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
+COPY_PAUSE = 0.02  # seconds for commits after each piece of a copy: at most 50 MB/s
 MOST_WAITING = 16 * 1024 * 1024  # bytes: the output of the fastest agents for some seconds
 
 
@@ -72,7 +75,7 @@ class Journal:
         self._close_within = close_within
         self._rows: list[Row] = []
         self._thens: list[Callable[[], None]] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = DatabaseThread("journal")
         self._loop = asyncio.get_running_loop()
         self._busy = False  # a commit is running or scheduled
         self._recovery: asyncio.Task[None] | None = None
@@ -150,6 +153,12 @@ class Journal:
     async def read_some(self, size: int, query: str, *values: object) -> list[tuple[Any, ...]]:
         """The first rows, until they have `size` bytes together; at least one if there is any."""
         return await self._run(lambda: self._file.first(size, query, values))
+
+    async def copy(self, target: Path) -> None:
+        """Copy the database to the new file `target`. Commits continue meanwhile and are in the
+        copy. Raises sqlite3.Error, OSError and ConfigurationError; the file is incomplete then."""
+        between = partial(self._thread.run_waiting, COPY_PAUSE)
+        await self._run(lambda: self._file.copy(target, between))
 
     # --- writing -------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from bridge.store.index import TaskIndex
 from bridge.store.protocol import (
+    REPORTS,
     Change,
     ContextKey,
     ContextSaved,
@@ -128,6 +129,16 @@ class MemoryStore(TaskIndex):
             size += len(content.batches[end].events)
             end += 1
         return content.batches[after:end]
+
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        found = []
+        for task_id in (one for one in task_ids if one in self._content):
+            after = 0
+            while piece := await self.read(task_id, after):
+                after = piece[-1].number
+                events = (one.events for one in piece)
+                found += [(task_id, one) for one in events if any(mark in one for mark in REPORTS)]
+        return found
 
     async def contexts(
         self, agent: str, context: ContextKey | None = None

@@ -293,6 +293,10 @@ class Retention:
     of_owner: Callable[[str], int] = lambda owner: 0
 
 
+REPORTS = (b'["Started",', b'["Usage",')
+"""How the events begin that Store.reports() looks for."""
+
+
 # --- the store -----------------------------------------------------------------------------------
 
 
@@ -405,6 +409,11 @@ class Store(Protocol):
         """This context, if it was saved, or all saved contexts of this node."""
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]: ...
+
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        """The events of the batches of these tasks in which a CLI reports its model or its usage
+        (Started, Usage): pairs of task id and events, those of one task in their order. Other
+        batches are not transferred. Unknown tasks are skipped."""
 
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
         """Ids of finished tasks to remove, the oldest of each owner first. See retention.py for

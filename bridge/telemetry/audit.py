@@ -54,6 +54,10 @@ class Audit:
         whose = {"task": None, "context": None, "principal": None}
         self._write("refused", {**whose, "address": address, "reason": reason, **facts})
 
+    def action(self, what: str, principal: str, **facts: Any) -> None:
+        """An action of an operator that belongs to no single task."""
+        self._write(what, {"task": None, "context": None, "principal": principal, **facts})
+
     def message(
         self, what: str, task: Task, principal: str, message: Message, **facts: Any
     ) -> None:

@@ -14,7 +14,7 @@ from bridge import __version__
 from bridge.adapter import Adapter
 from bridge.cli.doctor.agent import Candidate, examine
 from bridge.cli.doctor.database import broker, database
-from bridge.cli.doctor.machine import machine, port, state, unix_socket, workspace
+from bridge.cli.doctor.machine import kept, machine, port, state, unix_socket, workspace
 from bridge.cli.doctor.report import (
     SETTINGS,
     AgentReport,
@@ -134,6 +134,7 @@ class _Doctor:
         for one in {one.settings.agent.workspaces.default: one for one in served}.values():
             yield from workspace(one.settings)
         yield state(settings)
+        yield from kept(settings)
         yield port(settings)
         if settings.server.unix_socket:
             yield unix_socket(settings)

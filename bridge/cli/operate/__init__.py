@@ -1,1 +1,1 @@
-"""Commands for operators."""
+"""The commands of the operator: they keep a server and its state."""

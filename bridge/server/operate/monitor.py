@@ -60,10 +60,10 @@ class Monitor:
 
     def routes(self) -> Sequence[web.RouteDef]:
         return (
-            web.get("/monitor/agents", _with_scope("admin", self._agents)),
-            web.get("/monitor/tasks", _with_scope("admin", self._tasks)),
-            web.get("/monitor/events", _with_scope("read", self._events)),
-            web.get("/nodes", _with_scope("admin", self._nodes)),
+            web.get("/monitor/agents", with_scope("admin", self._agents)),
+            web.get("/monitor/tasks", with_scope("admin", self._tasks)),
+            web.get("/monitor/events", with_scope("read", self._events)),
+            web.get("/nodes", with_scope("admin", self._nodes)),
         )
 
     async def _agents(self, request: web.Request) -> web.Response:
@@ -165,7 +165,7 @@ class Monitor:
         )
 
 
-def _with_scope(scope: Scope, handler: Handler) -> Handler:
+def with_scope(scope: Scope, handler: Handler) -> Handler:
     """Requires the scope; `admin` for responses with the tasks of all principals."""
 
     async def handle(request: web.Request) -> web.StreamResponse:

@@ -18,6 +18,7 @@ from bridge.store.protocol import (
     CANNOT_READ,
     DAMAGED,
     LOCAL,
+    REPORTS,
     Change,
     ContextKey,
     ContextRemoved,
@@ -174,6 +175,10 @@ class SqliteStore(TaskIndex):
         """Close the file without a commit, so that another file can take its place."""
         await self._journal.abandon()
 
+    async def copy(self, target: Path) -> None:
+        """See Journal.copy()."""
+        await self._journal.copy(target)
+
     @property
     def congested(self) -> bool:
         return self._journal.congested
@@ -297,6 +302,12 @@ class SqliteStore(TaskIndex):
         found = await self._read(_FAILURES, self._rows.get(task_id))
         return [PushFailed(task_id, *values) for values in found]
 
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        rows = {row: one for one in task_ids if (row := self._rows.get(one))}
+        marks = ", ".join("?" * len(rows))
+        found = await self._read(_REPORTS.format(marks), *rows, *REPORTS)
+        return [(rows[row], events) for row, events in found]
+
     async def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with sqlite_errors():
             return await self._journal.read(query, *values)
@@ -388,6 +399,9 @@ _FAILED = """
 _PROMPT = "SELECT prompt FROM task WHERE place = ?"
 _EVENTS = """
     SELECT batch, time, events, last FROM event WHERE task = ? AND batch > ? ORDER BY batch"""
+_REPORTS = """
+    SELECT task, events FROM event WHERE task IN ({}) AND (instr(events, ?) OR instr(events, ?))
+    ORDER BY task, batch"""
 _TASKS = """
     SELECT place, id, agent, owner, context, created, thoughts, attended, begun, length(prompt)
     FROM task ORDER BY place"""
