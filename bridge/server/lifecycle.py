@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from aiohttp import web
+
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError, Unavailable
@@ -168,18 +170,26 @@ async def _assemble(
     )
 
 
-async def _run(
-    settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
-) -> int:
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """The application and its pages for operators."""
+
+    runner: LimitedRunner
+    monitor: Monitor
+    pages: OperatorPages
+    watchdog: Watchdog
+
+
+def _make_site(settings: Settings, parts: _Parts, identity: Identity) -> _Site:
     managers = {one.id: one.manager for one in parts.served}
+    state, watchdog = parts.state, Watchdog()
     monitor = Monitor(
-        parts.state.store,
+        state.store,
         managers,
         parts.pool.figures,
-        parts.state.cluster,
+        state.cluster,
         settings.store.discovery_max_age,
     )
-    watchdog, stop = Watchdog(), asyncio.Event()
     pages = OperatorPages(
         settings,
         parts.shared,
@@ -189,73 +199,95 @@ async def _run(
         node=parts.node,
         watchdog=watchdog,
     )
-    readiness = pages.readiness
-    _handle_signals(stop, parts)
     app = make_app(
         parts.root,
         parts.served,
         settings=settings.server,
         identify=identity,
         monitor=monitor,
-        checks=(watchdog, parts.state.audit, parts.state.store, parts.redis, readiness),
+        checks=(watchdog, state.audit, state.store, parts.redis, pages.readiness),
         about=lambda: {
             "sessions": parts.pool.figures(),
             **parts.node.about(),
-            **kept_in(parts.state.folder),
+            **kept_in(state.folder),
         },
     )
     backups = Backups(
-        parts.state,
-        settings.audit_file,
-        lambda: writable_places(parts.agents, parts.sandboxes),
+        state, settings.audit_file, lambda: writable_places(parts.agents, parts.sandboxes)
     )
-    Administration(parts.state.store, managers, parts.state.audit, backups).attach(app)
-    mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
-    mcp.attach(app)
+    Administration(state.store, managers, state.audit, backups).attach(app)
+    make_endpoint(parts.agents, parts.served, parts.root, state, identity.session).attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     pages.attach(app, runner, identity, parts.grpc)
+    return _Site(runner, monitor, pages, watchdog)
+
+
+async def _run(
+    settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
+) -> int:
+    stop = asyncio.Event()
+    _handle_signals(stop, parts)
+    site = _make_site(settings, parts, identity)
     unused = contextlib.ExitStack()
     systemd = unused.enter_context(Supervisor(parts.service.supervision, parts.pool.figures))
     try:
-        await runner.setup()
-        sites = [runner.site(one) for one in (*sockets, *_unix(parts))]
-        await asyncio.gather(*(site.start() for site in sites))
-        collect_seldom()
-        address = address_of(runner, parts.unix, identity)
-        await parts.grpc.serve(
-            parts.root, parts.served, address.base, identity, lambda: readiness.ready
-        )
-        parts.redis.start(parts.root, address.base, parts.pool.quotas)
-        readiness.phase = "serving"
+        listening = await _listen(parts, site, sockets)
+        address = address_of(site.runner, parts.unix, identity)
+        await _open(parts, site, identity, address)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         systemd.ready()
         await _first_of(stop, parts.node.ended)
-        readiness.phase = "draining"
+        site.pages.readiness.phase = "draining"
         log.info("stopping")
         systemd.stopping()
         parts.grpc.drain()
         await parts.redis.drain()
-        await asyncio.gather(*(site.stop() for site in sites))
+        await asyncio.gather(*(one.stop() for one in listening))
         if parts.cooperation:
             await parts.cooperation.close()
         await _drain(settings, parts)
-        monitor.close()
+        site.monitor.close()
         return parts.node.status
     finally:
         unused.close()
-        pages.close()
-        parts.logins.cancel()
-        await parts.grpc.stop(CLOSE_TIMEOUT)
-        await parts.redis.stop(CLOSE_TIMEOUT)
-        await runner.cleanup()
-        await parts.push.close()
-        await parts.state.close()
-        if parts.unix:
-            parts.unix.close()
-        watchdog.close()
-        _kill_leftovers(parts)
-        await asyncio.to_thread(_close, parts.sandboxes)
+        await _close_all(parts, site)
+
+
+async def _listen(
+    parts: _Parts, site: _Site, sockets: Sequence[socket.socket]
+) -> Sequence[web.SockSite]:
+    """Accept connections from now on."""
+    await site.runner.setup()
+    sites = [site.runner.site(one) for one in (*sockets, *_unix(parts))]
+    await asyncio.gather(*(one.start() for one in sites))
+    collect_seldom()
+    return sites
+
+
+async def _open(parts: _Parts, site: _Site, identity: Identity, address: Listening) -> None:
+    """Serve the bindings with listeners of their own; the server is ready then."""
+    readiness = site.pages.readiness
+    await parts.grpc.serve(
+        parts.root, parts.served, address.base, identity, lambda: readiness.ready
+    )
+    parts.redis.start(parts.root, address.base, parts.pool.quotas)
+    readiness.phase = "serving"
+
+
+async def _close_all(parts: _Parts, site: _Site) -> None:
+    site.pages.close()
+    parts.logins.cancel()
+    await parts.grpc.stop(CLOSE_TIMEOUT)
+    await parts.redis.stop(CLOSE_TIMEOUT)
+    await site.runner.cleanup()
+    await parts.push.close()
+    await parts.state.close()
+    if parts.unix:
+        parts.unix.close()
+    site.watchdog.close()
+    _kill_leftovers(parts)
+    await asyncio.to_thread(_close, parts.sandboxes)
 
 
 async def _drain(settings: Settings, parts: _Parts) -> None:

@@ -3,6 +3,7 @@ CLI."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,12 +30,13 @@ from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
+from bridge.server.state_dir import State
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
-from bridge.transports.listener.unix_socket import listen
+from bridge.transports.listener.unix_socket import UnixSocket, listen
 from bridge.transports.mcp.endpoint import McpLimits
 from bridge.transports.operation import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
@@ -117,14 +119,11 @@ async def serving_loaded(
     """A server with loaded settings. `cli_version`: the version of the CLIs."""
     before = children()  # of a server that other tests share
     loaded = _open_to_all(loaded)
-    chosen = loaded.settings
-    pool = make_pool(chosen)
+    chosen, pool = loaded.settings, make_pool(loaded.settings)
     allow_private = chosen.push.allow_private
     state, forget = await new_state()
     push = Push(state.store, encode_notification, allow_private=allow_private)
-    redis = RedisPort(chosen, state)
-    push.use_relay(redis.relay)
-    await redis.claim()
+    redis = await _redis(chosen, state, push)
     await push.start(_find)
     agents = configure_agents(loaded)
     grpc = GrpcPort(chosen, agents[0].id)
@@ -134,8 +133,7 @@ async def serving_loaded(
     ]
     root = make_root(agents, served, shared, version=cli_version)
     identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
-    managers = [one.manager for one in served]
-    watchdog = Watchdog()
+    managers, watchdog = [one.manager for one in served], Watchdog()
     pages = OperatorPages(
         chosen,
         shared,
@@ -153,18 +151,15 @@ async def serving_loaded(
         checks=(redis,),
         about=lambda: {"sessions": pool.figures()},
     )
-    mcp = mcp or McpLimits()
-    make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)
+    limited = mcp or McpLimits()
+    make_endpoint(agents, served, root, state, identity.session, limited).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     pages.attach(app, runner, identity, grpc)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    unix = listen(chosen.server.unix_socket) if chosen.server.unix_socket else None
-    if unix:
-        await runner.site(unix.listening).start()
-    host, port = runner.addresses[0][:2]
-    url = f"http://{host}:{port}"
+    unix = await _unix(chosen, runner)
+    url = "http://{}:{}".format(*runner.addresses[0][:2])
     await grpc.serve(root, served, url, identity, lambda: pages.readiness.ready)
     redis.start(root, url, pool.quotas)
     pages.readiness.phase = "serving"
@@ -176,8 +171,7 @@ async def serving_loaded(
     finally:
         pages.close()
         watchdog.close()
-        for manager in managers:
-            await manager.close(drain=0)
+        await asyncio.gather(*(manager.close(drain=0) for manager in managers))
         await grpc.stop(0.5)
         await redis.stop(0.5)
         await runner.cleanup()
@@ -188,6 +182,22 @@ async def serving_loaded(
         forget()
     left = set(children()) - set(before)
     assert not left, left
+
+
+async def _redis(settings: Settings, state: State, push: Push) -> RedisPort:
+    redis = RedisPort(settings, state)
+    push.use_relay(redis.relay)
+    await redis.claim()
+    return redis
+
+
+async def _unix(settings: Settings, runner: LimitedRunner) -> UnixSocket | None:
+    """The Unix socket, which accepts connections, if the settings have one."""
+    path = settings.server.unix_socket
+    unix = listen(path) if path else None
+    if unix:
+        await runner.site(unix.listening).start()
+    return unix
 
 
 async def _find(head: TaskHead) -> TaskHandle | None:
