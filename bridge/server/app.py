@@ -247,6 +247,7 @@ async def _named(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Middleware that gives each request its facts for observers."""
     path = request.rel_url.raw_path
     binding = "jsonrpc" if path.endswith(JSONRPC_PATHS) or path == "/" else "rest"
+    binding = "mcp" if path == "/mcp" else binding
     given = request.headers.get("X-Request-Id")
     traceparent = request.headers.get("traceparent")
     REQUEST.set(RequestInfo.named(binding, given, request.remote, traceparent))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.a2a.card import Skill
+from bridge.auth.revocations import Revocations
 from bridge.push.notifier import Push
 from bridge.runtime.agent import Agent, Policy
 from bridge.runtime.nodes.mirror import SharedTaskHandles
@@ -39,7 +40,7 @@ from bridge.workspace.project_config import ProjectConfigPolicy
 class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
-    `request_observers` the requests."""
+    `request_observers` the requests. `revocations` ends streams of invalid credentials."""
 
     pool: SessionPool
     push: Push
@@ -48,6 +49,7 @@ class SharedParts:
     grpc: GrpcPlace | None = None
     observers: Sequence[TaskObserver] = ()
     request_observers: Sequence[RequestObserver] = ()
+    revocations: Revocations = field(default_factory=Revocations)
 
 
 def make_served_agent(
@@ -154,6 +156,7 @@ def _served(
         ),
         sign=sign,
         observers=shared.request_observers,
+        revocations=shared.revocations,
     )
     return ServedAgent(
         id=agent.id,

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
@@ -31,7 +31,11 @@ from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
+from bridge.server.operate.admin import Administration
+from bridge.server.operate.last_use import LastUse
 from bridge.server.operate.monitor import Monitor
+from bridge.server.operate.reload import Reloader
+from bridge.server.operate.signals import handle_signals, ignore_without_inheriting
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
@@ -79,12 +83,13 @@ class _Parts:
     cooperation: Cooperation | None = None
 
 
-async def serve(loaded: Loaded) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Returns the exit status."""
+async def serve(loaded: Loaded, read: Callable[[], Loaded] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. `read` reads the settings again for a reload.
+    Returns the exit status."""
     settings = loaded.settings
     configure_logging(settings.server.log_level, loaded.secrets.clean)
     keep_private()
-    _ignore_without_inheriting()
+    ignore_without_inheriting()
     for warning in loaded.warnings:
         log.warning(warning)
     agents = configure_agents(loaded)
@@ -95,18 +100,29 @@ async def serve(loaded: Loaded) -> int:
     with contextlib.ExitStack() as unused:
         for listener in sockets:
             unused.callback(listener.close)
-        parts = await _assemble(agents, loaded, unused)
+        parts = await _assemble(agents, loaded, unused, identity)
         _trust_operator(settings, identity, parts)
         try:
             await _restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened
             raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
-    return await _run(settings, parts, identity=identity, sockets=sockets)
+    reloader = Reloader(
+        loaded,
+        read or (lambda: loaded),
+        identity=identity,
+        push=parts.push,
+        operator=parts.state.operator,
+        apply=partial(_apply, parts),
+    )
+    return await _run(settings, parts, identity=identity, sockets=sockets, reloader=reloader)
 
 
 async def _assemble(
-    agents: Sequence[ConfiguredAgent], loaded: Loaded, unused: contextlib.ExitStack
+    agents: Sequence[ConfiguredAgent],
+    loaded: Loaded,
+    unused: contextlib.ExitStack,
+    identity: Identity,
 ) -> _Parts:
     """The parts of the server. `unused` releases them if a later step fails."""
     settings = loaded.settings
@@ -121,7 +137,8 @@ async def _assemble(
         allow_private=settings.push.allow_private,
         supported=settings.has_push,
     )
-    shared = SharedParts(pool, push, state, grpc=grpc.place)
+    push.admits = identity.admits
+    shared = SharedParts(pool, push, state, grpc=grpc.place, revocations=identity.revocations)
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
@@ -150,7 +167,12 @@ async def _assemble(
 
 
 async def _run(
-    settings: Settings, parts: _Parts, *, identity: Identity, sockets: Sequence[socket.socket]
+    settings: Settings,
+    parts: _Parts,
+    *,
+    identity: Identity,
+    sockets: Sequence[socket.socket],
+    reloader: Reloader,
 ) -> int:
     managers = {one.id: one.manager for one in parts.served}
     monitor = Monitor(
@@ -159,9 +181,10 @@ async def _run(
         parts.pool.figures,
         parts.state.cluster,
         settings.store.discovery_max_age,
+        identity.revocations,
     )
     watchdog, stop = Watchdog(), asyncio.Event()
-    _handle_signals(stop, parts)
+    handle_signals(stop, partial(_kill, parts), reloader.request)
     app = make_app(
         parts.root,
         parts.served,
@@ -171,8 +194,18 @@ async def _run(
         checks=(watchdog, parts.state.audit, parts.state.store),
         about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
-    mcp = make_endpoint(parts.agents, parts.served, parts.root, parts.state, identity.session)
+    mcp = make_endpoint(
+        parts.agents,
+        parts.served,
+        parts.root,
+        parts.state,
+        identity.session,
+        revocations=identity.revocations,
+    )
     mcp.attach(app)
+    last_use = LastUse(parts.state.folder, lambda: reloader.loaded.settings.auth.names)
+    identity.used = last_use.used
+    Administration(reloader, parts.state.store, managers, last_use).attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
     unused = contextlib.ExitStack()
     try:
@@ -195,6 +228,7 @@ async def _run(
         return parts.node.status
     finally:
         unused.close()
+        reloader.close()
         parts.logins.cancel()
         await parts.grpc.stop(CLOSE_TIMEOUT)
         await runner.cleanup()
@@ -354,34 +388,24 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
 # --- the process -------------------------------------------------------------------------------
 
 
-def _ignore_without_inheriting() -> None:
-    """Replace each ignored signal by a handler that does nothing. The CLIs would inherit SIG_IGN,
-    for example from nohup(1), and some CLIs end only after a signal."""
-    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
+def _kill(parts: _Parts, number: int) -> None:
+    """End the process at once, after a second signal."""
+    for one in parts.served:
+        one.manager.kill()
+    kill_descendants()
+    _close(parts.sandboxes)
+    os._exit(128 + number)
 
 
-def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
-    """The first signal starts the drain; the second one ends the process at once. A second SIGHUP
-    has no effect, because a terminal that closes sends several."""
-    loop = asyncio.get_running_loop()
-
-    def handle(number: int) -> None:
-        if stop.is_set() and number != signal.SIGHUP:
-            for one in parts.served:
-                one.manager.kill()
-            kill_descendants()
-            _close(parts.sandboxes)
-            os._exit(128 + number)
-        stop.set()
-
-    ends = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # see _ignore_without_inheriting()
-        ends.append(signal.SIGHUP)
-    for number in ends:
-        loop.add_signal_handler(number, handle, number)
-    loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
+def _apply(parts: _Parts, loaded: Loaded) -> None:
+    """Use new settings from the next request on."""
+    settings, clean = loaded.settings, loaded.secrets.clean
+    parts.pool.quotas.change({**settings.auth.tokens, **settings.auth.unix_users})
+    configure_logging(settings.server.log_level, clean)
+    try:
+        parts.state.audit.reopen(clean)
+    except ConfigurationError as error:
+        log.error("the audit log was not reopened", extra={"reason": str(error)})
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:

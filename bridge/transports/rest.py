@@ -123,7 +123,7 @@ class Rest:
         if operation in STREAMING:
             seen = sse.last_event_id(request)
             stream = await self._operations.stream(codec, operation, params, caller, seen)
-            return await sse.respond(request, stream)
+            return await sse.respond(request, stream, encode_stream_error)
         result = await self._operations.call(codec, operation, params, caller)
         if isinstance(result, Pending):
             headers = {
@@ -195,6 +195,11 @@ def encode_error(error: Exception) -> dict[str, Any]:
         "message": encoded["message"],
         "details": encoded["data"],
     }
+
+
+def encode_stream_error(error: Exception) -> bytes:
+    """The last item of a stream that ends with an error."""
+    return orjson.dumps({"error": encode_error(error)})
 
 
 def _respond_error(request: web.Request, error: Exception) -> web.Response:

@@ -41,7 +41,8 @@ from tests.support.client import Client
 
 
 class Server:
-    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT."""
+    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT. `identity`: its
+    credentials."""
 
     def __init__(
         self, http: ClientSession, url: str, managers: list[TaskManager], grpc: str | None = None
@@ -50,6 +51,7 @@ class Server:
         self.url = url
         self.managers = managers
         self.grpc = grpc
+        self.identity: Identity
 
     def client(self, version: str = "1.0", **headers: str) -> Client:
         """`headers`: for every request, with _ in place of -."""
@@ -107,12 +109,15 @@ async def serving_loaded(
     await push.start(_find)
     agents = configure_agents(loaded)
     grpc = GrpcPort(chosen, agents[0].id)
-    shared = SharedParts(pool, push, state, keep_alive, grpc.place)
+    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
+    push.admits = identity.admits
+    shared = SharedParts(
+        pool, push, state, keep_alive, grpc.place, revocations=identity.revocations
+    )
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
     root = make_root(agents, served, shared, version=cli_version)
-    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
     app = make_app(
         root,
         served,
@@ -121,7 +126,10 @@ async def serving_loaded(
         about=lambda: {"sessions": pool.figures()},
     )
     mcp = mcp or McpLimits()
-    make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)
+    revocations = identity.revocations
+    make_endpoint(
+        agents, served, root, state, identity.session, mcp, revocations=revocations
+    ).attach(app)
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -137,7 +145,9 @@ async def serving_loaded(
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, url, managers, grpc.address)
+            server = Server(http, url, managers, grpc.address)
+            server.identity = identity
+            yield server
     finally:
         for manager in managers:
             await manager.close(drain=0)

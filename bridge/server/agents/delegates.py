@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bridge.auth.revocations import Revocations
 from bridge.errors import ConfigurationError
 from bridge.server.agents.cards import SKILLS, title_of
 from bridge.server.agents.configured import ConfiguredAgent
@@ -40,13 +41,20 @@ def make_endpoint(
     state: State,
     caller: Caller,
     limits: McpLimits = McpLimits(),  # noqa: B008 - it is immutable
+    revocations: Revocations | None = None,
 ) -> Endpoint:
     """The address of the MCP server. `agents` and `served` have the same order. `caller`: see
     Endpoint."""
     mode = agents[0].settings.mcp.mode
     make = partial(_load, agents=agents, served=served, root=root, state=state, limits=limits)
     load = _off if mode == "false" else make
-    return Endpoint(load, caller, sessions=limits.sessions, at_once=mode == "true")
+    return Endpoint(
+        load,
+        caller,
+        sessions=limits.sessions,
+        at_once=mode == "true",
+        revocations=revocations,
+    )
 
 
 async def _off() -> McpServer:

@@ -69,8 +69,8 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
+    check(settings)
     for one in settings.each:
-        _check(one)
         refuse_reachable(loaded.own_files, one.writable)
     warnings += _misspelt(settings, {**dotenv, **os.environ})
     return loaded
@@ -105,6 +105,12 @@ def _known(variables: Mapping[str, str]) -> dict[str, str]:
     """The settings among `variables`, by name. An empty variable counts as unset."""
     lower = {name.lower(): value for name, value in variables.items() if value}
     return {name: value for name, value in lower.items() if name in VARIABLES}
+
+
+def check(settings: Settings) -> None:
+    """Raise ConfigurationError for settings of the server or of an agent that cannot be used."""
+    for one in settings.each:
+        _check(one)
 
 
 def _check(settings: Settings) -> None:

@@ -170,6 +170,11 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
     unix_users: dict[AgentId, Grant] = Field(default={}, alias="unix_users")
 
     @property
+    def names(self) -> set[str]:
+        """The principals of CONFIG_FILE."""
+        return {*self.tokens, *self.unix_users}
+
+    @property
     def config(self) -> AuthConfig:
         return AuthConfig(
             required=self.mode != "none",

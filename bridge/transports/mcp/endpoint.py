@@ -13,6 +13,8 @@ import orjson
 from aiohttp import web
 
 from bridge.auth.principal import Principal
+from bridge.auth.revocations import Revocations
+from bridge.errors import Unauthenticated
 from bridge.transports.mcp import asgi
 from bridge.transports.mcp.sessions import SessionCount
 from bridge.transports.negotiation import JSON, declares_json
@@ -59,9 +61,19 @@ class Missing(Exception):
 class Endpoint:
     """`caller` finds the session of an agent that sends a request. `load` is called at the first
     request, or with `at_once` when the server starts; then the server does not start without the
-    service. `sessions`: open sessions of one principal."""
+    service. `sessions`: open sessions of one principal. `revocations` ends requests of invalid
+    credentials."""
 
-    def __init__(self, load: Load, caller: Caller, *, sessions: int, at_once: bool = False) -> None:
+    def __init__(
+        self,
+        load: Load,
+        caller: Caller,
+        *,
+        sessions: int,
+        at_once: bool = False,
+        revocations: Revocations | None = None,
+    ) -> None:
+        self._revocations = revocations or Revocations()
         self._load = load
         self._caller = caller
         self._at_once = at_once
@@ -104,7 +116,13 @@ class Endpoint:
                 return _error(503, "Too many open sessions; end one, or retry later.")
             caller = partial(self._caller, request)
             exchange = asgi.Exchange(request, principal, await request.read(), caller)
-            response = await asgi.respond(exchange, service.app, user=user)
+            try:
+                with self._revocations.hold(principal):
+                    response = await asgi.respond(exchange, service.app, user=user)
+            except Unauthenticated as error:
+                if exchange.response and request.transport:
+                    request.transport.abort()  # the client must not see a regular end
+                return exchange.response or _error(401, str(error))
             self._count(request, principal, response)
             return response
         except Missing as reason:
