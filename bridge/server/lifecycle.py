@@ -23,16 +23,17 @@ from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.delegates import make_endpoint
+from bridge.server.agents.fleet import Fleet
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
-from bridge.server.app import ServedAgent, make_app
+from bridge.server.app import SITES, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import postgres_store, token_issuer
 from bridge.server.local_peer import watch
-from bridge.server.operate.admin import Administration
-from bridge.server.operate.last_use import LastUse
+from bridge.server.operate.admin import administer
+from bridge.server.operate.live import Live
 from bridge.server.operate.monitor import Monitor
 from bridge.server.operate.reload import Reloader
 from bridge.server.operate.signals import handle_signals, ignore_without_inheriting
@@ -64,21 +65,16 @@ CLOSE_TIMEOUT = 5.0  # seconds for connections to end after all tasks have ended
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The parts of a server that live until its end. The dictionaries are by agent id; `agents`
-    and `served` have the same order. `node` knows whether another server took this one for lost;
-    `unix`: the Unix socket."""
+    """The parts of a server that live until its end. `node` knows whether another server took this
+    one for lost; `unix`: the Unix socket."""
 
     node: NodeAgents
     unix: UnixSocket | None
-    agents: Sequence[ConfiguredAgent]
+    fleet: Fleet
     pool: SessionPool
     state: State
     push: Push
-    sandboxes: Mapping[str, Sandbox | None]
-    versions: Mapping[str, str]
     logins: asyncio.Task[list[str]]
-    served: Sequence[ServedAgent]
-    root: ServedAgent
     grpc: GrpcPort
     cooperation: Cooperation | None = None
 
@@ -107,15 +103,8 @@ async def serve(loaded: Loaded, read: Callable[[], Loaded] | None = None) -> int
         except Unavailable as error:  # a database that has gone since it was opened
             raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
-    reloader = Reloader(
-        loaded,
-        read or (lambda: loaded),
-        identity=identity,
-        push=parts.push,
-        operator=parts.state.operator,
-        apply=partial(_apply, parts),
-    )
-    return await _run(settings, parts, identity=identity, sockets=sockets, reloader=reloader)
+    read = read or (lambda: loaded)
+    return await _run(loaded, parts, identity=identity, sockets=sockets, read=read)
 
 
 async def _assemble(
@@ -153,28 +142,34 @@ async def _assemble(
         cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         node=node,
         unix=unix,
-        agents=agents,
+        fleet=Fleet(
+            shared=shared,
+            agents=[*agents],
+            served=served,
+            root=make_root(
+                agents, served, shared, version=versions[agents[0].id], managers=managers
+            ),
+            managers=managers,
+            sandboxes=sandboxes,
+            versions=versions,
+        ),
         pool=pool,
         state=state,
         push=push,
-        sandboxes=sandboxes,
-        versions=versions,
         logins=logins,
-        served=served,
-        root=make_root(agents, served, shared, version=versions[agents[0].id]),
         grpc=grpc,
     )
 
 
 async def _run(
-    settings: Settings,
+    loaded: Loaded,
     parts: _Parts,
     *,
     identity: Identity,
     sockets: Sequence[socket.socket],
-    reloader: Reloader,
+    read: Callable[[], Loaded],
 ) -> int:
-    managers = {one.id: one.manager for one in parts.served}
+    settings, managers = loaded.settings, parts.fleet.managers
     monitor = Monitor(
         parts.state.store,
         managers,
@@ -184,10 +179,9 @@ async def _run(
         identity.revocations,
     )
     watchdog, stop = Watchdog(), asyncio.Event()
-    handle_signals(stop, partial(_kill, parts), reloader.request)
     app = make_app(
-        parts.root,
-        parts.served,
+        parts.fleet.root,
+        parts.fleet.served,
         settings=settings.server,
         identify=identity,
         monitor=monitor,
@@ -195,18 +189,32 @@ async def _run(
         about=lambda: {"sessions": parts.pool.figures(), **parts.node.about()},
     )
     mcp = make_endpoint(
-        parts.agents,
-        parts.served,
-        parts.root,
+        parts.fleet.agents,
+        parts.fleet.served,
+        parts.fleet.root,
         parts.state,
         identity.session,
         revocations=identity.revocations,
     )
     mcp.attach(app)
-    last_use = LastUse(parts.state.folder, lambda: reloader.loaded.settings.auth.names)
-    identity.used = last_use.used
-    Administration(reloader, parts.state.store, managers, last_use).attach(app)
     runner = LimitedRunner(app, limits(settings), shutdown_timeout=CLOSE_TIMEOUT)
+    live = Live(
+        fleet=parts.fleet,
+        sites=app[SITES],
+        runner=runner,
+        grpc=parts.grpc,
+        mcp=mcp,
+        monitor=monitor,
+        audit=parts.state.audit,
+        identity=identity,
+        configure_logging=configure_logging,
+    )
+    operator = parts.state.operator
+    reloader = Reloader(
+        loaded, read, identity=identity, push=parts.push, operator=operator, target=live
+    )
+    administer(app, reloader, parts.state, managers)
+    handle_signals(stop, partial(_kill, parts), reloader.request)
     unused = contextlib.ExitStack()
     try:
         await runner.setup()
@@ -214,8 +222,10 @@ async def _run(
         await asyncio.gather(*(site.start() for site in sites))
         collect_seldom()
         address = address_of(runner, parts.unix, identity)
-        await parts.grpc.serve(parts.root, parts.served, address.base, identity, parts.state.store)
-        unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
+        await parts.grpc.serve(
+            parts.fleet.root, parts.fleet.served, address.base, identity, parts.state.store
+        )
+        unused.callback(announce(parts.fleet.agents, address, parts.state, settings.state_home))
         await _print_banner(parts, address)
         await _first_of(stop, parts.node.ended)
         log.info("stopping")
@@ -238,7 +248,7 @@ async def _run(
             parts.unix.close()
         watchdog.close()
         _kill_leftovers(parts)
-        await asyncio.to_thread(_close, parts.sandboxes)
+        await asyncio.to_thread(parts.fleet.close_sandboxes)
 
 
 async def _drain(settings: Settings, parts: _Parts) -> None:
@@ -247,7 +257,8 @@ async def _drain(settings: Settings, parts: _Parts) -> None:
     drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
     if parts.node.ended.is_set():
         drain, keep = 0.0, False
-    await asyncio.gather(*(one.manager.close(drain, keep) for one in parts.served))
+    await asyncio.gather(*(one.manager.close(drain, keep) for one in parts.fleet.served))
+    await parts.fleet.close()
 
 
 async def _first_of(*events: asyncio.Event) -> None:
@@ -261,11 +272,11 @@ async def _print_banner(parts: _Parts, address: Listening) -> None:
     """Includes the warnings of the login checks that end in time; the log has all of them."""
     done, _ = await asyncio.wait([parts.logins], timeout=LOGIN_WAIT)
     text = banner(
-        parts.agents,
-        versions=parts.versions,
+        parts.fleet.agents,
+        versions=parts.fleet.versions,
         address=address,
         state=parts.state,
-        sandboxes=parts.sandboxes,
+        sandboxes=parts.fleet.sandboxes,
         notes=parts.logins.result() if done else (),
         grpc=parts.grpc.address,
     )
@@ -285,7 +296,7 @@ def make_pool(settings: Settings) -> SessionPool:
 def _kill_leftovers(parts: _Parts) -> None:
     """Kill all remaining processes of agents, except those that the next server takes over."""
     state = parts.state
-    kept = [marker for one in parts.served for marker in one.manager.kept]
+    kept = [marker for one in parts.fleet.served for marker in one.manager.kept]
     kill_descendants(kept)
     state.tidy(marker.removeprefix(state.markers) for marker in kept)
     reap_orphans()
@@ -336,7 +347,7 @@ def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> No
     # Without tokens, every connection is checked. The search through its processes would take too
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required
-    walled = no_tokens or all(one and one.walls for one in parts.sandboxes.values())
+    walled = no_tokens or all(one and one.walls for one in parts.fleet.sandboxes.values())
     if state.operator or no_tokens or parts.unix:
         token = state.operator.value if state.operator else None
         identity.trust(token, watch(state.markers, walled))
@@ -364,7 +375,7 @@ def _close(sandboxes: Mapping[str, Sandbox | None]) -> None:
 async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
-    managers = parts.node.managers = {served.id: served.manager for served in parts.served}
+    managers = parts.node.managers = parts.fleet.managers
     loaded = [(manager, await manager.contexts.load()) for manager in managers.values()]
     kept: set[str] = set()
     for manager, stored in loaded:
@@ -379,7 +390,7 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
         await managers[handle.agent].tell_push(handle, config_id)
 
     await parts.push.start(find, tell)
-    for served in parts.served:
+    for served in parts.fleet.served:
         served.manager.warm_up()
     if parts.cooperation:
         parts.cooperation.start()
@@ -390,22 +401,11 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
 
 def _kill(parts: _Parts, number: int) -> None:
     """End the process at once, after a second signal."""
-    for one in parts.served:
+    for one in parts.fleet.served:
         one.manager.kill()
     kill_descendants()
-    _close(parts.sandboxes)
+    parts.fleet.close_sandboxes()
     os._exit(128 + number)
-
-
-def _apply(parts: _Parts, loaded: Loaded) -> None:
-    """Use new settings from the next request on."""
-    settings, clean = loaded.settings, loaded.secrets.clean
-    parts.pool.quotas.change({**settings.auth.tokens, **settings.auth.unix_users})
-    configure_logging(settings.server.log_level, clean)
-    try:
-        parts.state.audit.reopen(clean)
-    except ConfigurationError as error:
-        log.error("the audit log was not reopened", extra={"reason": str(error)})
 
 
 def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:

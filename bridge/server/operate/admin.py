@@ -4,7 +4,7 @@ the tasks of a principal."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.operate.last_use import LastUse
 from bridge.server.operate.monitor import with_scope
 from bridge.server.operate.reload import Reloader
+from bridge.server.state_dir import State
 from bridge.store.protocol import Store, TaskQuery
 
 
@@ -60,15 +61,12 @@ class Administration:
 
     def _shown(self, table: str, name: str, grant: Grant) -> dict[str, Any]:
         until = grant.expires if isinstance(grant, Token) else None
-        expired = isinstance(grant, Token) and grant.until is not None
         return {
             "name": name,
             "table": table,
             "scopes": list(grant.scopes),
             "expires": until.isoformat() if until else None,
-            "expired": bool(expired and (grant.until or 0) <= time.time())
-            if isinstance(grant, Token)
-            else False,
+            "expired": until is not None and until.timestamp() <= time.time(),
             "lastUse": self._last_use.of(name),
         }
 
@@ -99,4 +97,10 @@ class Administration:
         return page.heads
 
 
-Attach = Callable[[web.Application], None]
+def administer(
+    app: web.Application, reloader: Reloader, state: State, managers: Mapping[str, TaskManager]
+) -> None:
+    """Add the operations to `app`, and count the use of tokens."""
+    last_use = LastUse(state.folder, lambda: reloader.loaded.settings.auth.names)
+    reloader.identity.used = last_use.used
+    Administration(reloader, state.store, managers, last_use).attach(app)

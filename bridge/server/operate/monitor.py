@@ -55,7 +55,11 @@ class Monitor:
         self._managers = managers
         self._feed: EventLog[Change] = EventLog(keep=FEED)
         for agent_id, manager in managers.items():
-            manager.watch(partial(self._changed, agent_id))
+            self.watch(agent_id, manager)
+
+    def watch(self, agent_id: str, manager: TaskManager) -> None:
+        """Report the tasks of one more agent."""
+        manager.watch(partial(self._changed, agent_id))
 
     def close(self) -> None:
         """End the feed and its responses."""

@@ -8,12 +8,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from bridge.auth.authentication import Identity, TokenIssuer, tokens_of, users_of
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.push.notifier import Push
 from bridge.server.agents.configured import configure_agents
+from bridge.server.agents.fleet import Plan
 from bridge.server.extras import token_issuer
 from bridge.server.settings.load import Loaded, check
 from bridge.server.settings.root import SECTIONS, Settings
@@ -27,9 +28,17 @@ HOT = frozenset(
         *("bridge_max_connections", "bridge_max_connections_per_peer"),
         *("bridge_max_connections_per_second", "bridge_header_timeout_ms"),
         *("bridge_body_timeout_ms", "bridge_stall_timeout_ms", "bridge_trusted_proxies"),
-        *("bridge_token", "tokens", "unix_users", "rules", "bridge_redact"),
+        *("bridge_token", "tokens", "unix_users"),
         *("bridge_oidc_issuer", "bridge_oidc_audience", "bridge_oidc_claim"),
         *("bridge_oidc_workspaces_claim", "bridge_oidc_scopes"),
+        *("bridge_drain_ms", "bridge_on_stop", "agents", "profiles"),
+        *(
+            field.alias or name
+            for kind in SECTIONS.values()
+            if kind.per_agent
+            for name, field in kind.model_fields.items()
+            if name != "card_keys"
+        ),
     }
 )
 """The settings that a reload applies. Files of settings keep their paths, because the sandboxes of
@@ -98,13 +107,19 @@ def _shown(setting: str) -> str:
     return setting if setting in ("rules", "agent_skills") else setting.upper()
 
 
-Apply = Callable[[Loaded], None]
+class Target(Protocol):
+    """The parts of the server that get new settings."""
+
+    async def prepare(self, loaded: Loaded) -> Plan:
+        """Make all that can fail. Raises ConfigurationError; nothing has changed then."""
+
+    def apply(self, loaded: Loaded, plan: Plan) -> None:
+        """Use new settings from the next request on. Raises nothing."""
 
 
 class Reloader:
-    """`read` reads all sources. `identity` and `push` get the new credentials; `apply` is called
-    with the new settings after them and raises nothing. `operator`: the token of the state folder.
-    """
+    """`read` reads all sources. `identity` and `push` get the new credentials, and `target` the
+    other settings. `operator`: the token of the state folder."""
 
     def __init__(
         self,
@@ -114,17 +129,15 @@ class Reloader:
         identity: Identity,
         push: Push,
         operator: OperatorToken | None,
-        apply: Apply,
-        prepare: Apply = lambda loaded: None,
+        target: Target,
     ) -> None:
         self.loaded = loaded
         self.time = time.time()
         self._read = read
-        self._identity = identity
+        self.identity = identity
         self._push = push
         self._operator = operator
-        self._apply = apply
-        self._prepare = prepare
+        self._target = target
         self._lock = asyncio.Lock()
         self._waiting: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -177,20 +190,20 @@ class Reloader:
         found = await asyncio.to_thread(self._checked)
         changes = compare(old, found.settings)
         new = replace(found, settings=applied(old, found.settings))
-        await asyncio.to_thread(check, new.settings)
+        await asyncio.to_thread(check, new)
         operator = self._operator
         if operator:
             operator = await asyncio.to_thread(read_again, operator)
         auth = new.settings.auth
         tokens_of(auth.config), users_of(auth.config)  # these raise, before anything is applied
-        self._prepare(new)
         issuer = self._issuer(new.settings)
+        plan = await self._target.prepare(new)
         # No await and no error from here on: a request sees the old or the new configuration.
-        self._identity.change(auth.config, issuer, operator.value if operator else None)
+        self.identity.change(auth.config, issuer, operator.value if operator else None)
         self._operator, self.loaded = operator, new
         for warning in found.warnings:
             log.warning(warning)
-        self._apply(new)
+        self._target.apply(new, plan)
         self._watch_expiry()
         await self._notify()
         return changes
@@ -207,7 +220,7 @@ class Reloader:
         names = [name for name in type(new).model_fields if name.startswith("oidc_")]
         from_file = new.oidc_jwks is not None and "://" not in new.oidc_jwks
         if not from_file and all(getattr(old, name) == getattr(new, name) for name in names):
-            return self._identity.issuer
+            return self.identity.issuer
         return token_issuer(settings)
 
     async def _notify(self) -> None:
@@ -224,7 +237,7 @@ class Reloader:
         """Stop push notifications when a token expires; streams have timers of their own."""
         if self._timer:
             self._timer.cancel()
-        expires = self._identity.next_expiry
+        expires = self.identity.next_expiry
         if expires is not None:
             left = min(max(expires - time.time(), 0.0) + 0.01, _LONGEST)
             self._timer = asyncio.get_running_loop().call_later(left, self._expired)

@@ -69,9 +69,7 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
-    check(settings)
-    for one in settings.each:
-        refuse_reachable(loaded.own_files, one.writable)
+    check(loaded)
     warnings += _misspelt(settings, {**dotenv, **os.environ})
     return loaded
 
@@ -107,10 +105,11 @@ def _known(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in lower.items() if name in VARIABLES}
 
 
-def check(settings: Settings) -> None:
+def check(loaded: Loaded) -> None:
     """Raise ConfigurationError for settings of the server or of an agent that cannot be used."""
-    for one in settings.each:
+    for one in loaded.settings.each:
         _check(one)
+        refuse_reachable(loaded.own_files, one.writable)
 
 
 def _check(settings: Settings) -> None:

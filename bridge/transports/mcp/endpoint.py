@@ -79,6 +79,15 @@ class Endpoint:
         self._at_once = at_once
         self._sessions = SessionCount(sessions)
         self._loading: asyncio.Task[Service] | None = None
+        self._past: list[asyncio.Task[Service]] = []
+
+    def renew(self, load: Load) -> None:
+        """Serve later requests with another service. Calls that run go on with the present one;
+        sessions of clients begin again."""
+        self._load = load
+        if self._loading is not None:
+            self._past.append(self._loading)
+            self._loading = None
 
     def attach(self, app: web.Application) -> None:
         app.router.add_post(PATH, self._handle)
@@ -91,10 +100,10 @@ class Endpoint:
         await self._service()
 
     async def _close(self, app: web.Application) -> None:
-        if self._loading is None:
-            return
-        with suppress(Exception):  # it was logged, or is the answer to each request
-            await (await self._loading).close()
+        for one in (*self._past, self._loading):
+            with suppress(Exception):  # it was logged, or is the answer to each request
+                if one is not None:
+                    await (await one).close()
 
     async def _service(self) -> Service:
         if self._loading is None:

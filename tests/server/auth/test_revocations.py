@@ -158,18 +158,20 @@ async def test_a_client_rotates_its_token_under_load_without_a_refusal(workspace
     """The old token, both, the new one; requests never stop meanwhile."""
     old, new = "old-" + "x" * 30, "new-" + "y" * 30
     async with serving(workspace, tokens={"anna": token(old)}) as server:
-        used, stopped, statuses = [old], asyncio.Event(), []
+        used, stopped, statuses = [old], asyncio.Event(), list[tuple[str, int]]()
+        news = asyncio.Condition()
 
         async def ask() -> None:
             while not stopped.is_set():
                 with_token = server.client(Authorization=f"Bearer {used[0]}")
                 answer = await with_token.post({"jsonrpc": "2.0", "id": 1, "method": "ListTasks"})
-                statuses.append((used[0], answer.status))
+                async with news:
+                    statuses.append((used[0], answer.status))
+                    news.notify_all()
 
         async def until(count: int) -> None:
-            async with asyncio.timeout(10):
-                while len(statuses) < count:
-                    await asyncio.sleep(0)
+            async with asyncio.timeout(10), news:
+                await news.wait_for(lambda: len(statuses) >= count)
 
         asking = [asyncio.create_task(ask()) for _ in range(4)]
         await until(20)
