@@ -634,6 +634,10 @@ TESTED_ELSEWHERE = {
         "server: state_dir; server/operate: sockets",
     ),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
+    "tests/system/test_reload.py": (
+        "needs the program",
+        "cli/operate: local token; server/agents: fleet; server/operate: admin live signals",
+    ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
         "server/settings: load root sections values",

@@ -187,7 +187,7 @@ class Identity:
         self._apply(self._config, self._issuer, operator)
         self._origin = origin
 
-    def watch_origin(self, origin: Origin) -> None:
+    def watch_origin(self, origin: Origin | None) -> None:
         """Let this decide about the requests of the operator, if something decides about them."""
         if self._origin is not None:
             self._origin = origin

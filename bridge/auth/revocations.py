@@ -12,7 +12,7 @@ from bridge.auth.principal import OPERATOR, Principal
 from bridge.errors import Unauthenticated
 
 REVOKED = "The credentials of this request are not valid any more."
-CUT_AFTER = 0.5  # seconds that a client may take to read what was sent before the end
+CUT_AFTER = 0.5  # seconds that a client may take to read earlier items before the end
 _LONGEST = 3600.0  # seconds of one timer; the clock of the machine may be set meanwhile
 
 

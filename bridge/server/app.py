@@ -89,7 +89,8 @@ def make_app(
     must send a token. `checks`: the parts that /health checks; `about`: further
     members of /health. The app has its Sites at the key SITES."""
     sites = Sites(root, agents, settings)
-    middlewares = [sites.named, _answer_browser(sites), _in_json, _authentication(identify)]
+    answer = _in_json(sites)
+    middlewares = [sites.named, _answer_browser(sites), answer, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
     app[SITES] = sites
     sites.check.attach(app)
@@ -134,6 +135,11 @@ class Sites:
         if found is None:
             raise web.HTTPNotFound
         return found
+
+    def has(self, path: str) -> bool:
+        """Whether a path is outside of /agents/, or below an agent."""
+        _, first, *rest = path.split("/", 3)
+        return first != "agents" or not rest or rest[0] in self.agents
 
     def base(self, request: web.Request) -> str:
         """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix
@@ -330,19 +336,24 @@ def _answer_browser(sites: Sites) -> Any:
     return answer
 
 
-@web.middleware
-async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+def _in_json(sites: Sites) -> Any:
     """Middleware that answers unknown paths, unknown methods and server errors with JSON. The cause
     of a server error is only in the log."""
-    try:
-        return await handler(request)
-    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
-        return respond_unrouted(request, error)
-    except (web.HTTPException, ConnectionError):
-        raise
-    except Exception as error:
-        log.exception("request failed")
-        return respond_error(request, encode_error(error))
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+            known = isinstance(error, web.HTTPNotFound) or sites.has(request.path)
+            return respond_unrouted(request, error if known else web.HTTPNotFound())
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            log.exception("request failed")
+            return respond_error(request, encode_error(error))
+
+    return answer
 
 
 def _authentication(identify: Identify) -> Any:

@@ -78,7 +78,7 @@ def make_served_agent(
 def serve_manager(
     agent: ConfiguredAgent, shared: SharedParts, manager: TaskManager, version: str
 ) -> ServedAgent:
-    """The agent with the tasks of `manager`, whose settings may be others. Raises
+    """The agent with the tasks of `manager`, which was made with these or earlier settings. Raises
     ConfigurationError for keys of its card that cannot be read."""
     router = Router(
         {agent.id: manager},

@@ -44,7 +44,7 @@ class Audit:
 
     def reopen(self, clean: Callable[[str], str]) -> None:
         """Write to the file that has the path now: the old one may have been renamed. Each line is
-        in one of the two. Raises ConfigurationError, and goes on with the old file then."""
+        in one of the two. Raises ConfigurationError, and keeps the old file then."""
         if self._file is not None and self._path is not None:
             opened = _open(self._path)
             if not os.path.samestat(os.fstat(opened), os.fstat(self._file)):

@@ -74,7 +74,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
 }
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON also has numbers for enums
 OURS = frozenset({"tenant", "served"})
-"""The parts of a path that are no parameters. `served`: the id of the agent."""
+"""The parts of a path besides the parameters. `served`: the id of the agent."""
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
 

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from bridge.auth.authentication import new_token
 from tests import CHECKOUT
+from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
-from tests.support.client import Client, state, streamed_text
+from tests.support.client import Client, artifact_text, state, streamed_text
 from tests.support.liveness import Liveness
-from tests.support.receivers import Receiver, receiving
+from tests.support.receivers import Receiver, accept, receiving
 
 TWENTY = 20
 
@@ -73,7 +75,7 @@ def made(name: str, more: str = "") -> tuple[str, str]:
 async def configured(workspace: Path, text: str, **env: str) -> AsyncIterator[Configured]:
     file = workspace.parent / "config.toml"
     file.write_text(text)
-    settings = {**scripted(workspace), "CONFIG_FILE": str(file), "BRIDGE_AUTH": "auto", **env}
+    settings: Any = {**scripted(workspace), "CONFIG_FILE": str(file), "BRIDGE_AUTH": "auto", **env}
     timeout = aiohttp.ClientTimeout(total=60)
     async with (
         bridge(workspace, **settings) as server,
@@ -206,22 +208,155 @@ async def test_the_audit_log_goes_on_in_a_new_file(workspace: Path) -> None:
         assert audit.stat().st_mode & 0o777 == 0o600
 
 
+async def unavailable(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=503)
+
+
 async def test_pushes_of_a_revoked_principal_stop(workspace: Path, live: Liveness) -> None:
     anna, table = made("anna")
-    their = Receiver()
+    their = Receiver(unavailable)
     async with (
         receiving(their),
         configured(workspace, table, BRIDGE_PUSH_ALLOW_PRIVATE="true") as one,
     ):
-        task = await one.client(anna).send_now(f"wait {live.path} agent\ntext end")
-        await live.pid("agent")
+        script = f"wait {live.path} one\ntext middle\nwait {live.path} two\ntext end"
+        task = await one.client(anna).send_now(script)
+        await live.pid("one")
         params = {"taskId": task["id"], "url": their.url}
         await one.client(anna).call("CreateTaskPushNotificationConfig", params)
+        await live.release("one")
+        await their.got(1)
+        await live.pid("two")
         one.file.write_text("")
         assert (await one.reload())[0] == 200
-        got = len(their.requests)
-        await live.release("agent")
+        await one.server.logged("is a dead letter: revoked")
+        their.behaviours = [accept]
         operator = Client(one.http, one.server.url, headers=one.server.credentials)
         async with operator.subscribe(task["id"]) as items:
+            await anext(items)
+            await live.release("two")
             assert state([item async for item in items][-1]) == "completed"
-        assert len(their.requests) == got
+        _, again = made("anna")
+        one.file.write_text(again)  # the name comes back
+        before = len(their.requests)
+        assert (await one.reload())[0] == 200
+        bodies = await their.got(before + 1)
+        assert not any(b"COMPLETED" in body for body in bodies[:before])
+
+
+def program_table(name: str, workspace: Path, more: str = "") -> str:
+    folder = workspace.parent / name
+    folder.mkdir(exist_ok=True)
+    return (
+        f'[agents.{name}]\nadapter = "jsonl"\nbinary = "{sys.executable}"\n'
+        f'args = ["-I", "-S", "{PROGRAM}"]\nworkspace = "{folder}"\n{more}\n'
+    )
+
+
+async def test_agents_come_change_and_go_while_turns_run(workspace: Path, live: Liveness) -> None:
+    """One server for all steps, and several CLIs; takes over a second."""
+    first, second = program_table("first", workspace), program_table("second", workspace)
+    async with configured(workspace, first, BRIDGE_GRPC_PORT="0", BRIDGE_DRAIN_MS="20000") as one:
+        url, http, headers = one.server.url, one.http, one.server.credentials
+
+        def at(agent: str) -> Client:
+            return Client(http, f"{url}/agents/{agent}", headers=headers)
+
+        assert (await at("second").post({})).status == 404
+        running = asyncio.create_task(
+            at("first").collect(f"wait {live.path} first\ntext done", contextId="c")
+        )
+        await live.pid("first")
+        one.file.write_text(first + second)
+        status, answer = await one.reload()
+        assert (status, answer["added"]) == (200, ["agents.second"])
+        assert artifact_text(await at("second").send("text hello")) == "hello"
+        async with http.get(f"{url}/agents/second/.well-known/agent-card.json") as card:
+            assert card.status == 200
+            tag = card.headers["ETag"]
+        asked = {"message": at("first").message("text routed", messageId="m-9")}
+        asked["message"]["metadata"] = {"bridge": {"agent": "second"}}
+        root = Client(http, url, headers=headers)
+        assert artifact_text((await root.call("SendMessage", asked))["task"]) == "routed"
+        async with http.get(f"{url}/agents", headers=headers) as listed:
+            ids = [agent["id"] for agent in (await listed.json())["agents"]]
+        assert ids == ["first", "second"]
+
+        one.file.write_text(first + program_table("second", workspace, 'name = "Renamed"'))
+        status, answer = await one.reload()
+        assert (status, answer["changed"]) == (200, ["agents.second"])
+        async with http.get(f"{url}/agents/second/.well-known/agent-card.json") as card:
+            assert (await card.json())["name"] == "Renamed" and card.headers["ETag"] != tag
+
+        ending = await at("second").send_now(f"wait {live.path} second\ntext late", messageId="m-e")
+        await live.pid("second")
+        one.file.write_text(first)
+        status, answer = await one.reload()
+        assert (status, answer["removed"]) == (200, ["agents.second"])
+        assert (await at("second").post({})).status == 404
+        async with root.subscribe(ending["id"]) as items:  # the drain lets it end
+            await anext(items)
+            await live.release("second")
+            assert state([item async for item in items][-1]) == "completed"
+        await live.gone("second")
+
+        await live.release("first")
+        async with asyncio.timeout(20):
+            assert streamed_text(await running) == "done"
+        one.file.write_text(second)
+        status, answer = await one.reload()
+        assert status == 409 and "default agent" in answer["error"]
+
+
+async def test_rules_hosts_and_limits_hold_at_once_and_the_rest_needs_a_restart(
+    workspace: Path,
+) -> None:
+    anna, table = made("anna")
+    async with configured(workspace, table) as one:
+        client = one.client(anna)
+        url, headers = f"{one.server.url}/monitor/tasks", {**one.server.credentials}
+        asked = await client.send("permit q Run ls?", contextId="c")
+        assert state(asked) == "input-required"
+        answered = await client.send(client.answer_parts(asked, "Deny"), taskId=asked["id"])
+        assert state(answered) == "completed"
+        async with one.http.get(url, headers={**headers, "Host": "bridge.example"}) as answer:
+            assert answer.status == 421
+        one.file.write_text(
+            'log_level = "WARNING"\nbridge_allowed_hosts = ["bridge.example"]\n'
+            'public_url = "https://bridge.example"\nbridge_max_sessions = 3\nhost = "127.0.0.2"\n'
+            f'[[rules]]\ndecision = "deny"\n{table}'
+        )
+        status, changes = await one.reload()
+        assert status == 200, changes
+        assert changes["needs_restart"] == ["BRIDGE_MAX_SESSIONS"]  # HOST is in the environment
+        assert set(changes["changed"]) >= {"LOG_LEVEL", "PUBLIC_URL", "rules"}
+        async with one.http.get(url, headers={**headers, "Host": "bridge.example"}) as answer:
+            assert answer.status == 200
+        async with one.http.get(f"{one.server.url}/.well-known/agent-card.json") as card:
+            assert (await card.json())["url"].startswith("https://bridge.example/")
+        ruled = await client.send("permit q Run ls?", contextId="c", messageId="m-2")
+        assert state(ruled) == "completed"  # the rule has answered in the old conversation
+
+
+async def test_a_trusted_proxy_names_its_client(workspace: Path) -> None:
+    async with configured(workspace, 'bridge_trusted_proxies = ["127.0.0.0/8"]\n') as one:
+        url = f"{one.server.url}/monitor/tasks"
+        audit = one.server.token_file.parent / "audit.jsonl"
+
+        async def peers(**headers: str) -> tuple[str, str]:
+            """The refused peer of the audit log, and the URL of the card."""
+            async with one.http.get(url, headers=headers) as refused:
+                assert refused.status == 401
+            card = f"{one.server.url}/.well-known/agent-card.json"
+            async with one.http.get(card, headers=headers) as answer:
+                place = (await answer.json())["url"]
+            return json.loads(audit.read_text().splitlines()[-1])["address"], place
+
+        given = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "X-Forwarded-Proto": "https"}
+        address, place = await peers(**given)
+        assert address == "198.51.100.7" and place.startswith("https://")
+        assert (await peers(**{"X-Forwarded-For": "not an address"}))[0] == "127.0.0.1"
+        one.file.write_text("")
+        assert (await one.reload())[0] == 200
+        address, place = await peers(**given)
+        assert address == "127.0.0.1" and place.startswith("http://")

@@ -82,8 +82,8 @@ def show_all(url: str | None) -> int:
 
 
 def revoke(name: str, url: str | None, *, cancel: bool) -> int:
-    """Reload the server, whose CONFIG_FILE must not have the token any more; `cancel`: also end
-    the open tasks of the principal. Returns the exit status."""
+    """Reload the server. Its CONFIG_FILE must not have the token any more. `cancel`: also end the
+    open tasks of the principal. Returns the exit status."""
     if _answer("POST", "/admin/reload", url) is None:
         return 1
     found = _answer("GET", f"/admin/tokens/{quote(name)}", url)

@@ -55,7 +55,7 @@ class Fleet:
         found = [*self.sandboxes.values(), *self.past]
         return all(one is not None and one.walls for one in found)
 
-    async def prepare(self, loaded: Loaded) -> Plan:
+    async def prepare(self, loaded: Loaded) -> FleetPlan:
         """Everything for other settings; nothing is changed. Raises ConfigurationError."""
         agents = await asyncio.to_thread(configure_agents, loaded)
         if agents[0].id != self.agents[0].id:
@@ -64,7 +64,7 @@ class Fleet:
         _check_files(self.agents[0], agents[0])
         old = {one.id: one for one in self.agents}
         sandboxes, versions = dict(self.sandboxes), dict(self.versions)
-        plan = Plan(agents, sandboxes, versions)
+        plan = FleetPlan(agents, sandboxes, versions)
         for agent in agents:
             if agent.id in self.ending:
                 raise ConfigurationError(f"the agent {agent.id} ends still: repeat this later")
@@ -99,7 +99,7 @@ class Fleet:
             raise ConfigurationError(f"the tasks of {agent.id} cannot be read: {error}") from error
         return made
 
-    def apply(self, plan: Plan, drain: float) -> None:
+    def apply(self, plan: FleetPlan, drain: float) -> None:
         """Use the plan from the next request on. The open tasks of removed agents have `drain`
         seconds."""
         for agent in plan.agents:
@@ -159,7 +159,7 @@ class Fleet:
 
 
 @dataclass(slots=True)
-class Plan:
+class FleetPlan:
     """`changed`: agents with other settings, also new ones. `new`: the managers of new agents;
     `runtime`: the settings of the other ones."""
 

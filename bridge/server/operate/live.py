@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bridge.auth.authentication import Identity
 from bridge.errors import ConfigurationError
 from bridge.server.agents.delegates import make_load
-from bridge.server.agents.fleet import Fleet, Plan
+from bridge.server.agents.fleet import Fleet, FleetPlan
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.app import Sites
 from bridge.server.local_peer import watch
@@ -37,11 +37,11 @@ class Live:
     identity: Identity
     configure_logging: Callable[[str, Callable[[str], str]], None]
 
-    async def prepare(self, loaded: Loaded) -> Plan:
+    async def prepare(self, loaded: Loaded) -> FleetPlan:
         """Make all that can fail. Raises ConfigurationError; nothing has changed then."""
         return await self.fleet.prepare(loaded)
 
-    def apply(self, loaded: Loaded, plan: Plan) -> None:
+    def apply(self, loaded: Loaded, plan: FleetPlan) -> None:
         """Use new settings from the next request on. Raises nothing."""
         settings, clean = loaded.settings, loaded.secrets.clean
         self.configure_logging(settings.server.log_level, clean)

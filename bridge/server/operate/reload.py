@@ -14,7 +14,7 @@ from bridge.auth.authentication import Identity, TokenIssuer, tokens_of, users_o
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.push.notifier import Push
 from bridge.server.agents.configured import configure_agents
-from bridge.server.agents.fleet import Plan
+from bridge.server.agents.fleet import FleetPlan
 from bridge.server.extras import token_issuer
 from bridge.server.settings.load import Loaded, check
 from bridge.server.settings.root import SECTIONS, Settings
@@ -107,13 +107,13 @@ def _shown(setting: str) -> str:
     return setting if setting in ("rules", "agent_skills") else setting.upper()
 
 
-class Target(Protocol):
+class ReloadTarget(Protocol):
     """The parts of the server that get new settings."""
 
-    async def prepare(self, loaded: Loaded) -> Plan:
+    async def prepare(self, loaded: Loaded) -> FleetPlan:
         """Make all that can fail. Raises ConfigurationError; nothing has changed then."""
 
-    def apply(self, loaded: Loaded, plan: Plan) -> None:
+    def apply(self, loaded: Loaded, plan: FleetPlan) -> None:
         """Use new settings from the next request on. Raises nothing."""
 
 
@@ -129,7 +129,7 @@ class Reloader:
         identity: Identity,
         push: Push,
         operator: OperatorToken | None,
-        target: Target,
+        target: ReloadTarget,
     ) -> None:
         self.loaded = loaded
         self.time = time.time()

@@ -31,6 +31,7 @@ class Proxies:
             changed["scheme"] = scheme
         if not changed:
             return request
+        changed.setdefault("remote", request.remote or "")
         return request.clone(**changed)  # type: ignore[arg-type]
 
     def _trusts(self, peer: str | None) -> bool:

@@ -82,7 +82,7 @@ class Endpoint:
         self._past: list[asyncio.Task[Service]] = []
 
     def renew(self, load: Load) -> None:
-        """Serve later requests with another service. Calls that run go on with the present one;
+        """Serve later requests with another service. Running calls keep the present one;
         sessions of clients begin again."""
         self._load = load
         if self._loading is not None:
