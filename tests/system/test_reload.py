@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.client import Client, artifact_text, state, streamed_text
+from tests.support.forked_command import run_forked
 from tests.support.liveness import Liveness
 from tests.support.receivers import Receiver, accept, receiving
 
@@ -52,17 +52,8 @@ class Configured:
             "PYTHONPATH": str(CHECKOUT),
             "BRIDGE_STATE_DIR": str(state_folder),
         }
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bridge", *arguments),
-            env=env,
-            cwd=self.file.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        async with asyncio.timeout(30):
-            out, err = await process.communicate()
-        return process.returncode or 0, out.decode(), err.decode()
+        done = await asyncio.to_thread(run_forked, arguments, cwd=self.file.parent, env=env)
+        return done.returncode, done.stdout, done.stderr
 
 
 def made(name: str, more: str = "") -> tuple[str, str]:
@@ -174,12 +165,25 @@ async def test_a_hundred_signals_disturb_no_stream(workspace: Path, live: Livene
         assert "the configuration was reloaded" in one.server.log
 
 
-async def test_a_new_operator_token_replaces_a_removed_file(workspace: Path) -> None:
-    async with configured(workspace, "") as one:
-        before = one.server.credentials
+async def test_a_new_operator_token_and_a_new_audit_file(workspace: Path) -> None:
+    anna, table = made("anna")
+    async with configured(workspace, table) as one:
+        client, before = one.client(anna), one.server.credentials
+        audit = one.server.token_file.parent / "audit.jsonl"
+        await client.send("text one")
+        old = audit.rename(audit.with_name("audit.jsonl.1"))
+        await client.send("text two", messageId="m-2")
         one.server.token_file.unlink()
         one.server.process.send_signal(signal.SIGHUP)
         await one.server.logged("the configuration was reloaded")
+        await client.send("text three", messageId="m-3")
+        early, late = old.read_text().splitlines(), audit.read_text().splitlines()
+        lines = [json.loads(line) for line in (*early, *late)]
+        began = [line for line in lines if line.get("message")]
+        assert [line["message"] for line in began] == ["m-1", "m-2", "m-3"]
+        assert {line["via"] for line in began} == {"jsonrpc"}
+        assert "m-3" in late[0] and "m-2" not in "".join(late)
+        assert audit.stat().st_mode & 0o777 == 0o600
         after = one.server.credentials
         assert after != before
         url = f"{one.server.url}/monitor/tasks"
@@ -187,25 +191,6 @@ async def test_a_new_operator_token_replaces_a_removed_file(workspace: Path) -> 
             assert refused.status == 401
         async with one.http.get(url, headers=after) as accepted:
             assert accepted.status == 200
-
-
-async def test_the_audit_log_goes_on_in_a_new_file(workspace: Path) -> None:
-    anna, table = made("anna")
-    async with configured(workspace, table) as one:
-        client = one.client(anna)
-        audit = one.server.token_file.parent / "audit.jsonl"
-        await client.send("text one")
-        old = audit.rename(audit.with_name("audit.jsonl.1"))
-        await client.send("text two", messageId="m-2")
-        assert (await one.reload())[0] == 200
-        await client.send("text three", messageId="m-3")
-        before, after = old.read_text().splitlines(), audit.read_text().splitlines()
-        lines = [json.loads(line) for line in (*before, *after)]
-        began = [line for line in lines if line.get("message")]
-        assert [line["message"] for line in began] == ["m-1", "m-2", "m-3"]
-        assert {line["via"] for line in began} == {"jsonrpc"}
-        assert "m-3" in after[0] and "m-2" not in "".join(after)
-        assert audit.stat().st_mode & 0o777 == 0o600
 
 
 async def unavailable(request: web.Request) -> web.StreamResponse:
@@ -324,6 +309,7 @@ async def test_rules_hosts_and_limits_hold_at_once_and_the_rest_needs_a_restart(
         one.file.write_text(
             'log_level = "WARNING"\nbridge_allowed_hosts = ["bridge.example"]\n'
             'public_url = "https://bridge.example"\nbridge_max_sessions = 3\nhost = "127.0.0.2"\n'
+            'bridge_trusted_proxies = ["127.0.0.0/8"]\n'
             f'[[rules]]\ndecision = "deny"\n{table}'
         )
         status, changes = await one.reload()
@@ -336,27 +322,14 @@ async def test_rules_hosts_and_limits_hold_at_once_and_the_rest_needs_a_restart(
             assert (await card.json())["url"].startswith("https://bridge.example/")
         ruled = await client.send("permit q Run ls?", contextId="c", messageId="m-2")
         assert state(ruled) == "completed"  # the rule has answered in the old conversation
-
-
-async def test_a_trusted_proxy_names_its_client(workspace: Path) -> None:
-    async with configured(workspace, 'bridge_trusted_proxies = ["127.0.0.0/8"]\n') as one:
-        url = f"{one.server.url}/monitor/tasks"
-        audit = one.server.token_file.parent / "audit.jsonl"
-
-        async def peers(**headers: str) -> tuple[str, str]:
-            """The refused peer of the audit log, and the URL of the card."""
-            async with one.http.get(url, headers=headers) as refused:
-                assert refused.status == 401
-            card = f"{one.server.url}/.well-known/agent-card.json"
-            async with one.http.get(card, headers=headers) as answer:
-                place = (await answer.json())["url"]
-            return json.loads(audit.read_text().splitlines()[-1])["address"], place
-
-        given = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "X-Forwarded-Proto": "https"}
-        address, place = await peers(**given)
-        assert address == "198.51.100.7" and place.startswith("https://")
-        assert (await peers(**{"X-Forwarded-For": "not an address"}))[0] == "127.0.0.1"
-        one.file.write_text("")
-        assert (await one.reload())[0] == 200
-        address, place = await peers(**given)
-        assert address == "127.0.0.1" and place.startswith("http://")
+        for text, expected in ((None, "198.51.100.7"), (table, "127.0.0.1")):
+            if text is not None:
+                one.file.write_text(text)
+                assert (await one.reload())[0] == 200
+            given = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "X-Forwarded-Proto": "https"}
+            async with one.http.get(url, headers=given) as answer:
+                assert answer.status == 401
+            audit = one.server.token_file.parent / "audit.jsonl"
+            assert json.loads(audit.read_text().splitlines()[-1])["address"] == expected
+            async with one.http.get(f"{one.server.url}/openapi.json", headers=client.headers) as it:
+                assert it.status == 200

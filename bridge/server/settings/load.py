@@ -64,7 +64,7 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
     given = {**_known(dotenv), **given}
     given = {**_config_file(given.get("config_file")), **given}
-    settings = Settings().updated({**given, **_from_files(given, warnings)})
+    settings = Settings().updated({**given, **_from_files(given)})
     read = env_file or (".env" if dotenv else None)
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
@@ -74,7 +74,7 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     return loaded
 
 
-def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+def _from_files(given: Mapping[str, Any]) -> dict[str, str]:
     """The values of the settings that are in files of their own."""
     found = {}
     for name in IN_FILES:
@@ -83,7 +83,7 @@ def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]
             continue
         if given.get(name):
             raise ConfigurationError(f"{name.upper()} and {file} are both set: unset one.")
-        found[name] = read_secret(file, str(path), warnings)
+        found[name] = read_secret(file, str(path))
     return found
 
 
