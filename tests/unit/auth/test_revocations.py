@@ -33,8 +33,10 @@ async def test_an_invalid_credential_ends_its_wait_alone() -> None:
     await asyncio.sleep(0)
     valid.discard("anna")
     assert revocations.check() == 1
+    ended, _ = await asyncio.wait([anna], timeout=5)
+    assert ended
     with pytest.raises(Unauthenticated):
-        await anna
+        anna.result()
     assert anna.cancelling() == 0 and not bert.done()
     bert.cancel()
     with pytest.raises(asyncio.CancelledError):
