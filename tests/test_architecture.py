@@ -636,7 +636,7 @@ TESTED_ELSEWHERE = {
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
     "tests/system/test_reload.py": (
         "needs the program",
-        "cli/operate: local; server/agents: fleet; server/operate: admin live signals",
+        "cli/operate: local reload token; server/agents: fleet; server/operate: admin live signals",
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
