@@ -50,7 +50,8 @@ from bridge.store.cluster import SharedStore
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
-from bridge.telemetry.logging import KeyValueFormatter
+from bridge.telemetry.log_context import context
+from bridge.telemetry.logging import JsonFormatter, TextFormatter
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket
@@ -94,7 +95,12 @@ async def serve(loaded: Loaded, service: SystemdService = ALONE) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP, then drain. `service`: its settings are in `loaded`.
     Returns the exit status."""
     settings = loaded.settings
-    configure_logging(settings.server.log_level, loaded.secrets.clean)
+    configure_logging(
+        settings.server.log_level,
+        loaded.secrets.clean,
+        form=settings.server.log_format,
+        journal=loaded.stderr_is_journal,
+    )
     keep_private()
     _ignore_without_inheriting()
     for warning in loaded.warnings:
@@ -467,11 +473,27 @@ def _handle_signals(stop: asyncio.Event, parts: _Parts) -> None:
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
 
 
-def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:
-    """Log to stderr. `clean` redacts secrets from each line."""
+def configure_logging(
+    level: str,
+    clean: Callable[[str], str] = str,
+    *,
+    form: str = "text",
+    journal: bool = False,
+) -> None:
+    """Log to stderr, in the format `form`: text or json. `clean` redacts secrets from each line.
+    `journal`: journald reads stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(KeyValueFormatter(clean))
+    formatter = JsonFormatter if form == "json" else TextFormatter
+    handler.setFormatter(formatter(clean, context, priorities=journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)  # these, and errors without a handler, are lines of the log
+    sys.unraisablehook = _log_unraisable
     logging.getLogger("aiohttp").setLevel(max(logging.getLevelName(level), logging.WARNING))
+
+
+def _log_unraisable(error: sys.UnraisableHookArgs) -> None:
+    text = error.err_msg or "an exception was ignored"
+    if error.exc_value:
+        log.error(text, exc_info=error.exc_value)
