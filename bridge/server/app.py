@@ -7,7 +7,7 @@ import html
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 for binding in ("jsonrpc", "rest", "sse"):  # a client can repeat a request that fails
     logging.getLogger(f"bridge.transports.{binding}").addFilter(RateLimitedLogs())
 log.addFilter(RateLimitedLogs())
+logging.getLogger("bridge.telemetry.request_log").addFilter(RateLimitedLogs())
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -102,6 +103,7 @@ def make_app(
     public_url, started = settings.public_url, time.time()  # the last change of the cards
     middlewares = [_named, _answer_browser(public_url), _in_json, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
+    app.on_response_prepare.append(_name_response)
     hosts = (settings.host, *settings.allowed_hosts)
     OriginCheck(hosts, settings.allowed_origins, public_url).attach(app)
     sockets = web_sockets(settings, identify, UNAUTHENTICATED)
@@ -286,6 +288,11 @@ async def _named(request: web.Request, handler: Handler) -> web.StreamResponse:
     return await handler(request)
 
 
+async def _name_response(request: web.Request, response: web.StreamResponse) -> None:
+    if REQUEST.get():
+        response.headers["X-Request-Id"] = observed().id
+
+
 def _answer_browser(public_url: str | None) -> Any:
     """Middleware that answers a browser at the root with a page. The page is the same for every
     client, so it needs no authentication; it has no scripts and no styles."""
@@ -313,7 +320,7 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:
-        log.exception("request failed")
+        log.exception("request failed", extra={"event": "request.failed"})
         return respond_error(request, encode_error(error))
 
 
@@ -339,6 +346,7 @@ def _authentication(identity: Identify) -> Any:
             return response
         if principal:
             request[PRINCIPAL] = principal
+            REQUEST.set(replace(observed(), principal=principal.id))
             return await handler(request)
         response = respond_error(request, encode_error(Unauthenticated(UNAUTHENTICATED)))
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'

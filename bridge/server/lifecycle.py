@@ -11,9 +11,11 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aiohttp import web
 
+from bridge import __version__
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError, Unavailable
@@ -52,6 +54,7 @@ from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.log_context import context
 from bridge.telemetry.logging import JsonFormatter, TextFormatter
+from bridge.telemetry.request_log import RequestLog
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket
@@ -101,6 +104,7 @@ async def serve(loaded: Loaded, service: SystemdService = ALONE) -> int:
         form=settings.server.log_format,
         journal=loaded.stderr_is_journal,
     )
+    log.info("starting", extra={"event": "server.starting", "version": __version__})
     keep_private()
     _ignore_without_inheriting()
     for warning in loaded.warnings:
@@ -145,7 +149,8 @@ async def _assemble(
     redis = RedisPort(settings, state)
     push.use_relay(redis.relay)
     await redis.claim()
-    shared = SharedParts(pool, push, state, grpc=grpc.place)
+    requests = RequestLog(settings.server.log_requests)
+    shared = SharedParts(pool, push, state, grpc=grpc.place, request_observers=[requests])
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
@@ -241,11 +246,14 @@ async def _run(
         address = address_of(site.runner, parts.unix, identity)
         await _open(parts, site, identity, address)
         unused.callback(announce(parts.agents, address, parts.state, settings.state_home))
-        await _print_banner(parts, address)
+        if settings.server.log_format == "text":
+            await _print_banner(parts, address)
+        log.info("ready", extra={"event": "server.ready", **_place(parts, address)})
         systemd.ready()
         await _first_of(stop, parts.node.ended)
         site.pages.readiness.phase = "draining"
-        log.info("stopping")
+        open_tasks = sum(one.manager.figures()["tasks"] for one in parts.served)
+        log.info("stopping", extra={"event": "server.draining", "open_tasks": open_tasks})
         systemd.stopping()
         parts.grpc.drain()
         await parts.redis.drain()
@@ -294,6 +302,21 @@ async def _close_all(parts: _Parts, site: _Site) -> None:
     site.watchdog.close()
     _kill_leftovers(parts)
     await asyncio.to_thread(_close, parts.sandboxes)
+    log.info("stopped", extra={"event": "server.stopped"})
+
+
+def _place(parts: _Parts, address: Listening) -> dict[str, Any]:
+    """The members of the line that tells how to reach the server. A token is named by its path."""
+    operator = parts.state.operator
+    return {
+        "version": __version__,
+        "address": address.url,
+        "socket": address.path,
+        "grpc": parts.grpc.address,
+        "agents": [one.id for one in parts.agents],
+        "state": parts.state.place,
+        "token": operator.path if operator else None,
+    }
 
 
 async def _drain(settings: Settings, parts: _Parts) -> None:
@@ -387,7 +410,7 @@ async def _open_state(
 
 def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> None:
     state = parts.state
-    identity.report = state.audit.refused
+    identity.report = state.audit.auth_failed
     # Without tokens, every connection is checked. The search through its processes would take too
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required

@@ -10,6 +10,7 @@ from bridge.task.state import Task
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 
 MOST_TASKS = 20_000  # with a known request; the end of a lost task is not seen
+NO_CLIENT = ("rule", "timeout", "limit")  # keywords of Answer.by
 _SERVES = ("bridge.transports", "bridge.server.app", "bridge.auth")
 """Loggers of code that runs for the current request only. Other code may run for a session or a
 server, and sees the request that began it."""
@@ -35,10 +36,9 @@ class KnownTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, agent: str, task: Task) -> None:
+    def add(self, agent: str, task: Task, request: RequestInfo | None) -> None:
         if len(self._tasks) >= self._most:
             del self._tasks[next(iter(self._tasks))]
-        request = REQUEST.get()
         self._tasks[task.id] = KnownTask(agent, task.owner, task.context_id, request)
 
     def drop(self, task_id: str) -> None:
@@ -71,7 +71,10 @@ def context(members: Mapping[str, Any]) -> Mapping[str, Any]:
     task = members.get("task")
     found = TASKS.members(task) if isinstance(task, str) else {}
     if REQUEST.get() and str(members.get("logger", "")).startswith(_SERVES):
-        found |= _of(observed())
+        request = observed()
+        found |= _of(request)
+        if request.principal:
+            found["principal"] = request.principal
     return found
 
 

@@ -93,7 +93,7 @@ async def _respond(
     except ConnectionError:
         pass
     except Exception:
-        log.exception("stream failed")
+        log.exception("stream failed", extra={"event": "request.failed"})
         _cut(request)
     return response
 

@@ -230,7 +230,7 @@ class EnvelopeConnection:
         except errors.RequestError as error:
             log.info("a notification failed", extra={"error": str(error)})
         except Exception:
-            log.exception("a notification failed")
+            log.exception("a notification failed", extra={"event": "request.failed"})
 
     async def _caller(self, asked: EnvelopeRequest) -> Caller:
         """The sender. Each request identifies it again. Raises RequestError."""

@@ -21,9 +21,7 @@ def task(name: str) -> Task:
 
 @pytest.fixture(autouse=True)
 def known() -> Iterator[None]:
-    token = REQUEST.set(BEGAN)
-    TASKS.add("main", task("t"))
-    REQUEST.reset(token)
+    TASKS.add("main", task("t"), BEGAN)
     yield
     TASKS.drop("t")
 
@@ -58,7 +56,7 @@ def test_a_line_without_a_request_or_a_task_has_no_context() -> None:
 
 def test_a_task_without_a_request_has_its_other_members() -> None:
     tasks = KnownTasks()
-    tasks.add("main", task("restored"))
+    tasks.add("main", task("restored"), None)
     assert tasks.members("restored") == {"agent": "main", "principal": "ide", "context": "c"}
     assert tasks.request_of("restored") is None
     tasks.drop("restored")
@@ -69,7 +67,7 @@ def test_a_task_without_a_request_has_its_other_members() -> None:
 def test_the_number_of_known_tasks_has_a_limit() -> None:
     tasks = KnownTasks(most=3)
     for number in range(5):
-        tasks.add("main", task(str(number)))
+        tasks.add("main", task(str(number)), None)
     assert len(tasks) == 3
     assert tasks.members("1") == {}
     assert tasks.members("4")
