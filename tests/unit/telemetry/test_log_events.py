@@ -18,3 +18,9 @@ def test_the_code_logs_only_listed_events() -> None:
         for event in IN_CODE.findall(path.read_text("utf-8"))
     }
     assert [one for one in sorted(found) if one[1] not in EVENTS] == []
+
+
+def test_the_document_lists_the_same_events() -> None:
+    page = (CHECKOUT / "docs/logs.md").read_text("utf-8")
+    table = page.partition("\n## Events\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z_.]+)` \|", table, re.MULTILINE)) == EVENTS
