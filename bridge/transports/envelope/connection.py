@@ -241,6 +241,7 @@ class EnvelopeConnection:
         )
         REQUEST.set(info)
         principal = await self._identify()
+        REQUEST.set(replace(info, principal=principal.id))
         return Caller(self._agent.address, principal, shows_retry(asked.parameters), info=info)
 
     async def _send(self, frames: Sequence[bytes]) -> None:
