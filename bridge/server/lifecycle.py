@@ -104,7 +104,6 @@ async def serve(loaded: Loaded, service: SystemdService = ALONE) -> int:
         form=settings.server.log_format,
         journal=loaded.stderr_is_journal,
     )
-    log.info("starting", extra={"event": "server.starting", "version": __version__})
     keep_private()
     _ignore_without_inheriting()
     for warning in loaded.warnings:
@@ -119,6 +118,7 @@ async def serve(loaded: Loaded, service: SystemdService = ALONE) -> int:
             unused.callback(listener.close)
         parts = await _assemble(agents, loaded, unused, service)
         _trust_operator(settings, identity, parts)
+        log.info("starting", extra={"event": "server.starting", "version": __version__})
         try:
             await _restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened
