@@ -641,7 +641,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: main; server: banner lifecycle; telemetry: logging",
+        "cli: main; server: banner lifecycle",
     ),
     "tests/system/test_client.py": (
         "needs a server",

@@ -164,10 +164,11 @@ class Identity:
     for the operator token of a process that the server started, and Unavailable if it cannot
     decide now.
 
-    Rejected requests are in the log and, at a limited rate, calls of `report(address, reason,
-    **facts)`. `failures` counts all of them by scheme (bearer, api_key, basic, same_user,
-    unix_socket) and cause (missing, unknown, agent_process). `used` gets the name of each principal
-    with a token. `revocations` has the open streams and requests.
+    Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
+    cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
+    (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, expired,
+    throttled, other_uid, forwarded, agent_process). `used` gets the name of each principal with a
+    token. `revocations` has the open streams and requests.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
@@ -272,15 +273,17 @@ class Identity:
         if uid is not None:
             address = f"uid:{uid}"
         if not self._config.required and uid in (None, os.geteuid()):
-            return await self._if_outside(request, address)
+            return await self._if_outside(request, address, "same_user")
         if given is None:
-            principal = await self._user(request, uid)
-            if principal is None:
-                self._reject(address, "no credentials", request, "missing")
-            return principal
+            user = await self._user(request, uid)
+            if isinstance(user, Principal):
+                return user
+            self._reject(address, "bearer" if uid is None else "unix_socket", user)
+            return None
         found: Found = self._tokens.find(given)
+        scheme = _scheme(request)
         if isinstance(found, Principal) and found.id == OPERATOR.id:
-            await self._if_outside(request, address)
+            await self._if_outside(request, address, scheme)
             return found
         if found is None and self._issuer:
             found = self._issuer.find(given)
@@ -289,14 +292,18 @@ class Identity:
             if self.used:
                 self.used(principal.id)
             return principal
-        expired = principal is not None
-        text = "expired credentials" if expired else "unknown credentials"
-        self._reject(address, text, request, "expired" if expired else "unknown")
+        is_jwt = self._issuer is not None and given.count(".") == 2
+        self._refuse(address, "oidc" if is_jwt else scheme, "expired" if principal else "unknown")
+        return None
+
+    def _refuse(self, address: str, scheme: str, cause: str) -> None:
+        """Report wrong credentials. Raises TooManyRequests if the address has sent too many."""
         bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
-        if not bucket.take():
+        throttled = not bucket.take()
+        self._reject(address, scheme, "throttled" if throttled else cause)
+        if throttled:
             text = "Too many wrong credentials from this address. Retry later."
             raise TooManyRequests(text, math.ceil(bucket.wait()))
-        return None
 
     async def known(self, request: Signed) -> Principal | None:
         """The principal of a request that needs none, or None. Wrong credentials count as for other
@@ -308,32 +315,37 @@ class Identity:
         except (Forbidden, TooManyRequests, Unavailable):
             return None
 
-    async def _user(self, request: Signed, uid: int | None) -> Principal | None:
-        """The principal of a user on the Unix socket. None for an unknown user, for a proxy, which
-        has other clients, and unless the process is proved to be outside."""
-        principal = None if uid is None else self._users.get(uid)
-        if principal is None or self._origin is None or _is_forwarded(request):
-            return None
-        return principal if await self._origin.is_proved_outside(request.transport) else None
+    async def _user(self, request: Signed, uid: int | None) -> Principal | str:
+        """The principal of a user on the Unix socket. Otherwise the cause: no credentials on TCP,
+        an unknown user, a proxy, which has other clients, or a process that is not proved to be
+        outside."""
+        if uid is None or self._origin is None:
+            return "missing"
+        principal = self._users.get(uid)
+        if principal is None:
+            return "other_uid"
+        if _is_forwarded(request):
+            return "forwarded"
+        proved = await self._origin.is_proved_outside(request.transport)
+        return principal if proved else "agent_process"
 
-    async def _if_outside(self, request: Signed, address: str) -> Principal:
+    async def _if_outside(self, request: Signed, address: str, scheme: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
         if self._origin and not await self._origin.is_outside(request.transport):
-            reason = "as the operator, from a process of the server's own"
-            self._reject(address, reason, request, "agent_process")
+            self._reject(address, scheme, "agent_process")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
 
-    def _reject(self, address: str, reason: str, request: Signed, cause: str) -> None:
-        lacks = cause == "missing" and _uid(request) is None
-        self.failures["bearer" if lacks else _scheme(request), cause] += 1
-        log.info("not authenticated", extra={"address": address, "reason": reason})
+    def _reject(self, address: str, scheme: str, cause: str) -> None:
+        self.failures[scheme, cause] += 1
+        facts = {"event": "auth.failed", "peer": address, "scheme": scheme, "cause": cause}
+        log.warning("not authenticated", extra=facts)
         if not self._reports.take():
             self._suppressed += 1
             return
         more, self._suppressed = ({"more": self._suppressed} if self._suppressed else {}), 0
         if self.report:
-            self.report(address, reason, **more)
+            self.report(address, scheme, cause, **more)
 
 
 def _uid(request: Signed) -> int | None:
@@ -346,19 +358,17 @@ def _uid(request: Signed) -> int | None:
     return -1 if found is None else found
 
 
-def _scheme(request: Signed) -> str:
-    """How the request authenticates, as a label."""
-    if request.headers.get("X-API-Key"):
-        return "api_key"
-    if _given(request) is None:
-        uid = _uid(request)
-        return "same_user" if uid in (None, os.geteuid()) else "unix_socket"
-    return "basic" if request.headers["Authorization"][:6].lower() == "basic " else "bearer"
-
-
 def _is_forwarded(request: Signed) -> bool:
     names = (name.lower() for name in request.headers)
     return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in names)
+
+
+def _scheme(request: Signed) -> str:
+    """The scheme of the credentials that _given() returns."""
+    if request.headers.get("X-API-Key"):
+        return "api_key"
+    scheme, _, _ = request.headers.get("Authorization", "").partition(" ")
+    return "basic" if scheme.lower() == "basic" else "bearer"
 
 
 def _given(request: Signed) -> str | None:

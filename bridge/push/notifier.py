@@ -413,7 +413,11 @@ class Push:
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
         self.outcomes["dead"] += 1
-        log.warning("notification %s is a dead letter: %s", _name(config, number), error)
+        where = {"event": "push.dead", "task": config.task_id, "config": config.id}
+        name = _name(config, number)
+        log.warning(
+            "notification %s is a dead letter: %s", name, error, extra={**where, "error": error}
+        )
         names = (config.task_id, config.id, number)
         if self._relay:
             facts = {"task": config.task_id, "config": config.id, "number": str(number)}

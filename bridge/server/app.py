@@ -7,7 +7,7 @@ import html
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 for binding in ("jsonrpc", "rest", "sse"):  # a client can repeat a request that fails
     logging.getLogger(f"bridge.transports.{binding}").addFilter(RateLimitedLogs())
 log.addFilter(RateLimitedLogs())
+logging.getLogger("bridge.telemetry.request_log").addFilter(RateLimitedLogs())
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -105,6 +106,7 @@ def make_app(
     answer = _in_json(sites)
     middlewares = [sites.named, _answer_browser(sites), answer, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
+    app.on_response_prepare.append(_name_response)
     app[SITES] = sites
     sites.check.attach(app)
     places: Sequence[tuple[str, Find]] = (
@@ -350,6 +352,11 @@ _PAGE_HEADERS = {
 }
 
 
+async def _name_response(request: web.Request, response: web.StreamResponse) -> None:
+    if REQUEST.get():
+        response.headers["X-Request-Id"] = observed().id
+
+
 def _answer_browser(sites: Sites) -> Any:
     """Middleware that answers a browser at the root with a page. The page is the same for every
     client, so it needs no authentication; it has no scripts and no styles."""
@@ -380,7 +387,7 @@ def _in_json(sites: Sites) -> Any:
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:
-            log.exception("request failed")
+            log.exception("request failed", extra={"event": "request.failed"})
             return respond_error(request, encode_error(error))
 
     return answer
@@ -408,6 +415,7 @@ def _authentication(identity: Identify) -> Any:
             return response
         if principal:
             request[PRINCIPAL] = principal
+            REQUEST.set(replace(observed(), principal=principal.id))
             return await handler(request)
         response = respond_error(request, encode_error(Unauthenticated(UNAUTHENTICATED)))
         response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'

@@ -31,6 +31,7 @@ from bridge.store.handle import TaskHandles
 from bridge.store.protocol import Retention
 from bridge.telemetry.gc_tuning import Heap
 from bridge.telemetry.observation import RequestObserver, TaskObserver
+from bridge.telemetry.task_log import TaskLog
 from bridge.transports.operation import Answering, Operations
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, StreamTally
 from bridge.workspace.attachments import Attachments, PartLimits
@@ -207,7 +208,7 @@ def make_runtime_agent(
     """The settings of the agent's new contexts."""
     settings, adapter, state = agent.settings, agent.adapter, shared.state
     observers = shared.agent_observers.setdefault(agent.id, [])
-    observers.extend(shared.observers)
+    observers.extend((TaskLog(agent.id), *shared.observers))
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,

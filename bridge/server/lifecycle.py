@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 
+from bridge import __version__
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
 from bridge.errors import ConfigurationError, Unavailable
@@ -48,6 +50,7 @@ from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.operate.token_admin import administer
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
+from bridge.server.settings.sections import ServerSettings
 from bridge.server.state_dir import State, default_name, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
@@ -55,7 +58,9 @@ from bridge.store.cluster import SharedStore
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.telemetry.gc_tuning import collect_seldom
-from bridge.telemetry.logging import KeyValueFormatter
+from bridge.telemetry.log_context import context
+from bridge.telemetry.logging import JsonFormatter, TextFormatter
+from bridge.telemetry.request_log import RequestLog
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket
@@ -98,7 +103,7 @@ async def serve(
     """Serve until SIGTERM or SIGINT, then drain. `service`: its settings are in `loaded`. `read`
     reads the settings again for a reload. Returns the exit status."""
     settings = loaded.settings
-    configure_logging(settings.server.log_level, loaded.secrets.clean)
+    _log_as(settings.server, loaded.secrets.clean, journal=loaded.stderr_is_journal)
     keep_private()
     ignore_without_inheriting()
     for warning in loaded.warnings:
@@ -113,6 +118,7 @@ async def serve(
             unused.callback(listener.close)
         parts = await _assemble(agents, loaded, unused, service=service, identity=identity)
         _trust_operator(settings, identity, parts)
+        log.info("starting", extra={"event": "server.starting", "version": __version__})
         try:
             await _restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened
@@ -147,7 +153,15 @@ async def _assemble(
     redis = RedisPort(settings, state)
     push.use_relay(redis.relay)
     await redis.claim()
-    shared = SharedParts(pool, push, state, grpc=grpc.place, revocations=identity.revocations)
+    requests = RequestLog(settings.server.log_requests)
+    shared = SharedParts(
+        pool,
+        push,
+        state,
+        grpc=grpc.place,
+        request_observers=[requests],
+        revocations=identity.revocations,
+    )
     sandboxes = await _make_sandboxes(agents, state, unused)
     logins = asyncio.create_task(check_logins(agents, sandboxes))
     unused.callback(logins.cancel)
@@ -261,7 +275,7 @@ def _make_site(
         monitor=monitor,
         audit=state.audit,
         identity=identity,
-        configure_logging=configure_logging,
+        configure_logging=partial(_log_as, journal=loaded.stderr_is_journal),
     )
     reloader = Reloader(
         loaded, read, identity=identity, push=parts.push, operator=state.operator, target=live
@@ -290,11 +304,14 @@ async def _run(
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
         unused.callback(announce(parts.fleet.agents, address, parts.state, home))
-        await _print_banner(parts, address)
+        if loaded.settings.server.log_format == "text":
+            await _print_banner(parts, address)
+        log.info("ready", extra={"event": "server.ready", **_place(parts, address)})
         systemd.ready()
         await _first_of(stop, parts.node.ended)
         site.pages.readiness.phase = "draining"
-        log.info("stopping")
+        open_tasks = sum(one.manager.figures()["tasks"] for one in parts.fleet.served)
+        log.info("stopping", extra={"event": "server.draining", "open_tasks": open_tasks})
         systemd.stopping()
         parts.grpc.drain()
         await parts.redis.drain()
@@ -344,6 +361,21 @@ async def _close_all(parts: _Parts, site: _Site) -> None:
     site.watchdog.close()
     _kill_leftovers(parts)
     await asyncio.to_thread(parts.fleet.close_sandboxes)
+    log.info("stopped", extra={"event": "server.stopped"})
+
+
+def _place(parts: _Parts, address: Listening) -> dict[str, Any]:
+    """The members of the line that tells how to reach the server. A token is named by its path."""
+    operator = parts.state.operator
+    return {
+        "version": __version__,
+        "address": address.url,
+        "socket": address.path,
+        "grpc": parts.grpc.address,
+        "agents": [one.id for one in parts.fleet.agents],
+        "state": parts.state.place,
+        "token": operator.path if operator else None,
+    }
 
 
 async def _drain(settings: Settings, parts: _Parts) -> None:
@@ -438,7 +470,7 @@ async def _open_state(
 
 def _trust_operator(settings: Settings, identity: Identity, parts: _Parts) -> None:
     state = parts.state
-    identity.report = state.audit.refused
+    identity.report = state.audit.auth_failed
     # Without tokens, every connection is checked. The search through its processes would take too
     # long, so control groups decide also for agents without walls.
     no_tokens = not settings.auth.config.required
@@ -503,11 +535,31 @@ def _kill(parts: _Parts, number: int) -> None:
     os._exit(128 + number)
 
 
-def configure_logging(level: str, clean: Callable[[str], str] = str) -> None:
-    """Log to stderr. `clean` redacts secrets from each line."""
+def _log_as(server: ServerSettings, clean: Callable[[str], str], *, journal: bool) -> None:
+    configure_logging(server.log_level, clean, form=server.log_format, journal=journal)
+
+
+def configure_logging(
+    level: str,
+    clean: Callable[[str], str] = str,
+    *,
+    form: str = "text",
+    journal: bool = False,
+) -> None:
+    """Log to stderr, in the format `form`: text or json. `clean` redacts secrets from each line.
+    `journal`: journald reads stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(KeyValueFormatter(clean))
+    formatter = JsonFormatter if form == "json" else TextFormatter
+    handler.setFormatter(formatter(clean, context, priorities=journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)  # these, and errors without a handler, are lines of the log
+    sys.unraisablehook = _log_unraisable
     logging.getLogger("aiohttp").setLevel(max(logging.getLevelName(level), logging.WARNING))
+
+
+def _log_unraisable(error: sys.UnraisableHookArgs) -> None:
+    text = error.err_msg or "an exception was ignored"
+    if error.exc_value:
+        log.error(text, exc_info=error.exc_value)

@@ -80,7 +80,8 @@ class State:
         ids = set(kept)
         killed = kill_marked(self.markers, {self.markers + one for one in ids})
         if killed:
-            log.warning("killed processes of an earlier server", extra={"processes": killed})
+            facts = {"event": "processes.leftover", "count": killed}
+            log.warning("killed processes of an earlier server", extra=facts)
         self.tidy(ids)
 
     def tidy(self, kept: Iterable[str]) -> None:

@@ -101,6 +101,10 @@ class Session:
         self.streams.process = await AgentProcess.spawn(
             start, self.streams.hooks(), limits=ProcessLimits(self._limits.line), spool=self.spool
         )
+        begun = self.adapter.start
+        kind = "resumed" if begun.resume else "cold" if begun.owner else "warm"
+        facts = {"event": "session.started", **self._facts(), "start": kind, "cwd": begun.cwd}
+        log.info("session started", extra=facts)
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
         """Continue a CLI of an earlier server, or read the output that it left.
@@ -263,5 +267,15 @@ class Session:
             rung = await process.stop(self._limits.term_grace)
             self.tally.exits["limit" if exceeded else rung] += 1
             self.tally.leftovers += process.left
-        log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
+            if process.left:
+                facts = {"event": "processes.leftover", **self._facts(), "count": process.left}
+                log.warning("processes of a session live on", extra=facts)
+        code = process.exit_code if process else None
+        facts = {"event": "session.ended", **self._facts(), "rung": rung, "exit": code}
+        log.info("session stopped", extra=facts)
         return rung
+
+    def _facts(self) -> dict[str, Any]:
+        """The members of each line about the session."""
+        process = self.streams.process
+        return {"adapter": self.adapter.name, "pid": process.pid if process else None}

@@ -226,13 +226,15 @@ class Journal:
             except (sqlite3.Error, ConfigurationError) as failed:
                 error = None
                 if self._problem is None:
-                    log.error("nothing new is taken on", extra={"error": failed})
+                    facts = {"event": "store.degraded", "problem": str(failed)}
+                    log.error("nothing new is taken on", extra=facts)
                 self._problem = str(failed)
                 if not await self._run(self._file.throw_ballast):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_LONGEST)
         if await self._run(self._file.take_ballast):
-            log.warning("writes to the database succeed again")
+            facts = {"event": "store.recovered"}
+            log.info("writes to the database succeed again", extra=facts)
             self._problem = None
         else:  # earlier rows are committed, but new work is still refused
             if self._again:

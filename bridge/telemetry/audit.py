@@ -2,8 +2,8 @@
 Each is a line of JSON, appended to a file that only the server's user can read. No line ever
 changes.
 
-The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`, and `via`: the
-binding of the request that caused it, null without one.
+The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`, `request_id`,
+and `via`: the binding of the request that caused it, null without one.
 docs/security.md lists the members of each `what`. A prompt is logged as its SHA-256.
 """
 
@@ -24,6 +24,7 @@ from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolC
 from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
 from bridge.task.text import capped
+from bridge.telemetry.log_context import NO_CLIENT, TASKS
 from bridge.telemetry.observation import REQUEST, observed
 
 log = logging.getLogger(__name__)
@@ -56,12 +57,14 @@ class Audit:
     def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
         """`principal`: the actor; for actions of the agent, the owner of its task."""
         whose = {"task": task.id, "context": task.context_id, "principal": principal}
-        self._write(what, whose | facts)
+        self._write(what, {**whose, "request_id": _request(), **facts})
 
-    def refused(self, address: str, reason: str, **facts: Any) -> None:
+    def auth_failed(self, peer: str, scheme: str, cause: str, **facts: Any) -> None:
         """A client that was not authenticated. `more`: how many like it were not written down."""
-        whose = {"task": None, "context": None, "principal": None}
-        self._write("refused", {**whose, "address": address, "reason": reason, **facts})
+        whose = {"task": None, "context": None, "principal": None, "request_id": _request()}
+        self._write(
+            "auth_failed", {**whose, "peer": peer, "scheme": scheme, "cause": cause, **facts}
+        )
 
     def action(self, what: str, principal: str, **facts: Any) -> None:
         """An action of an operator that belongs to no single task."""
@@ -81,23 +84,32 @@ class Audit:
         return self._file is not None
 
     def events(self, task: Task, events: Iterable[Event]) -> None:
-        """Log the events of a task."""
+        """Log the events of a task. The request of an answer is the one that answered; that of
+        other events is the one that began the task."""
+        began = {"request_id": TASKS.request_of(task.id)}
         for event in events:
             match event:
                 case ToolCall():
                     self.note(
-                        "tool", task, task.owner, tool=event.name, input=capped(event.input)[0]
+                        "tool",
+                        task,
+                        task.owner,
+                        **began,
+                        tool=event.name,
+                        input=capped(event.input)[0],
                     )
                 case Question():
-                    facts = {"question": event.id, "text": capped(event.text)[0]}
+                    facts = {**began, "question": event.id, "text": capped(event.text)[0]}
                     subject = capped(event.subject)[0]
                     self.note("asked", task, task.owner, **facts, subject=subject)
                 case Answered(answer):
                     chosen = [option.id for option in answer.options]
-                    facts = {"question": answer.question_id, "options": chosen, **_way(answer)}
+                    facts = {} if answer.by not in NO_CLIENT else began
+                    facts = {**facts, "question": answer.question_id, "options": chosen}
+                    facts |= _way(answer)
                     self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
                 case _ if isinstance(event, ENDINGS):
-                    self.note("ended", task, task.owner, state=task.state.value)
+                    self.note("ended", task, task.owner, **began, state=task.state.value)
 
     @property
     def problem(self) -> str | None:
@@ -142,6 +154,12 @@ def _open(path: Path) -> int:
     except OSError as error:
         text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
         raise ConfigurationError(text) from None
+
+
+def _request() -> str | None:
+    """The id of the current request."""
+    request = REQUEST.get()
+    return request.id if request else None
 
 
 def _way(answer: Answer) -> dict[str, Any]:

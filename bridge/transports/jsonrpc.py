@@ -85,7 +85,7 @@ class JsonRpc:
         except errors.RequestError as error:
             return await _respond_error(request, codec, request_id, error)
         except Exception as error:
-            log.exception("request failed")
+            log.exception("request failed", extra={"event": "request.failed"})
             return await _respond_error(request, codec, request_id, error)
 
     async def _notified(

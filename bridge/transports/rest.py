@@ -115,7 +115,7 @@ class Rest:
             except errors.RequestError as error:
                 return _respond_error(request, error)
             except Exception as error:
-                log.exception("request failed")
+                log.exception("request failed", extra={"event": "request.failed"})
                 return _respond_error(request, error)
 
         return handle
@@ -140,7 +140,8 @@ class Rest:
 
 def _cut(error: Exception) -> None:
     """An HTTP+JSON answer cannot become an error after its status was sent."""
-    log.error("a send failed after its answer had begun", exc_info=error)
+    text = "a send failed after its answer had begun"
+    log.error(text, exc_info=error, extra={"event": "request.failed"})
 
 
 async def _params(request: web.Request) -> dict[str, Any]:

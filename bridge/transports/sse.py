@@ -107,7 +107,7 @@ async def _respond(
     except Unauthenticated as error:
         await _end(response, encode_error(error))
     except Exception:
-        log.exception("stream failed")
+        log.exception("stream failed", extra={"event": "request.failed"})
         _cut(request)
     return response
 

@@ -24,7 +24,13 @@ log = logging.getLogger(__name__)
 
 HOT = frozenset(
     {
-        *("public_url", "log_level", "bridge_allowed_hosts", "bridge_allowed_origins"),
+        *(
+            "public_url",
+            "log_level",
+            "log_format",
+            "bridge_allowed_hosts",
+            "bridge_allowed_origins",
+        ),
         *("bridge_max_connections", "bridge_max_connections_per_peer"),
         *("bridge_max_connections_per_second", "bridge_header_timeout_ms"),
         *("bridge_body_timeout_ms", "bridge_stall_timeout_ms", "bridge_trusted_proxies"),

@@ -54,6 +54,16 @@ class Loaded:
         return [*read, *(file for one in self.settings.each for file in one.own_files)]
 
     @property
+    def stderr_is_journal(self) -> bool:
+        """Whether journald reads stderr. JOURNAL_STREAM is the device and the inode of its stream,
+        and is inherited by programs whose stderr is another file."""
+        try:
+            found = os.fstat(2)
+        except OSError:  # closed
+            return False
+        return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+    @property
     def secrets(self) -> Secrets:
         """The secrets to redact from the server's log and the audit log."""
         known = secrets_of({**self.dotenv, **os.environ})

@@ -92,6 +92,10 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
         default="INFO", alias="log_level"
     )
     """Lowest level of the log: DEBUG, INFO, WARNING or ERROR."""
+    log_format: Literal["text", "json"] = Field(default="text", alias="log_format")
+    """Format of the log: text, for people, or json, one object for each line."""
+    log_requests: bool = Field(default=False, alias="log_requests")
+    """Log each request that succeeds; requests that fail are always logged."""
     config_file: str | None = Field(default=None, alias="config_file")
     """Path of a TOML file with settings by these names."""
     default_agent: str | None = None

@@ -241,7 +241,7 @@ class PostgresWriter:
             pause = min(2 * pause, RETRY_LONGEST)
         self._written += 1
         if self._problem:
-            log.warning("writes to the database succeed again")
+            log.info("writes to the database succeed again", extra={"event": "store.recovered"})
             self._problem = None
 
     async def _has_written(self) -> bool:
@@ -270,7 +270,8 @@ class PostgresWriter:
         await self._drop()
         cause = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         if self._problem is None:
-            log.error("nothing new is taken on", extra={"error": cause})
+            facts = {"event": "store.degraded", "problem": cause}
+            log.error("nothing new is taken on", extra=facts)
         self._problem = f"{self._address.shown} cannot be written: {cause}"
 
     def fence(self) -> None:

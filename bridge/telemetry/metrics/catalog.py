@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 TASK_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
@@ -43,10 +44,10 @@ TOOL_OUTCOMES = ("ok", "error")
 BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "stdio", "redis", "mcp")
 REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malformed")
 FAILURES = (
-    *(("bearer", "missing"), ("bearer", "unknown"), ("bearer", "agent_process")),
-    *(("api_key", "unknown"), ("api_key", "agent_process")),
-    *(("basic", "unknown"), ("basic", "agent_process")),
-    *(("same_user", "agent_process"), ("unix_socket", "missing")),
+    *product(("bearer",), ("missing", "unknown", "expired", "throttled", "agent_process")),
+    *(("api_key", "unknown"), ("api_key", "agent_process"), ("basic", "unknown")),
+    *(("oidc", "unknown"), ("same_user", "agent_process")),
+    *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),
 )
 """Scheme and cause of failed authentications."""
 LISTENERS = ("tcp", "unix")

@@ -230,7 +230,7 @@ class EnvelopeConnection:
         except errors.RequestError as error:
             log.info("a notification failed", extra={"error": str(error)})
         except Exception:
-            log.exception("a notification failed")
+            log.exception("a notification failed", extra={"event": "request.failed"})
 
     async def _caller(self, asked: EnvelopeRequest) -> Caller:
         """The sender. Each request identifies it again. Raises RequestError."""
@@ -241,6 +241,7 @@ class EnvelopeConnection:
         )
         REQUEST.set(info)
         principal = await self._identify()
+        REQUEST.set(replace(info, principal=principal.id))
         return Caller(self._agent.address, principal, shows_retry(asked.parameters), info=info)
 
     async def _send(self, frames: Sequence[bytes]) -> None:

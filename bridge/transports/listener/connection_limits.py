@@ -347,7 +347,8 @@ class Connection(web.RequestHandler):
             return
         if self._reads_too_slowly(tcp, now):
             self._server.tally.cut += 1
-            self._log("reads too slowly")
+            facts = {"event": "stream.cut", "peer": self.peer, "cause": "slow"}
+            log.info("a client does not read its answer", extra=facts)
             if self._stalled and not self._stalled.is_set():
                 self._stalled.set()
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from aiohttp import web
 from bridge.auth.principal import Principal
 from bridge.auth.revocations import Revocations
 from bridge.errors import Unauthenticated
+from bridge.telemetry.observation import REQUEST, observed
 from bridge.transports.mcp import asgi
 from bridge.transports.mcp.sessions import SessionCount
 from bridge.transports.negotiation import JSON, declares_json
@@ -123,6 +124,7 @@ class Endpoint:
             begins = session is None and request.headers.get(REVISION, "") < MODERN
             if begins and self._sessions.is_full(principal.id):
                 return _error(503, "Too many open sessions; end one, or retry later.")
+            REQUEST.set(replace(observed(), binding="mcp"))
             caller = partial(self._caller, request)
             exchange = asgi.Exchange(request, principal, await request.read(), caller)
             try:
