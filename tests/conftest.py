@@ -21,11 +21,12 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from tests import CHECKOUT
 from tests.support import matrix, programs
 from tests.support.liveness import Liveness, listening
+from tests.support.redis_broker import broker
 from tests.support.redis_server import redis_server
 from tests.support.restart import Place
 from tests.support.servers import database, on_postgres, postgres_url
 
-__all__ = ["database", "postgres_url", "redis_server"]  # fixtures
+__all__ = ["broker", "database", "postgres_url", "redis_server"]  # fixtures
 
 CI = os.environ.get("CI") == "true"
 

@@ -59,6 +59,7 @@ READS_ENVIRONMENT = {
     "bridge/server/settings/load.py": None,
     "bridge/server/settings/root.py": None,
     "bridge/server/settings/sections.py": None,
+    "bridge/server/settings/supervision.py": None,
     "bridge/process/pty_runner.py": None,  # a program: it passes its own environment on
     "bridge/process/spawn.py": "os.environ.get(LIBRARIES",  # without it, interpreters do not start
 }
@@ -286,6 +287,25 @@ def test_only_the_binding_imports_grpc() -> None:
             assert not any("transports.grpc" in one for one in modules(path)), label(path)
 
 
+def test_few_modules_import_redis() -> None:
+    """And only extras.py imports them from other places: a server without Redis loads no client."""
+    users = {
+        path for path in ALL_FILES if any(one.partition(".")[0] == "redis" for one in others(path))
+    }
+    needing = {f"bridge.{label(path)[7:-3].replace('/', '.')}" for path in users}
+    listed = {"bridge/store/redis_address.py", "bridge/store/postgres/redis_bus.py"}
+    listed |= {f"bridge/push/{one}.py" for one in ("broker", "redis_report", "relay", "worker")}
+    listed |= {f"bridge/transports/redis/{one}.py" for one in ("replies", "server")}
+    assert {label(path) for path in users} == listed
+    for path in ALL_FILES:
+        inside = path in users or "transports/redis/" in label(path)
+        if not inside and label(path) not in ("bridge/server/extras.py", REDIS_PORT):
+            assert not modules(path) & needing, label(path)
+
+
+REDIS_PORT = "bridge/server/agents/redis_port.py"  # for types alone
+
+
 def test_only_the_registry_imports_by_name() -> None:
     users = {label(path) for path in PRODUCT if any("importlib" in one for one in others(path))}
     assert users == IMPORTS_BY_NAME
@@ -327,6 +347,7 @@ BROUGHT_BY = {
     "grpc": "grpcio",
     "jsonschema": "mcp",
     "multidict": "aiohttp",
+    "prometheus_client": "prometheus-client",
     "yarl": "aiohttp",
 }
 
@@ -498,7 +519,16 @@ TESTED_ELSEWHERE = {
         "store/postgres: claims connect notify_bus pooler queries reader reads schema "
         "sealing statements store writer",
     ),
-    "tests/component/store/test_redis_bus.py": ("needs Redis", "store/postgres: redis_bus"),
+    "tests/component/store/test_redis_bus.py": (
+        "needs Redis",
+        "store: redis_address; store/postgres: redis_bus",
+    ),
+    "tests/component/push/test_relay.py": ("needs Redis", "push: broker jobs relay worker"),
+    "tests/server/protocol/test_redis.py": (
+        "needs Redis",
+        "transports/redis: inbox names owner replies server service; server/agents: redis_port",
+    ),
+    "tests/system/test_redis.py": ("needs the program", "cli: push_worker; push: redis_report"),
     "tests/component/store/test_cluster.py": (
         "needs a PostgreSQL server",
         "store: cluster; store/postgres: cluster",
@@ -513,6 +543,22 @@ TESTED_ELSEWHERE = {
         "store/postgres: membership takeover",
     ),
     "tests/component/process/test_guard.py": ("needs children and groups", "process: guard"),
+    "tests/component/store/test_backup.py": (
+        "needs databases on disk",
+        "store/sqlite: backup upgrade",
+    ),
+    "tests/component/server/test_backup_folder.py": (
+        "needs files",
+        "server/operate: backup_folder restore upgrade",
+    ),
+    "tests/server/protocol/test_administration.py": (
+        "needs requests",
+        "server/operate: admin backup",
+    ),
+    "tests/system/test_backup.py": (
+        "needs the program",
+        "cli/operate: backup migrate restore rollback running",
+    ),
     "tests/component/store/test_databases.py": (
         "needs databases on disk",
         "store/sqlite: database",
@@ -543,6 +589,10 @@ TESTED_ELSEWHERE = {
         "needs slow connections",
         "transports/listener: connection_limits",
     ),
+    "tests/server/protocol/test_websocket.py": (
+        "needs connections",
+        "transports/envelope: connection websocket",
+    ),
     "tests/server/limits/test_costs.py": ("needs a whole server", "telemetry: gc_tuning"),
     "tests/server/protocol/test_blocking.py": ("needs a connection", "transports: blocking"),
     "tests/server/protocol/test_cards.py": (
@@ -565,6 +615,16 @@ TESTED_ELSEWHERE = {
     "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),
     "tests/server/protocol/test_routing.py": ("needs requests", "runtime: router"),
     "tests/server/protocol/test_monitor.py": ("needs a feed", "server/operate: health monitor"),
+    "tests/server/operate/test_metrics_page.py": (
+        "needs requests",
+        "server/operate: metrics_page pages readings; session: tally",
+    ),
+    "tests/server/operate/test_readiness.py": ("needs requests", "server/operate: readiness"),
+    "tests/unit/telemetry/test_task_metrics.py": (
+        "the registry shows the figures",
+        "telemetry/metrics: catalog exposition requests tasks tools",
+    ),
+    "tests/system/test_health_command.py": ("needs a server", "cli: health"),
     "tests/server/protocol/test_openapi.py": (
         "compares the answers of a server",
         "server: openapi",
@@ -581,7 +641,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: main; server: banner lifecycle; telemetry: logging",
+        "cli: main; server: banner lifecycle",
     ),
     "tests/system/test_client.py": (
         "needs a server",
@@ -638,9 +698,14 @@ TESTED_ELSEWHERE = {
         "server: state_dir; server/operate: sockets",
     ),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
+    "tests/system/test_reload.py": (
+        "needs the program",
+        "cli/operate: local reload token; server/agents: fleet; "
+        "server/operate: live signals token_admin",
+    ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: load root sections values",
+        "server/settings: broker load operate root sections values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",

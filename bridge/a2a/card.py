@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+REDIS_BINDING = "urn:coding-agent-bridge:redis-streams:v1"
+"""The binding of requests through Redis Streams (docs/transports.md)."""
 EXTENSION = "urn:coding-agent-bridge:v1"
 """The extension of the bridge (docs/extension.md): `metadata.bridge` in both directions."""
 WEBSOCKET = "urn:coding-agent-bridge:websocket:v1"
@@ -25,7 +27,7 @@ class Skill:
 class Card:
     """`url`: the public URL of the JSON-RPC endpoint. `rest_url`: of the HTTP+JSON endpoint.
     `grpc`: HOST:PORT of the gRPC endpoint, where `tenant` names the agent. `websocket`: the URL of
-    the WebSocket endpoint.
+    the WebSocket endpoint. `redis`: the prefix of keys in Redis.
 
     `bearer`: requests need a token. `oidc`: URL of the discovery document of an OpenID provider
     whose tokens are accepted. `push`: push notifications are supported. `extended`: authenticated
@@ -51,6 +53,7 @@ class Card:
     grpc: str | None = None
     tenant: str | None = None
     websocket: str | None = None
+    redis: str | None = None
 
 
 def encode_extensions(card: Card) -> list[dict[str, Any]]:

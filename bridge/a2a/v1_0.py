@@ -7,7 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
-from bridge.a2a.card import WEBSOCKET, Card, encode_abilities, encode_extensions
+from bridge.a2a.card import (
+    REDIS_BINDING,
+    WEBSOCKET,
+    Card,
+    encode_abilities,
+    encode_extensions,
+)
 from bridge.a2a.codec import Codec, Operation, without_none
 from bridge.a2a.requests import (
     ONE_WRONG,
@@ -228,6 +234,9 @@ class V1_0(Codec):
                 {"url": card.websocket, "protocolBinding": WEBSOCKET, "protocolVersion": version}
                 for version in (self.version, "0.3")
             ]
+        if card.redis:
+            place = {"url": card.redis, "protocolBinding": REDIS_BINDING}
+            interfaces.append(place | {"protocolVersion": self.version})
         return {
             "name": card.name,
             "description": card.description,

@@ -14,14 +14,17 @@ import pwd
 import re
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from bridge.auth.config import NAME, AuthConfig
-from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
+from bridge.auth.principal import OPERATOR, RESERVED, Principal, Scope, Token, Tokens, digest
+from bridge.auth.revocations import Revocations
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.auth.unix_peer import is_unix, peer_uid
-from bridge.errors import ConfigurationError, Forbidden, TooManyRequests
+from bridge.errors import ConfigurationError, Forbidden, TooManyRequests, Unavailable
 
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
@@ -40,6 +43,10 @@ _STARTED_HERE = (
 )
 
 
+_TOKEN, _USER = "token:", "uid:"
+"""The kinds of Principal.proof, before the digest of a token and a user id."""
+_LISTENS: tuple[Scope, ...] = ("read", "admin")
+"""Scopes without which an open stream of a principal that had them ends."""
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "x-original-host"})
 """Headers of a proxy, besides X-Forwarded-*."""
 
@@ -74,29 +81,41 @@ class Signed(Protocol):
 
 
 class TokenIssuer(Protocol):
-    """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py."""
+    """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py. The principals have
+    this `proof`, and ids that begin with `owners`."""
+
+    proof: str
+    owners: str
 
     def find(self, token: str) -> Found: ...
+
+    def close(self) -> None: ...
 
 
 def tokens_of(config: AuthConfig, operator: str | None = None) -> Tokens:
     """All configured tokens. `operator`: the token in the state folder."""
-    own = [(digest(one), OPERATOR) for one in (operator, config.operator_token) if one]
-    return Tokens([*own, *(_known(name, token) for name, token in config.tokens.items())])
+    own = [_with_proof(digest(one), OPERATOR) for one in (operator, config.operator_token) if one]
+    return Tokens([*own, *(one for item in config.tokens.items() for one in _known(*item))])
 
 
-def _known(name: str, token: Token) -> tuple[bytes, Principal]:
-    if not re.fullmatch("sha256:[0-9a-f]{64}", token.hash):
+def _known(name: str, token: Token) -> list[tuple[bytes, Principal]]:
+    if not all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in token.hashes):
         text = "must be sha256:<64 hex digits>. Run `coding-agent-bridge token` to create a token"
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
     _check_name(name)
-    return bytes.fromhex(token.hash.removeprefix("sha256:")), token.principal(name)
+    principal = replace(token.principal(name), expires=token.until)
+    digests = [bytes.fromhex(one.removeprefix("sha256:")) for one in token.hashes]
+    return [_with_proof(one, principal) for one in digests]
+
+
+def _with_proof(known: bytes, principal: Principal) -> tuple[bytes, Principal]:
+    return known, replace(principal, proof=f"{_TOKEN}{known.hex()}")
 
 
 def users_of(config: AuthConfig) -> dict[int, Principal]:
     """The principals of users on the Unix socket, by uid. Raises ConfigurationError."""
     own = os.geteuid()
-    found = {own: OPERATOR} if config.same_user else {}
+    found = {own: replace(OPERATOR, proof=f"{_USER}{own}")} if config.same_user else {}
     for name, grant in config.unix_users.items():
         uid, table = _uid_of(name), f"[unix_users.{name}]"
         _check_name(name, "unix_users")
@@ -107,7 +126,7 @@ def users_of(config: AuthConfig) -> dict[int, Principal]:
             raise ConfigurationError(f"{table} {text}.")
         if uid in found:
             raise ConfigurationError(f"{table} and [unix_users.{found[uid].id}] are one user.")
-        found[uid] = grant.principal(name)
+        found[uid] = replace(grant.principal(name), proof=f"{_USER}{uid}")
     return found
 
 
@@ -145,26 +164,97 @@ class Identity:
     for the operator token of a process that the server started, and Unavailable if it cannot
     decide now.
 
-    Rejected requests are in the log and, at a limited rate, calls of `report(address, reason,
-    **facts)`.
+    Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
+    cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
+    (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, expired,
+    throttled, other_uid, forwarded, agent_process). `used` gets the name of each principal with a
+    token. `revocations` has the open streams and requests.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
-        self._config = config
-        self._tokens = tokens_of(config)
-        self._users = users_of(config)
-        self._issuer = issuer
+        self._operator: str | None = None
+        self._issuer: TokenIssuer | None = None
+        self._lost: frozenset[str] = frozenset()
+        self.revocations = Revocations(self.is_valid)
+        self.used: Callable[[str], None] | None = None
+        self._apply(config, issuer, None)
         self._origin: Origin | None = None
         self._reports = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
         self._suppressed = 0
+        self.failures: Counter[tuple[str, str]] = Counter()
         self.report: Callable[..., None] | None = None
         self._failures: TokenBuckets[str] = TokenBuckets(MOST_ADDRESSES)
 
     def trust(self, operator: str | None, origin: Origin | None) -> None:
         """Accept the token `operator`. `origin` decides about every request of the operator, with a
         token or without one."""
-        self._tokens = tokens_of(self._config, operator)
+        self._apply(self._config, self._issuer, operator)
         self._origin = origin
+
+    def watch_origin(self, origin: Origin | None) -> None:
+        """Let this decide about the requests of the operator, if something decides about them."""
+        if self._origin is not None:
+            self._origin = origin
+
+    def change(
+        self, config: AuthConfig, issuer: TokenIssuer | None, operator: str | None
+    ) -> set[str]:
+        """Use other credentials from the next request on, and end the streams and requests of
+        those that are not valid any more. Returns the ids of the principals that were removed or
+        have lost the scope `read`. Raises ConfigurationError, and changes nothing then."""
+        before, old = self._listeners(), self._issuer
+        self._apply(config, issuer, operator)
+        if old and old is not issuer:
+            old.close()
+        lost = before - self._listeners()
+        had = {one.id for one in (*self._tokens, *self._users.values())} & (self._lost | lost)
+        self._lost = frozenset(had - self._listeners())
+        self.revocations.check()
+        return lost
+
+    def _listeners(self) -> set[str]:
+        known = (*self._tokens, *self._users.values())
+        return {one.id for one in known if one.may("read") and not one.expired}
+
+    def _apply(self, config: AuthConfig, issuer: TokenIssuer | None, operator: str | None) -> None:
+        tokens, users = tokens_of(config, operator), users_of(config)  # these may raise
+        self._config, self._issuer, self._operator = config, issuer, operator
+        self._tokens, self._users = tokens, users
+
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether the credential of an open request is valid still, with its scopes to listen."""
+        kind, _, value = principal.proof.partition(":")
+        if principal.expired:
+            return False
+        now: Principal | None = principal
+        if kind == "token":
+            now = self._tokens.of(bytes.fromhex(value))
+        elif kind == "uid":
+            now = self._users.get(int(value))
+        elif kind == "oidc":
+            return self._issuer is not None and self._issuer.proof == principal.proof
+        if now is None or now.id != principal.id or now.expired:
+            return False
+        return all(now.may(one) for one in _LISTENS if principal.may(one))
+
+    def admits(self, owner: str) -> bool:
+        """Whether the owner of a task has a valid credential still, for push notifications."""
+        if not self._config.required or owner == OPERATOR.id:
+            return True
+        if self._issuer and owner.startswith(self._issuer.owners):
+            return True
+        known = (*self._tokens, *self._users.values())
+        return owner not in self._lost and any(one.id == owner and not one.expired for one in known)
+
+    @property
+    def issuer(self) -> TokenIssuer | None:
+        return self._issuer
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When the next token expires, in seconds since 1970."""
+        ends = [one.expires for one in self._tokens if one.expires and not one.expired]
+        return min(ends, default=None)
 
     @property
     def knows_users(self) -> bool:
@@ -183,50 +273,79 @@ class Identity:
         if uid is not None:
             address = f"uid:{uid}"
         if not self._config.required and uid in (None, os.geteuid()):
-            return await self._if_outside(request, address)
+            return await self._if_outside(request, address, "same_user")
         if given is None:
-            principal = await self._user(request, uid)
-            if principal is None:
-                self._reject(address, "no credentials")
-            return principal
+            user = await self._user(request, uid)
+            if isinstance(user, Principal):
+                return user
+            self._reject(address, "bearer" if uid is None else "unix_socket", user)
+            return None
         found: Found = self._tokens.find(given)
-        if found is OPERATOR:
-            return await self._if_outside(request, address)
+        scheme = _scheme(request)
+        if isinstance(found, Principal) and found.id == OPERATOR.id:
+            await self._if_outside(request, address, scheme)
+            return found
         if found is None and self._issuer:
             found = self._issuer.find(given)
         principal = await found if isinstance(found, Awaitable) else found
-        if principal:
+        if principal and not principal.expired:
+            if self.used:
+                self.used(principal.id)
             return principal
-        self._reject(address, "unknown credentials")
-        bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
-        if not bucket.take():
-            text = "Too many wrong credentials from this address. Retry later."
-            raise TooManyRequests(text, math.ceil(bucket.wait()))
+        is_jwt = self._issuer is not None and given.count(".") == 2
+        self._refuse(address, "oidc" if is_jwt else scheme, "expired" if principal else "unknown")
         return None
 
-    async def _user(self, request: Signed, uid: int | None) -> Principal | None:
-        """The principal of a user on the Unix socket. None for an unknown user, for a proxy, which
-        has other clients, and unless the process is proved to be outside."""
-        principal = None if uid is None else self._users.get(uid)
-        if principal is None or self._origin is None or _is_forwarded(request):
-            return None
-        return principal if await self._origin.is_proved_outside(request.transport) else None
+    def _refuse(self, address: str, scheme: str, cause: str) -> None:
+        """Report wrong credentials. Raises TooManyRequests if the address has sent too many."""
+        bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
+        throttled = not bucket.take()
+        self._reject(address, scheme, "throttled" if throttled else cause)
+        if throttled:
+            text = "Too many wrong credentials from this address. Retry later."
+            raise TooManyRequests(text, math.ceil(bucket.wait()))
 
-    async def _if_outside(self, request: Signed, address: str) -> Principal:
+    async def known(self, request: Signed) -> Principal | None:
+        """The principal of a request that needs none, or None. Wrong credentials count as for other
+        requests; one without credentials does not count."""
+        if self._config.required and _given(request) is None and _uid(request) is None:
+            return None
+        try:
+            return await self(request)
+        except (Forbidden, TooManyRequests, Unavailable):
+            return None
+
+    async def _user(self, request: Signed, uid: int | None) -> Principal | str:
+        """The principal of a user on the Unix socket. Otherwise the cause: no credentials on TCP,
+        an unknown user, a proxy, which has other clients, or a process that is not proved to be
+        outside."""
+        if uid is None or self._origin is None:
+            return "missing"
+        principal = self._users.get(uid)
+        if principal is None:
+            return "other_uid"
+        if _is_forwarded(request):
+            return "forwarded"
+        proved = await self._origin.is_proved_outside(request.transport)
+        return principal if proved else "agent_process"
+
+    async def _if_outside(self, request: Signed, address: str, scheme: str) -> Principal:
         """The operator, unless the server has started the process of the client."""
         if self._origin and not await self._origin.is_outside(request.transport):
-            self._reject(address, "as the operator, from a process of the server's own")
+            self._reject(address, scheme, "agent_process")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
 
-    def _reject(self, address: str, reason: str) -> None:
-        log.info("not authenticated", extra={"address": address, "reason": reason})
+    def _reject(self, address: str, scheme: str, cause: str) -> None:
+        self.failures[scheme, cause] += 1
+        facts = {"event": "auth.failed", "peer": address, "scheme": scheme, "cause": cause}
+        log.warning("not authenticated", extra=facts)
         if not self._reports.take():
             self._suppressed += 1
             return
         more, self._suppressed = ({"more": self._suppressed} if self._suppressed else {}), 0
         if self.report:
-            self.report(address, reason, **more)
+            self.report(address, scheme, cause, **more)
 
 
 def _uid(request: Signed) -> int | None:
@@ -242,6 +361,14 @@ def _uid(request: Signed) -> int | None:
 def _is_forwarded(request: Signed) -> bool:
     names = (name.lower() for name in request.headers)
     return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in names)
+
+
+def _scheme(request: Signed) -> str:
+    """The scheme of the credentials that _given() returns."""
+    if request.headers.get("X-API-Key"):
+        return "api_key"
+    scheme, _, _ = request.headers.get("Authorization", "").partition(" ")
+    return "basic" if scheme.lower() == "basic" else "bearer"
 
 
 def _given(request: Signed) -> str | None:

@@ -62,10 +62,17 @@ class TokenBuckets(Generic[K]):
         self._buckets[key] = found  # the first one is always the longest unused
         return found
 
+    def forget(self, key: K) -> None:
+        """The next get() of the key makes a new bucket."""
+        self._buckets.pop(key, None)
+
 
 class RateLimitedLogs(logging.Filter):
     """Limits log lines that clients can cause in any number. `more` of a line is the number of
     suppressed lines of its kind."""
+
+    suppressed_lines = 0
+    """The number of lines that all filters of this process have suppressed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,6 +88,7 @@ class RateLimitedLogs(logging.Filter):
         bucket, suppressed = self._kinds[kind]
         if not bucket.take():
             suppressed[0] += 1
+            RateLimitedLogs.suppressed_lines += 1
             return False
         if suppressed[0]:
             record.more, suppressed[0] = suppressed[0], 0

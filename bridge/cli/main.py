@@ -24,6 +24,7 @@ from bridge.errors import ConfigurationError
 
 TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from bridge.server.settings.load import Loaded
@@ -41,6 +42,7 @@ examples:
 commands for tasks (`coding-agent-bridge help` lists all):
 {CLIENT_EXAMPLES}
 All settings are environment variables; docs/settings.md and .env.example list them.
+docs/deploy.md describes a server for other people: tokens, systemd, containers, proxies.
 """
 
 
@@ -74,12 +76,11 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         if options.command == "card":
             return _card(options, arguments[2:])
-        if options.command == "token":
-            return _token(options.name)
+        if options.command in TOOLS:
+            return TOOLS[options.command](options)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        others = {"adapters": _adapters, "doctor": _doctor, "stdio": _stdio, "serve": _serve}
-        return others[options.command](options)
+        return _serve(options)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
@@ -150,8 +151,13 @@ def _serve(options: argparse.Namespace) -> int:
     import asyncio
 
     from bridge.server.lifecycle import serve
+    from bridge.server.operate.systemd import SystemdService
 
-    return asyncio.run(serve(_loaded(options)))
+    def read() -> Loaded:
+        return _loaded(options, service.sockets.settings)
+
+    service = SystemdService.take()
+    return asyncio.run(serve(read(), service, read))
 
 
 def _stdio(options: argparse.Namespace) -> int:
@@ -160,14 +166,60 @@ def _stdio(options: argparse.Namespace) -> int:
     return run(options)
 
 
-def _token(name: str) -> int:
-    from bridge.auth.authentication import new_token
+def _operate(options: argparse.Namespace) -> int:
+    """The commands for a running server."""
+    if options.command == "reload":
+        from bridge.cli.operate.reload import reload
 
-    print(new_token(name))
-    return 0
+        return reload(options.url)
+    from bridge.cli.operate import token
+
+    name, further = options.name, options.principal
+    if name == "list" and further is None:
+        return token.show_all(options.url)
+    if name == "revoke" and further is not None:
+        return token.revoke(further, options.url, cancel=options.cancel)
+    if further is not None or name in ("list", "revoke"):
+        raise ConfigurationError("Use: token NAME, token list, or token revoke NAME [--cancel].")
+    return token.make(name, options.expires, options.scopes)
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
+def _keep(options: argparse.Namespace) -> int:
+    """Back up, restore, roll back, or try a migration. Exit status 1 if that fails."""
+    from functools import partial
+
+    load = partial(_loaded, options)
+    try:
+        if options.command == "doctor":
+            from bridge.cli.operate.migrate import migrate
+
+            return migrate(load, for_programs=options.json)
+        if options.command == "backup":
+            from bridge.cli.operate.backup import backup
+
+            return backup(options.folder, options.state, load)
+        if options.command == "rollback":
+            from bridge.cli.operate.rollback import rollback
+
+            return rollback(options.state, load)
+        from bridge.cli.operate.restore import restore_command
+
+        return restore_command(options.folder, options.state, same_id=options.same_id)
+    except ClientError as error:
+        return report(error, as_json=False)
+    except ConfigurationError as error:
+        print(f"coding-agent-bridge: {error}", file=sys.stderr)
+        return 1
+
+
+def _install_service(options: argparse.Namespace) -> int:
+    from bridge.cli.operate.install_service import install_service
+
+    return install_service(user=options.user, keep=options.keep, folder=options.to)
+
+
+def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = None) -> Loaded:
+    """`inherited`: settings of sockets that another program has made; they have precedence."""
     from bridge.server.settings.load import load
 
     flags: dict[str, Any] = {
@@ -177,6 +229,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
         "agent_repo_path": options.root,
         "bridge_token_file": options.token_file,
         "config_file": options.config,
+        **(inherited or {}),
     }
     return load(flags, options.env_file)
 
@@ -190,11 +243,27 @@ def _adapters(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     import asyncio
 
+    if options.migrate:
+        return _keep(options)
     from bridge.cli.doctor.command import doctor
 
     loaded = _loaded(options)
     work = doctor(loaded, options.agent, live=options.live, for_programs=options.json)
     return int(asyncio.run(work))
+
+
+def _push_worker(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from bridge.cli.push_worker import work
+
+    return asyncio.run(work(_loaded(options), options.metrics))
+
+
+def _health(options: argparse.Namespace) -> int:
+    from bridge.cli.health import health
+
+    return health(_loaded(options).settings, ready=options.ready)
 
 
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -217,6 +286,22 @@ def _record(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from bridge.server.recording import record
 
     return record(options.file, argv, options.adapter)
+
+
+TOOLS = {
+    "adapters": _adapters,
+    "backup": _keep,
+    "doctor": _doctor,
+    "health": _health,
+    "install-service": _install_service,
+    "push-worker": _push_worker,
+    "reload": _operate,
+    "restore": _keep,
+    "rollback": _keep,
+    "stdio": _stdio,
+    "token": _operate,
+}
+"""Commands that need only their options."""
 
 
 def _parser(complete: bool = False) -> PlainParser:
@@ -251,6 +336,40 @@ def _parser(complete: bool = False) -> PlainParser:
         "--live", action="store_true", help="send a test prompt (may incur API cost)"
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.add_argument(
+        "--migrate", action="store_true", help="migrate a copy of the tasks, before an upgrade"
+    )
+    _add_keeping(commands, settings)
+    _add_stdio(commands, settings)
+    table = commands.add_parser(
+        "adapters",
+        help="list the adapters",
+        description="List all adapters with their abilities and limitations.",
+    )
+    table.add_argument("--json", action="store_true", help="print one JSON object")
+    worker = commands.add_parser(
+        "push-worker",
+        help="send the push notifications of servers with BRIDGE_PUSH_RELAY=redis",
+        description="Send the push notifications that servers with BRIDGE_PUSH_RELAY=redis put "
+        "into Redis. It reads BRIDGE_REDIS_*, BRIDGE_PUSH_KEY, BRIDGE_PUSH_LEASE_MS and "
+        "BRIDGE_PUSH_ALLOW_PRIVATE. SIGTERM finishes the notifications in hand.",
+        parents=[settings],
+    )
+    worker.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics there")
+    alive = commands.add_parser(
+        "health",
+        help="ask the running server for its health",
+        description="Ask the server with these settings, over loopback or its Unix socket, and "
+        "print its status. Exit status: 0 if it serves, with --ready if it takes new tasks; else "
+        "1.",
+        parents=[settings],
+    )
+    alive.add_argument("--ready", action="store_true", help="ask whether it takes new tasks")
+    _add_tools(commands, signing=not complete)
+    return parser
+
+
+def _add_stdio(commands: argparse._SubParsersAction[PlainParser], settings: PlainParser) -> None:
     parent = commands.add_parser(
         "stdio",
         help="serve the parent process on stdin and stdout",
@@ -266,14 +385,37 @@ def _parser(complete: bool = False) -> PlainParser:
     parent.add_argument(
         "--a2a-version", metavar="V", help="version of requests that name none [0.3]"
     )
-    table = commands.add_parser(
-        "adapters",
-        help="list the adapters",
-        description="List all adapters with their abilities and limitations.",
+
+
+def _add_keeping(commands: argparse._SubParsersAction[PlainParser], settings: PlainParser) -> None:
+    """The commands that keep the state of a server."""
+    backup = commands.add_parser(
+        "backup",
+        help="back up the state of a server",
+        description="Write the tasks, attached files and audit log of the local server into a new "
+        "folder, while it runs or while it is stopped (docs/backup.md).",
+        parents=[settings],
     )
-    table.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_tools(commands, signing=not complete)
-    return parser
+    backup.add_argument("folder", metavar="DIR", help="the backup; it must not exist")
+    restore = commands.add_parser(
+        "restore",
+        help="make a state folder from a backup",
+        description="Check a backup, and make a new state folder from it (docs/backup.md).",
+    )
+    restore.add_argument("folder", metavar="DIR", help="the backup")
+    restore.add_argument("--state", metavar="NEW", required=True, help="the new state folder")
+    restore.add_argument(
+        "--same-id", action="store_true", help="it replaces a folder that was lost"
+    )
+    rollback = commands.add_parser(
+        "rollback",
+        help="return to the tasks before an upgrade",
+        description="Put the tasks of before the last upgrade back, with the server stopped. Later "
+        "tasks are lost (docs/backup.md).",
+        parents=[settings],
+    )
+    for one in (backup, rollback):
+        one.add_argument("--state", metavar="FOLDER", help="state folder of the server [settings]")
 
 
 def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool) -> None:
@@ -289,11 +431,35 @@ def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool)
     tape.add_argument("--adapter", help="adapter for this CLI")
     token = commands.add_parser(
         "token",
-        help="make a bearer token",
-        description="Make a bearer token, and its entry for CONFIG_FILE, which contains only the "
-        "SHA-256 of the token. The token is printed once.",
+        help="make, list or revoke bearer tokens",
+        usage="coding-agent-bridge token {NAME [--expires 90d] [--scopes run,read] | list | "
+        "revoke NAME [--cancel]}",
+        description="Make a bearer token: its table for CONFIG_FILE, which contains only the "
+        "SHA-256, on stdout, and the token, once, on stderr. `list` prints the tokens of the "
+        "running server. `revoke` reloads the server after you removed the table.",
     )
     token.add_argument("name", help="name of the principal; tasks belong to it")
+    token.add_argument("principal", nargs="?", help="the principal, after `revoke`")
+    token.add_argument("--expires", help="end of the token: 90d, 12h or 30m from now")
+    token.add_argument("--scopes", help="run, read, cancel, approve, metrics, admin; by commas")
+    token.add_argument("--cancel", action="store_true", help="with revoke: end its open tasks")
+    token.add_argument("--url", help="address of the server, if several run")
+    again = commands.add_parser(
+        "reload",
+        help="let the running server read its configuration again",
+        description="Let the running server of this user read its configuration again, and print "
+        "the changes. Exit status: 0, or 1 if the server keeps its present configuration.",
+    )
+    again.add_argument("--url", help="address of the server, if several run")
+    service = commands.add_parser(
+        "install-service",
+        help="write the units of systemd",
+        description="Write the units of systemd with the path of this program, and print their "
+        "paths and the next steps (docs/deploy.md).",
+    )
+    service.add_argument("--user", action="store_true", help="a unit for the systemd of this user")
+    service.add_argument("--keep", action="store_true", help="CLIs survive a restart of the server")
+    service.add_argument("--to", metavar="DIR", help="write the files to this folder")
     if not signing:
         return
     card = commands.add_parser(

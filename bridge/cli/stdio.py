@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     )
     log_pipe = _silence(sent)
     try:
-        return asyncio.run(serve(loaded, client))
+        return asyncio.run(serve(loaded, client=client))
     except ConfigurationError:  # main() prints it, before the first frame
         os.dup2(log_pipe, 2)
         raise

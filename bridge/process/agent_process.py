@@ -87,6 +87,7 @@ class AgentProcess:
     ) -> None:
         self.pid = child.pid
         self.exit_code: int | None = None
+        self.left = 0  # processes that have survived stop()
         self._reaped = False
         self._detached = False
         self._paused = False
@@ -316,7 +317,7 @@ class AgentProcess:
             rung = "killed"
             self._signal(signal.SIGKILL)
             await asyncio.wait([self._exited], timeout=KILL_GRACE)
-        await self._tree.sweep(family)
+        self.left = await self._tree.sweep(family)
         return rung
 
     def kill(self) -> None:

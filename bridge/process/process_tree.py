@@ -76,8 +76,9 @@ class ProcessTree:
             for pid in {*self.family(), *table.marked(self._marker)}:
                 _kill(pid)
 
-    async def sweep(self, family: Family) -> None:
+    async def sweep(self, family: Family) -> int:
         """Send SIGKILL until no descendant is left, at most KILL_GRACE seconds, and reap them.
+        Returns the number of those that still live then.
         `family`: descendants that were found before. If the control group has all of them, the
         process table is not read: with many agents that takes long."""
         loop = asyncio.get_running_loop()
@@ -96,7 +97,7 @@ class ProcessTree:
             reap_orphans()
             if not left or loop.time() > deadline:
                 self.cgroup.remove()
-                return
+                return len(left)
             await asyncio.sleep(pause)  # no event reports the end of another parent's child
             pause = min(2 * pause, 0.1)
 

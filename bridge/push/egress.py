@@ -29,6 +29,7 @@ MAX_URL = 2048
 MAX_RESPONSE = 64 * 1024  # bytes of a response that are read and discarded
 LOOKUPS_AT_ONCE = 8  # threads; a name server without an answer blocks one for many seconds
 
+RETRIED = {408, 425, 429}  # statuses below 500 of a temporary failure
 REFUSED = "refused address"
 UNREACHABLE = "connection failed"
 LATE = "timeout"
@@ -85,6 +86,11 @@ class RefusedAddress(OSError):
 
     def __init__(self) -> None:
         super().__init__(REFUSED)
+
+
+def is_final(status: int) -> bool:
+    """Whether a receiver that answers with this status would refuse the request again."""
+    return status < 500 and status not in RETRIED
 
 
 # --- addresses ---------------------------------------------------------------------------------

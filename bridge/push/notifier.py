@@ -16,10 +16,12 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import SystemRandom
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -53,7 +55,7 @@ Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
 RETRIED = {408, 425, 429}
-ENCODING_FAILED, EXPIRED = "internal error", "expired"
+ENCODING_FAILED, EXPIRED, REVOKED = "internal error", "expired", "revoked"
 SECOND = 1_000_000  # microseconds
 _chance = SystemRandom().random
 
@@ -79,9 +81,29 @@ class RetryPolicy:
         return longest * (0.5 + random() / 2)
 
 
+class Relay(Protocol):
+    """Carries notifications to the process that sends them: bridge/push/relay.py."""
+
+    def start(self) -> None: ...
+
+    async def post(self, job: str, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """The status of the answer. Raises RequestFailed without an answer. `job`: a name of this
+        attempt."""
+
+    def bury(self, facts: Mapping[str, str]) -> None:
+        """The notification gets no further attempt."""
+
+    def leave(self) -> None:
+        """The server stops: a wait that is cancelled does not withdraw its job."""
+
+    async def close(self) -> None: ...
+
+
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
-    `supported`, all operations of clients raise PushNotificationNotSupported."""
+    `supported`, all operations of clients raise PushNotificationNotSupported. `outcomes` counts the
+    attempts: `delivered`, `retry` or `dead`. `pending`: the configs with undelivered notifications.
+    `admits`: whether the owner of a task has valid credentials; its configs rest otherwise."""
 
     def __init__(
         self,
@@ -94,7 +116,9 @@ class Push:
         random: Callable[[], float] = _chance,
         supported: bool = True,
     ) -> None:
+        self._relay: Relay | None = None
         self._supported = supported
+        self.admits: Callable[[str], bool] = lambda owner: True
         self._tell: Tell | None = None
         self._store = store
         self._encode = encode
@@ -103,24 +127,57 @@ class Push:
         self._resolver = resolver
         self._random = random
         self._connections = _Connections(policy.per_host, policy.overall)
+        self.outcomes: Counter[str] = Counter()
+        self.pending: set[Key] = set()
         self._changing = asyncio.Lock()  # of the set of configs
         self._loops: dict[Key, asyncio.Task[None]] = {}
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
         self._session: aiohttp.ClientSession
+        self._find_task: Find
+
+    def use_relay(self, relay: Relay | None) -> None:
+        """Give the notifications to this relay, which sends them, from start() on."""
+        self._relay = relay
 
     async def start(self, find: Find, tell: Tell | None = None) -> None:
         """Continue the deliveries of an earlier server. The store must be open. `tell`: how the
         server that has a task learns that a config of it has changed."""
-        self._tell = tell
+        self._tell, self._find_task = tell, find
+        if self._relay:
+            self._relay.start()
         self._session = egress.open_session(
             allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
         )
+        await self.restart()
+
+    async def restart(self) -> None:
+        """Continue the deliveries of all configs whose owner has valid credentials."""
         for config in await self._store.push_configs():
             head = await self._store.head(config.task_id)
-            if head and (config.cursor < head.last or not head.state.terminal):
-                handle = await find(head)
+            unfinished = head and (config.cursor < head.last or not head.state.terminal)
+            if head and unfinished and self.admits(head.context.owner):
+                handle = await self._find_task(head)
                 if handle:
                     self._begin((config.task_id, config.id), handle)
+
+    async def revoke(self) -> int:
+        """Stop the configs of owners without valid credentials. Their undelivered notifications
+        become dead letters. Returns the number of these configs. Raises Unavailable if the store
+        cannot be read."""
+        stopped = 0
+        for config in await self._store.push_configs():
+            head = await self._store.head(config.task_id)
+            if head is None or self.admits(head.context.owner):
+                continue
+            async with self._changing:
+                await self._halt([(config.task_id, config.id)])
+                found = await self._store.push_configs(config.task_id)
+                current = next((one for one in found if one.id == config.id), None)
+                if current and current.cursor < head.last:
+                    await self._bury(current, head.last, REVOKED)
+            self._leave(config.task_id)
+            stopped += 1
+        return stopped
 
     async def resume(self, handle: TaskHandle, config_id: str | None = None) -> None:
         """Continue the deliveries of a task with its stored configs, or with this one: another
@@ -135,7 +192,11 @@ class Push:
 
     async def close(self) -> None:
         """Stop. The next server continues the deliveries."""
+        if self._relay:
+            self._relay.leave()
         await _stop([*self._loops.values()])
+        if self._relay:
+            await self._relay.close()
         await self._session.close()
 
     # --- configs -------------------------------------------------------------------------------
@@ -236,12 +297,15 @@ class Push:
     # --- the loop of a config ------------------------------------------------------------------
 
     def _begin(self, key: Key, handle: TaskHandle) -> None:
-        """Start the loop of the config, unless it runs, or another server has the task."""
-        if key not in self._loops and not handle.elsewhere:
+        """Start the loop of the config, unless it runs, another server has the task, or its owner
+        has no valid credentials."""
+        if key not in self._loops and not handle.elsewhere and self.admits(handle.task.owner):
             loop = self._loops[key] = asyncio.create_task(self._run(key, handle))
             loop.add_done_callback(lambda loop: self._ended(key, loop))
 
     def _ended(self, key: Key, loop: asyncio.Task[None]) -> None:
+        if self._loops.get(key) in (None, loop):  # else another one has begun
+            self.pending.discard(key)
         if loop.cancelled():
             return
         if error := loop.exception():
@@ -259,10 +323,12 @@ class Push:
         while config := await self._find(key, updates):
             position = max(position, config.cursor)
             if position >= handle.log.visible:
+                self.pending.discard(key)
                 if handle.log.closed:
                     break
                 await handle.log.changed()
                 continue
+            self.pending.add(key)
             if config.due:
                 updates.release()
                 pause = (config.due - _now()) / SECOND
@@ -314,10 +380,12 @@ class Push:
         if error and (final or attempts >= self._policy.attempts):
             await self._bury(config, number, error, attempts)
         elif error:
+            self.outcomes["retry"] += 1
             due = _now() + int(SECOND * self._policy.pause(attempts, self._random))
             number -= 1
             await self._commit([PushAdvanced(config.task_id, config.id, number, attempts, due)])
         else:
+            self.outcomes["delivered"] += 1
             await self._commit([PushAdvanced(config.task_id, config.id, number)])
         return number
 
@@ -331,17 +399,29 @@ class Push:
         if config.token:
             headers["X-A2A-Notification-Token"] = config.token
         try:
-            status = await egress.post(self._session, config.url, body, headers)
+            if self._relay:
+                job = f"{config.task_id}/{config.id}/{number}/{config.attempts + 1}"
+                status = await self._relay.post(job, config.url, body, headers)
+            else:
+                status = await egress.post(self._session, config.url, body, headers)
         except egress.RequestFailed as failure:
             error = str(failure)
             return error, error == egress.REFUSED
         if 200 <= status < 300:
             return "", False
-        return f"status {status}", status < 500 and status not in RETRIED
+        return f"status {status}", egress.is_final(status)
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
-        log.warning("notification %s is a dead letter: %s", _name(config, number), error)
+        self.outcomes["dead"] += 1
+        where = {"event": "push.dead", "task": config.task_id, "config": config.id}
+        name = _name(config, number)
+        log.warning(
+            "notification %s is a dead letter: %s", name, error, extra={**where, "error": error}
+        )
         names = (config.task_id, config.id, number)
+        if self._relay:
+            facts = {"task": config.task_id, "config": config.id, "number": str(number)}
+            self._relay.bury({**facts, "attempts": str(attempts), "error": error})
         failed = PushFailed(*names, attempts, error, time=_now())
         await self._commit([failed, PushAdvanced(*names)])
 

@@ -78,6 +78,12 @@ class Contexts:
     def __iter__(self) -> Iterator[Context]:
         return iter(list(self._contexts.values()))
 
+    def change(self, agent: Agent, cwd: str, prewarm: Prewarm) -> None:
+        """Begin new contexts with these settings. The rules also hold for the present ones."""
+        self.agent, self._cwd, self._prewarm = agent, cwd, prewarm
+        for context in self:
+            context.change_rules(agent.rules)
+
     def get(self, key: ContextKey) -> Context | None:
         return self._contexts.get(key)
 
@@ -256,11 +262,15 @@ class Contexts:
         closing.add_done_callback(self._closing.discard)
         return context.abandon()
 
-    def remove_cold(self, most: int) -> None:
-        """Forget the oldest contexts without a session, until `most` are left."""
-        while len(self._contexts) > most:
-            cold = next((key for key, one in self._contexts.items() if one.lease.cold), None)
-            if cold is None:
-                return
-            lease = self._contexts.pop(cold).lease
-            self._store.append([ContextRemoved(cold)], fence=lease.fence)
+    def remove_cold(self, most: int, owner: str | None = None) -> int:
+        """Forget the oldest contexts without a session, until `most` are left. `owner`: only those
+        of this owner count. Returns the number of removed ones."""
+        if len(self._contexts) <= most:
+            return 0
+        found = [key for key in self._contexts if owner in (None, key.owner)]
+        excess = len(found) - most
+        cold = [key for key in found if excess > 0 and self._contexts[key].lease.cold]
+        for key in cold[: max(excess, 0)]:
+            lease = self._contexts.pop(key).lease
+            self._store.append([ContextRemoved(key)], fence=lease.fence)
+        return min(len(cold), max(excess, 0))

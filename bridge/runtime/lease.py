@@ -59,7 +59,8 @@ class StoredSession:
 class Lease:
     """A holder of the pool. It keeps an idle session for `idle_seconds`, unless another context
     needs the slot. The next session resumes the conversation. `start`: the launch parameters of the
-    next session. `idle`: no task needs the session."""
+    next session. `idle`: no task needs the session. `began`: how the newest task got the session:
+    see SessionTally; `warm` also for the session of an earlier task."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Lease:
         self.owner = start.owner
         self.idle = True
         self.session: Session | None = None
+        self.began = "warm"
         self.pool = prewarm.pool
         self._store = store
         self._make = make
@@ -147,6 +149,7 @@ class Lease:
         blind = folder not in (None, self.start.folder)
         if blind or not (self.session and self.session.healthy):
             await self.close()
+        self.began = "warm"
         if self.session is None:
             self.start = replace(self.start, folder=folder)
 
@@ -167,12 +170,15 @@ class Lease:
             return False
         self._change(replace(self.start, session_id=taken.start.session_id))
         self.session = taken.session
+        taken.session.tally.starts["warm"] += 1
         self._store_session(taken.session)
         return True
 
     async def _open(self) -> None:
         session = self._make(self.start, None)
         self._store_session(session)
+        self.began = "resumed" if self.start.resume else "cold"
+        session.tally.starts[self.began] += 1
         try:
             await session.open()
         except LaunchError:

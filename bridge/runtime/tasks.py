@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -30,11 +30,13 @@ from bridge.runtime.recorder import Recorder
 from bridge.runtime.send import SendOperation, Sent
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import Prewarm
+from bridge.session.tally import SessionTally
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskRemoved
+from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskQuery, TaskRemoved
 from bridge.store.serialization import micros
 from bridge.task.state import StatusUpdate
+from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 
 # A stream must begin with a Task or with a Message. An agent that may reply with a Message has
@@ -54,6 +56,15 @@ class Notifier(Protocol):
 
     def after_delivery(self, task_id: str, call: Callable[[], None]) -> None:
         """Call `call` when all updates of the task, which has ended, are delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The numbers of deleted tasks and conversations; `open`: the tasks that have not ended."""
+
+    tasks: int
+    conversations: int
+    open: Sequence[str]
 
 
 Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
@@ -84,6 +95,8 @@ class TaskManager:
         self._policy = policy
         self._audience = Audience(policy.grace, self._abandon)
         self._watchers: list[Watcher] = []
+        self._places = workspaces
+        self._past: list[Attachments] = []  # of running conversations, before a change
         self._warm = Prewarm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
         recorder = Recorder(
             tasks,
@@ -121,6 +134,25 @@ class TaskManager:
         for handle in self._tasks.unfinished():
             if not handle.task.question:
                 self._audience.leave(handle)
+
+    def change(
+        self, agent: Agent, adapter: type[Adapter], workspaces: Workspaces, policy: Policy
+    ) -> None:
+        """Begin new conversations with these settings; running ones keep theirs, but the rules."""
+        before, warm = self._agent, self._warm
+        if (agent.sessions, agent.warm, workspaces) != (before.sessions, before.warm, self._places):
+            self._warm = Prewarm(
+                agent.sessions.make, warm.pool, workspaces.default, agent.warm, agent.trust
+            )
+            self._begin_soon(warm.close())
+            self._warm.begin()
+        if agent.attachments is not before.attachments:
+            self._past.append(before.attachments)
+        self._agent, self._policy, self._places = agent, policy, workspaces
+        self._replies = adapter.may_reply
+        self.contexts.change(agent, workspaces.default, self._warm)
+        self._sending.change(adapter, workspaces, policy)
+        self._audience.change(policy.grace)
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -280,11 +312,27 @@ class TaskManager:
             self.kept = [marker for context in contexts for marker in context.detach()]
         await asyncio.gather(cooling, *(context.shut_down() for context in contexts))
         self._tasks.close()
-        self._agent.attachments.close()
+        for one in (self._agent.attachments, *self._past):
+            one.close()
 
     def lose(self, copied: bool) -> None:
         """The incarnation of this server has ended. `copied`: a server with its identity runs."""
         self.kept = self.contexts.lose(keep=not copied)
+
+    async def delete_finished(self, owner: str) -> Deleted:
+        """Remove the finished tasks of the owner, and its conversations that have neither an open
+        task nor a session. Notifications that were not delivered are lost. Raises Unavailable."""
+        query = TaskQuery(agents=(self._tasks.agent,), owner=owner)
+        heads = (await self._store.list(query)).heads
+        finished = [head for head in heads if head.state.terminal]
+        for head in finished:
+            if self._notifier:
+                await self._notifier.expire(head.task_id)
+            self._remove(head.task_id)
+            self._agent.attachments.forget(head.context.name, head.task_id)
+        conversations = self.contexts.remove_cold(0, owner)
+        left = [head.task_id for head in heads if not head.state.terminal]
+        return Deleted(len(finished), conversations, left)
 
     def kill(self) -> None:
         """End every process immediately, without waiting."""
@@ -295,6 +343,21 @@ class TaskManager:
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` with every status update of every task from now on."""
         self._watchers.append(watcher)
+
+    @property
+    def open_tasks(self) -> Sequence[TaskHandle]:
+        """The tasks that have not ended."""
+        return self._tasks.unfinished()
+
+    @property
+    def sessions(self) -> SessionTally:
+        """The counts of the sessions of the agent."""
+        return self._agent.sessions.tally
+
+    @property
+    def warm(self) -> int:
+        """The sessions that are ready for a task."""
+        return self._warm.ready
 
     def figures(self) -> dict[str, int]:
         """Numbers for GET /health: unfinished tasks, known contexts and, if prewarming is

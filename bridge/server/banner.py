@@ -78,10 +78,10 @@ def banner(
     state: State,
     sandboxes: Mapping[str, Sandbox | None],
     notes: Sequence[str] = (),
-    grpc: str | None = None,
+    more: Sequence[str] = (),
 ) -> str:
     """The agents, the addresses, and a command to try them. `versions` and `sandboxes` are by agent
-    id; `grpc` is HOST:PORT."""
+    id; `more`: lines about other addresses."""
     auth_config = agents[0].settings.auth.config
     required = auth_config.required
     file = state.operator and shlex.quote(str(state.operator.path))
@@ -106,7 +106,7 @@ def banner(
         *([f"  socket     {address.path}{_who(address, auth_config)}"] if address.path else []),
         f"  endpoint   {base}/a2a/jsonrpc",
         *(f"             {base}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
-        *([f"  grpc       {grpc}"] if grpc else ()),
+        *more,
         f"  card       {base}/.well-known/agent-card.json",
         f"  try it     {curl}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",

@@ -16,17 +16,24 @@ from bridge import __version__
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
 from bridge.server.agents.node import NodeAgents, digest
+from bridge.server.settings.broker import redis_principals
 from bridge.server.settings.root import Settings
 from bridge.server.settings.sections import ServerSettings
 from bridge.store.cluster import SharedStore
 
 if TYPE_CHECKING:
     from bridge.a2a.signing import CardKeys
+    from bridge.push.redis_report import RedisReport
+    from bridge.push.relay import RedisRelay
+    from bridge.push.worker import PushWorker
     from bridge.store.postgres.bus import MakeBus
     from bridge.store.postgres.connect import Probe
+    from bridge.store.redis_address import RedisAddress
+    from bridge.telemetry.metrics.exposition import Exposition
     from bridge.transports.envelope.websocket import Identify, WebSockets
     from bridge.transports.grpc.server import GrpcServer
     from bridge.transports.mcp.server import McpConfig, McpServer
+    from bridge.transports.redis.server import RedisTransport
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +96,8 @@ def redis_bus(url: str) -> MakeBus:
     """Carries hints by the Redis of BRIDGE_BUS. Raises ConfigurationError, also if the extra
     `redis` is missing."""
     with _needs_redis():
-        from bridge.store.postgres.redis_bus import RedisBus, parse_redis
+        from bridge.store.postgres.redis_bus import RedisBus
+        from bridge.store.redis_address import parse_redis
     address = parse_redis(url)
     if address.exposed:
         log.warning(
@@ -102,9 +110,109 @@ async def probe_bus(url: str) -> tuple[str, float]:
     """The place of the Redis of BRIDGE_BUS, and the milliseconds of an answer. Raises
     ConfigurationError."""
     with _needs_redis():
-        from bridge.store.postgres.redis_bus import parse_redis, ping
+        from bridge.store.redis_address import parse_redis
     address = parse_redis(url)
-    return address.shown, await ping(address)
+    return address.shown, (await _reported(address)).milliseconds
+
+
+async def _reported(address: RedisAddress) -> RedisReport:
+    """The properties of Redis. Raises ConfigurationError if it does not answer."""
+    from bridge.push.redis_report import report
+    from bridge.store.redis_address import REDIS_ERRORS, cause_of
+
+    try:
+        return await report(address)
+    except REDIS_ERRORS as error:
+        raise ConfigurationError(f"cannot use {address.shown}: {cause_of(error)}") from error
+
+
+def _broker_address(settings: Settings) -> RedisAddress:
+    """The Redis of BRIDGE_REDIS_URL, with its password. Raises ConfigurationError, also if the
+    extra `redis` is missing."""
+    redis = settings.redis
+    if redis.url is None:
+        raise ConfigurationError("push-worker requires BRIDGE_REDIS_URL.")
+    with _needs("redis", "BRIDGE_REDIS_URL is set"):
+        from bridge.store.redis_address import parse_redis
+    return parse_redis(redis.url, "BRIDGE_REDIS_URL").with_password(redis.password)
+
+
+async def redis_report(settings: Settings) -> tuple[str, RedisReport | None]:
+    """The place of the Redis of BRIDGE_REDIS_URL, and its properties; None if it does not answer.
+    Raises ConfigurationError for invalid settings."""
+    address = _broker_address(settings)
+    try:
+        return address.shown, await _reported(address)
+    except ConfigurationError:
+        return address.shown, None
+
+
+async def check_broker(settings: Settings) -> tuple[str, RedisReport, Sequence[str]]:
+    """The place of the Redis of BRIDGE_REDIS_URL, its properties, and the commands that the user
+    may not use. Raises ConfigurationError."""
+    address = _broker_address(settings)
+    found = await _reported(address)
+    from bridge.push.redis_report import refused
+
+    names = redis_principals(settings.auth.tokens)
+    relay = settings.push.relay is not None
+    return address.shown, found, await refused(address, settings.redis.prefix, names, relay=relay)
+
+
+def redis_transport(
+    settings: Settings, names: Sequence[str], *, identity: str, consumer: str
+) -> RedisTransport:
+    """The requests of the tokens `names` through Redis, which are not read yet. `identity`: of the
+    store; `consumer`: of this server. Requires a running event loop. Raises ConfigurationError."""
+    address, chosen = _broker_address(settings), settings.redis
+    from bridge.transports.redis.replies import ReplyLimits
+    from bridge.transports.redis.server import RedisConfig, RedisTransport
+
+    if address.exposed:
+        log.warning(
+            "prompts and output cross the network without protection: use rediss:// in "
+            "BRIDGE_REDIS_URL"
+        )
+    config = RedisConfig(
+        prefix=chosen.prefix,
+        identity=identity,
+        consumer=consumer,
+        claim=chosen.claim_ms / 1000,
+        replies=ReplyLimits(chosen.reply_items, chosen.reply_ttl_ms / 1000),
+    )
+    principals = [settings.auth.tokens[name].principal(name) for name in names]
+    return RedisTransport(address, config, principals)
+
+
+def push_relay(settings: Settings, server: str) -> RedisRelay:
+    """The way of push notifications through Redis. `server`: the id of this server. Requires a
+    running event loop. Raises ConfigurationError."""
+    address = _broker_address(settings)
+    with _needs("redis", "BRIDGE_PUSH_RELAY is redis"):
+        from bridge.push.relay import RedisRelay, RelayConfig
+    lease = settings.push.lease_ms / 1000
+    config = RelayConfig(settings.redis.prefix, server, settings.push.key or "", lease)
+    return RedisRelay(address, config)
+
+
+def push_worker(settings: Settings) -> PushWorker:
+    """The worker of `coding-agent-bridge push-worker`. Requires a running event loop. Raises
+    ConfigurationError."""
+    address = _broker_address(settings)
+    if settings.push.key is None:
+        raise ConfigurationError(
+            "push-worker requires BRIDGE_PUSH_KEY or BRIDGE_PUSH_KEY_FILE, with the keys of the "
+            "servers."
+        )
+    with _needs("redis", "push-worker needs Redis"):
+        from bridge.push.worker import PushWorker, WorkerConfig
+    config = WorkerConfig(
+        settings.redis.prefix,
+        settings.push.key,
+        settings.push.lease_ms / 1000,
+        allow_private=settings.push.allow_private,
+    )
+    return PushWorker(address, config)
 
 
 async def probe_database(settings: Settings) -> Probe:
@@ -185,6 +293,17 @@ def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:
             raise
         return None
     return McpServer, McpConfig
+
+
+def metrics_library() -> type[Exposition] | None:
+    """The registry of metrics; None if the extra `metrics` is missing."""
+    try:
+        from bridge.telemetry.metrics.exposition import Exposition
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("bridge"):
+            raise
+        return None
+    return Exposition
 
 
 def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -80,7 +80,8 @@ class State:
         ids = set(kept)
         killed = kill_marked(self.markers, {self.markers + one for one in ids})
         if killed:
-            log.warning("killed processes of an earlier server", extra={"processes": killed})
+            facts = {"event": "processes.leftover", "count": killed}
+            log.warning("killed processes of an earlier server", extra=facts)
         self.tidy(ids)
 
     def tidy(self, kept: Iterable[str]) -> None:
@@ -153,8 +154,8 @@ async def _open_store(folder: Path) -> SqliteStore:
         cause = error.__cause__ or error
         code = cause.sqlite_errorcode if isinstance(cause, sqlite3.DatabaseError) else 0
         code &= 0xFF  # the primary code; SQLite adds details above it
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise ConfigurationError(_in_use(folder)) from cause
+        if was_locked(cause):
+            raise ConfigurationError(in_use(folder)) from cause
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
         await store.abandon()
@@ -165,7 +166,13 @@ async def _open_store(folder: Path) -> SqliteStore:
     return store
 
 
-def _in_use(folder: Path) -> str:
+def was_locked(error: BaseException | None) -> bool:
+    """Whether another process uses the database."""
+    code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.DatabaseError) else 0
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def in_use(folder: Path) -> str:
     """The error for a folder whose database is locked, with the address of the server if known."""
     who = "another process"
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):

@@ -15,17 +15,18 @@ from bridge.sandbox.profile import Sandbox
 from bridge.session.first_start import FirstStart
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.session import Session
+from bridge.session.tally import SessionTally
 from bridge.session.turn import TurnLimits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SessionFactory:
     """`adapter` makes the adapter of each session. `environment`: the variables of the CLI. The
     markers of this server's processes begin with `markers`. `spools`: the folder for the streams of
     sessions that survive the server; None for pipes. `sandbox`: the boundary of each CLI process;
-    None for no boundary. `secrets` are redacted from the output. `shares`: the real paths of the
-    folders with the same files on several servers, by name; empty if the CLI cannot resume a
-    conversation on another one."""
+    None for no boundary. `secrets` are redacted from the output of later sessions. `shares`: the
+    real paths of the folders with the same files on several servers, by name; empty if the CLI
+    cannot resume a conversation on another one. `tally` counts the sessions."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
@@ -37,6 +38,7 @@ class SessionFactory:
     secrets: Secrets = NO_SECRETS
     shares: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: FirstStart = field(default_factory=FirstStart)
+    tally: SessionTally = field(default_factory=SessionTally)
 
     def share(self, cwd: str) -> str | None:
         """The share with the directory; None if it is on this server alone."""
@@ -73,5 +75,6 @@ class SessionFactory:
             rules=rules,
             secrets=self.secrets,
         )
+        session.tally = self.tally
         self.first.order(session, new=self.sandbox is not None and self.sandbox.new)
         return session

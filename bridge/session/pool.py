@@ -86,6 +86,11 @@ class SessionPool:
         return max(self._limit - self._working.total() - len(self.queue), 0)
 
     @property
+    def uses(self) -> Mapping[SlotHolder, Use]:
+        """The holders with their states."""
+        return self._holders
+
+    @property
     def holders(self) -> Sequence[SlotHolder]:
         """The holders of slots."""
         return tuple(self._holders)

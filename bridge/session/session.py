@@ -21,6 +21,7 @@ from bridge.process.process_tree import kill_marked
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool
 from bridge.session.redaction import NO_SECRETS, Secrets
+from bridge.session.tally import SessionTally
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
 from bridge.task.events import (
     Answer,
@@ -38,8 +39,8 @@ class Session:
 
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
-    output. `before_start` is awaited before its start; `streams.on_ready` is called when it has
-    printed a line and its handshake is over, and when it has ended.
+    output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
+    is called when it has printed a line and its handshake is over, and when it has ended.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Session:
         self.spool = spool
         self.marker = marker
         self.before_start: Callable[[], Awaitable[None]] | None = None
+        self.tally = SessionTally()
         self.streams = SessionStreams(adapter, limits, secrets, rules)
         self._environment = environment
         self._rules = rules  # cleared at the start: each session has its own
@@ -99,6 +101,10 @@ class Session:
         self.streams.process = await AgentProcess.spawn(
             start, self.streams.hooks(), limits=ProcessLimits(self._limits.line), spool=self.spool
         )
+        begun = self.adapter.start
+        kind = "resumed" if begun.resume else "cold" if begun.owner else "warm"
+        facts = {"event": "session.started", **self._facts(), "start": kind, "cwd": begun.cwd}
+        log.info("session started", extra=facts)
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
         """Continue a CLI of an earlier server, or read the output that it left.
@@ -255,10 +261,21 @@ class Session:
             await asyncio.wait([turn.over], timeout=self._limits.interrupt_grace)
             if turn.over.done() and self.streams.process:
                 await self.streams.process.settle(SETTLE_WITHIN)
-        rung = (
-            await self.streams.process.stop(self._limits.term_grace)
-            if self.streams.process
-            else "exited"
-        )
-        log.info("session stopped", extra={"adapter": self.adapter.name, "rung": rung})
+        process, rung = self.streams.process, "exited"
+        if process:
+            exceeded = process.exceeded  # before its control group is removed
+            rung = await process.stop(self._limits.term_grace)
+            self.tally.exits["limit" if exceeded else rung] += 1
+            self.tally.leftovers += process.left
+            if process.left:
+                facts = {"event": "processes.leftover", **self._facts(), "count": process.left}
+                log.warning("processes of a session live on", extra=facts)
+        code = process.exit_code if process else None
+        facts = {"event": "session.ended", **self._facts(), "rung": rung, "exit": code}
+        log.info("session stopped", extra=facts)
         return rung
+
+    def _facts(self) -> dict[str, Any]:
+        """The members of each line about the session."""
+        process = self.streams.process
+        return {"adapter": self.adapter.name, "pid": process.pid if process else None}

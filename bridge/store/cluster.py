@@ -129,4 +129,9 @@ class SharedStore(Store, Protocol):
     def cluster(self) -> Cluster: ...
 
     @property
+    def cluster_id(self) -> str:
+        """A name of the servers of this store, which other servers do not have; known after
+        open()."""
+
+    @property
     def bus(self) -> HintCarrier: ...

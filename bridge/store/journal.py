@@ -13,19 +13,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.errors import ConfigurationError
 from bridge.store.sqlite.journal_file import JournalFile, Row
+from bridge.store.sqlite.thread import DatabaseThread
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RETRY_FIRST, RETRY_LONGEST = 0.05, 2.0  # seconds between attempts to write
+COPY_PAUSE = 0.02  # seconds for commits after each piece of a copy: at most 50 MB/s
 MOST_WAITING = 16 * 1024 * 1024  # bytes: the output of the fastest agents for some seconds
 
 
@@ -47,7 +51,8 @@ class _Group:
 
 
 class Journal:
-    """`waiting`: the bytes that are not durable yet. `close_within`: seconds to write the waiting
+    """`waiting`: the bytes that are not durable yet. `timed` gets the seconds of each commit.
+    `close_within`: seconds to write the waiting
     rows when the server stops. `lock_wait` and `measure_every`: see JournalFile."""
 
     def __init__(
@@ -62,6 +67,7 @@ class Journal:
         self._problem: str | None = None
         self._gone = False
         self.waiting = 0
+        self.timed: Callable[[float], None] | None = None
         self.newest = 0
         self.relief: list[Callable[[], None]] = []  # calls for the end of a congestion
         self._path = path
@@ -69,7 +75,7 @@ class Journal:
         self._close_within = close_within
         self._rows: list[Row] = []
         self._thens: list[Callable[[], None]] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = DatabaseThread("journal")
         self._loop = asyncio.get_running_loop()
         self._busy = False  # a commit is running or scheduled
         self._recovery: asyncio.Task[None] | None = None
@@ -148,6 +154,12 @@ class Journal:
         """The first rows, until they have `size` bytes together; at least one if there is any."""
         return await self._run(lambda: self._file.first(size, query, values))
 
+    async def copy(self, target: Path) -> None:
+        """Copy the database to the new file `target`. Commits continue meanwhile and are in the
+        copy. Raises sqlite3.Error, OSError and ConfigurationError; the file is incomplete then."""
+        between = partial(self._thread.run_waiting, COPY_PAUSE)
+        await self._run(lambda: self._file.copy(target, between))
+
     # --- writing -------------------------------------------------------------------------------
 
     def _soon(self) -> None:
@@ -164,19 +176,22 @@ class Journal:
             self._recover(group)
         elif group.rows:
             attempt = self._thread.submit(self._file.write, group.rows, group.size)
+            begun = time.monotonic()
             attempt.add_done_callback(
-                lambda done: self._loop.call_soon_threadsafe(self._committed, group, done)
+                lambda done: self._loop.call_soon_threadsafe(self._committed, group, done, begun)
             )
         else:
             self._durable(group)
 
-    def _committed(self, group: _Group, attempt: Future[None]) -> None:
+    def _committed(self, group: _Group, attempt: Future[None], begun: float) -> None:
         if self._closed:
             return
         error = attempt.exception()
         if error:
             self._recover(group, error)
         else:
+            if self.timed:
+                self.timed(time.monotonic() - begun)
             self._durable(group)
 
     def _durable(self, group: _Group) -> None:
@@ -211,13 +226,15 @@ class Journal:
             except (sqlite3.Error, ConfigurationError) as failed:
                 error = None
                 if self._problem is None:
-                    log.error("nothing new is taken on", extra={"error": failed})
+                    facts = {"event": "store.degraded", "problem": str(failed)}
+                    log.error("nothing new is taken on", extra=facts)
                 self._problem = str(failed)
                 if not await self._run(self._file.throw_ballast):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, RETRY_LONGEST)
         if await self._run(self._file.take_ballast):
-            log.warning("writes to the database succeed again")
+            facts = {"event": "store.recovered"}
+            log.info("writes to the database succeed again", extra=facts)
             self._problem = None
         else:  # earlier rows are committed, but new work is still refused
             if self._again:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from bridge.store.index import TaskIndex
 from bridge.store.protocol import (
+    REPORTS,
     Change,
     ContextKey,
     ContextSaved,
@@ -32,7 +33,9 @@ class MemoryStore(TaskIndex):
     contexts and sessions, since only a later server needs them."""
 
     durable = False
+    schema = 0
     congested = False
+    backlog = 0
     problem: str | None = None
 
     def __init__(self) -> None:
@@ -50,6 +53,9 @@ class MemoryStore(TaskIndex):
 
     async def close(self) -> None:
         await self.flush()
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        """A commit takes no time."""
 
     def append(
         self, changes: Sequence[Change], *, fence: Fence | None, then: OnCommit | None = None
@@ -123,6 +129,16 @@ class MemoryStore(TaskIndex):
             size += len(content.batches[end].events)
             end += 1
         return content.batches[after:end]
+
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        found = []
+        for task_id in (one for one in task_ids if one in self._content):
+            after = 0
+            while piece := await self.read(task_id, after):
+                after = piece[-1].number
+                events = (one.events for one in piece)
+                found += [(task_id, one) for one in events if any(mark in one for mark in REPORTS)]
+        return found
 
     async def contexts(
         self, agent: str, context: ContextKey | None = None

@@ -293,6 +293,10 @@ class Retention:
     of_owner: Callable[[str], int] = lambda owner: 0
 
 
+REPORTS = (b'["Started",', b'["Usage",')
+"""How the events begin that Store.reports() looks for."""
+
+
 # --- the store -----------------------------------------------------------------------------------
 
 
@@ -314,7 +318,9 @@ OnCommit = Callable[[StoreError | None], None]
 
 class Store(Protocol):
     """`durable`: committed changes survive the process. `congested`: so many changes wait that the
-    caller should pause. `problem`: why no commit is possible now; changes are kept and retried.
+    caller should pause. `schema`: the version of the schema, 0 for none. `backlog`: the bytes of
+    changes that are not committed. `stored`: the bytes of the medium, 0 if they are unknown.
+    `problem`: why no commit is possible now; changes are kept and retried.
 
     Reads return committed changes, and all that this process has committed. They suspend only for
     I/O. They raise LookupError for an unknown task, except head(); Unavailable while the medium
@@ -326,9 +332,16 @@ class Store(Protocol):
 
     durable: bool
     node: str
+    schema: int
 
     @property
     def congested(self) -> bool: ...
+
+    @property
+    def backlog(self) -> int: ...
+
+    @property
+    def stored(self) -> int: ...
 
     @property
     def problem(self) -> str | None: ...
@@ -348,6 +361,9 @@ class Store(Protocol):
         """Commit the changes together, after all earlier appends. `fence` is None for retention,
         for push configs, and for tasks of a context without a holder. Task id and batch number are
         a key: a batch that the store has is not written again."""
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        """Call `timed` with the seconds of each commit from now on."""
 
     def on_relief(self, call: Callable[[], None]) -> None:
         """Call `call` once, as soon as the store is not congested."""
@@ -393,6 +409,11 @@ class Store(Protocol):
         """This context, if it was saved, or all saved contexts of this node."""
 
     async def sessions(self, agent: str) -> Sequence[OpenSession]: ...
+
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        """The events of the batches of these tasks in which a CLI reports its model or its usage
+        (Started, Usage): pairs of task id and events, those of one task in their order. Other
+        batches are not transferred. Unknown tasks are skipped."""
 
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
         """Ids of finished tasks to remove, the oldest of each owner first. See retention.py for

@@ -2,7 +2,8 @@
 Each is a line of JSON, appended to a file that only the server's user can read. No line ever
 changes.
 
-The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`.
+The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`, `request_id`,
+and `via`: the binding of the request that caused it, null without one.
 docs/security.md lists the members of each `what`. A prompt is logged as its SHA-256.
 """
 
@@ -23,6 +24,8 @@ from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolC
 from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
 from bridge.task.text import capped
+from bridge.telemetry.log_context import NO_CLIENT, TASKS
+from bridge.telemetry.observation import REQUEST, observed
 
 log = logging.getLogger(__name__)
 
@@ -34,25 +37,38 @@ class Audit:
     def __init__(self, path: Path | None = None, clean: Callable[[str], str] = str) -> None:
         self._problem: str | None = None
         self._clean = clean
+        self._path = path
         self._file: int | None = None
         self._cut_short = False  # the last line is incomplete: the next one begins with a newline
         if path:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            try:
-                self._file = os.open(path, flags, 0o600)
-            except OSError as error:
-                text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
-                raise ConfigurationError(text) from None
+            self._file = _open(path)
+
+    def reopen(self, clean: Callable[[str], str]) -> None:
+        """Write to the file that has the path now: the old one may have been renamed. Each line is
+        in one of the two. Raises ConfigurationError, and keeps the old file then."""
+        if self._file is not None and self._path is not None:
+            opened = _open(self._path)
+            if not os.path.samestat(os.fstat(opened), os.fstat(self._file)):
+                self._cut_short = False  # of the old file
+            os.close(self._file)
+            self._file = opened
+        self._clean = clean
 
     def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
         """`principal`: the actor; for actions of the agent, the owner of its task."""
         whose = {"task": task.id, "context": task.context_id, "principal": principal}
-        self._write(what, whose | facts)
+        self._write(what, {**whose, "request_id": _request(), **facts})
 
-    def refused(self, address: str, reason: str, **facts: Any) -> None:
+    def auth_failed(self, peer: str, scheme: str, cause: str, **facts: Any) -> None:
         """A client that was not authenticated. `more`: how many like it were not written down."""
-        whose = {"task": None, "context": None, "principal": None}
-        self._write("refused", {**whose, "address": address, "reason": reason, **facts})
+        whose = {"task": None, "context": None, "principal": None, "request_id": _request()}
+        self._write(
+            "auth_failed", {**whose, "peer": peer, "scheme": scheme, "cause": cause, **facts}
+        )
+
+    def action(self, what: str, principal: str, **facts: Any) -> None:
+        """An action of an operator that belongs to no single task."""
+        self._write(what, {"task": None, "context": None, "principal": principal, **facts})
 
     def message(
         self, what: str, task: Task, principal: str, message: Message, **facts: Any
@@ -68,29 +84,38 @@ class Audit:
         return self._file is not None
 
     def events(self, task: Task, events: Iterable[Event]) -> None:
-        """Log the events of a task."""
+        """Log the events of a task. The request of an answer is the one that answered; that of
+        other events is the one that began the task."""
+        began = {"request_id": TASKS.request_of(task.id)}
         for event in events:
             match event:
                 case ToolCall():
                     self.note(
-                        "tool", task, task.owner, tool=event.name, input=capped(event.input)[0]
+                        "tool",
+                        task,
+                        task.owner,
+                        **began,
+                        tool=event.name,
+                        input=capped(event.input)[0],
                     )
                 case Question():
-                    facts = {"question": event.id, "text": capped(event.text)[0]}
+                    facts = {**began, "question": event.id, "text": capped(event.text)[0]}
                     subject = capped(event.subject)[0]
                     self.note("asked", task, task.owner, **facts, subject=subject)
                 case Answered(answer):
                     chosen = [option.id for option in answer.options]
-                    facts = {"question": answer.question_id, "options": chosen, **_way(answer)}
+                    facts = {} if answer.by not in NO_CLIENT else began
+                    facts = {**facts, "question": answer.question_id, "options": chosen}
+                    facts |= _way(answer)
                     self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
                 case _ if isinstance(event, ENDINGS):
-                    self.note("ended", task, task.owner, state=task.state.value)
+                    self.note("ended", task, task.owner, **began, state=task.state.value)
 
     @property
     def problem(self) -> str | None:
         """The reason why the log cannot be written now, or None."""
         if self._file is not None and os.fstat(self._file).st_nlink == 0:
-            return "the audit log was deleted; restart the server to begin a new one"
+            return "the audit log was deleted; reload the configuration to begin a new one"
         return self._problem
 
     def close(self) -> None:
@@ -101,7 +126,8 @@ class Audit:
     def _write(self, what: str, facts: dict[str, Any]) -> None:
         if self._file is None:
             return
-        facts = {"time": datetime.now(UTC).isoformat(), "what": what, **facts}
+        begin = {"time": datetime.now(UTC).isoformat(), "what": what}
+        facts = {**begin, **facts, "via": observed().binding if REQUEST.get() else None}
         line = self._clean(orjson.dumps(facts, default=str).decode())
         data = line.encode("utf-8", "replace") + b"\n"
         if self._cut_short:
@@ -119,6 +145,21 @@ class Audit:
         if self._problem is None:
             log.error("the audit log cannot be written", extra={"reason": problem})
         self._problem = f"the audit log cannot be written: {problem}"
+
+
+def _open(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
+        raise ConfigurationError(text) from None
+
+
+def _request() -> str | None:
+    """The id of the current request."""
+    request = REQUEST.get()
+    return request.id if request else None
 
 
 def _way(answer: Answer) -> dict[str, Any]:

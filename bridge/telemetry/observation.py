@@ -26,12 +26,14 @@ def new_request_id() -> str:
 class RequestInfo:
     """Facts of a request for logs, metrics and traces. `id`: 1 to 64 characters of
     `[A-Za-z0-9._-]`. `binding`: jsonrpc, rest, grpc, websocket, stdio, redis or mcp. `peer`: the
-    address of the client. `traceparent`: the header of W3C Trace Context, not validated."""
+    address of the client. `traceparent`: the header of W3C Trace Context, not validated.
+    `principal`: its id, after the sender is identified."""
 
     binding: str
     id: str = field(default_factory=new_request_id)
     peer: str | None = None
     traceparent: str | None = None
+    principal: str | None = None
 
     @classmethod
     def named(
@@ -69,6 +71,10 @@ class RequestObserver(Protocol):
 
 
 class TaskObserver(Protocol):
+    """`texts`: it also gets batches with nothing but text, which are most."""
+
+    texts: bool
+
     def began(self, task: Task) -> None:
         """The task is accepted. It is not committed yet."""
 

@@ -25,7 +25,7 @@ class Watchdog:
         self._loop = asyncio.get_running_loop()
         self._main = threading.get_ident()
         self._beat = time.monotonic()
-        self._longest = 0.0
+        self._longest = self._late = 0.0
         self._noticed = float("-inf")
         self._closed = threading.Event()
         self._timer = self._loop.call_later(BEAT, self._live)
@@ -39,6 +39,16 @@ class Watchdog:
             return None
         return f"the event loop stood still for {self._longest:.1f} s"
 
+    @property
+    def lag(self) -> float:
+        """Seconds by which the event loop is late: at its last sign of life, or now."""
+        return max(self._late, time.monotonic() - self._beat - BEAT, 0.0)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the event loop stood still until now, or until its last sign of life."""
+        return self.lag >= self._stuck
+
     def close(self) -> None:
         self._closed.set()
         self._timer.cancel()
@@ -48,6 +58,7 @@ class Watchdog:
         if now - self._beat >= self._stuck:
             self._longest, self._noticed = now - self._beat, now
             log.error("the event loop goes on", extra={"seconds": round(self._longest, 1)})
+        self._late = now - self._beat - BEAT
         self._beat = now
         self._timer = self._loop.call_later(BEAT, self._live)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
+from bridge.auth.revocations import Revocations
 from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
@@ -27,7 +29,7 @@ from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
 from bridge.telemetry.observation import UNKNOWN_REQUEST, RequestInfo, RequestObserver
 from bridge.transports.negotiation import codec_of
-from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, dump_copy
+from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 """The sender of the request."""
@@ -61,11 +63,12 @@ class Pending:
 class Answering:
     """How requests are answered. `stream_on_question`: "close" or "open", the stream of a send at
     a question. `fast_path`: a blocking send gets a Message if its task completes within so many
-    seconds; 0 = never."""
+    seconds; 0 = never. `tally` counts the streams."""
 
     stream_on_question: str = "close"
     fast_path: float = 0.0
     keep_alive: KeepAlive = KEEP_ALIVE
+    tally: StreamTally | None = None
 
 
 class Operations:
@@ -73,6 +76,7 @@ class Operations:
 
     `push` notifies receivers. `extended_card` creates the card for authenticated clients; None
     without authentication. `sign` adds signatures to a 1.0 card. `observers` see each request.
+    `revocations` ends streams and sends that wait, when their credential becomes invalid.
     """
 
     def __init__(
@@ -83,14 +87,17 @@ class Operations:
         answering: Answering,
         sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         observers: Sequence[RequestObserver] = (),
+        revocations: Revocations | None = None,
     ) -> None:
         self._observers = observers
+        self._revocations = revocations or Revocations()
         self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
         self._fast_path = answering.fast_path
         self._sign = sign
         self._keep_alive = answering.keep_alive
+        self._tally = answering.tally or StreamTally()
         self._ends_on_question = answering.stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
@@ -103,6 +110,11 @@ class Operations:
             Operation.PUSH_DELETE: self._delete_push,
             Operation.EXTENDED_CARD: self._card,
         }
+
+    @property
+    def ends_on_question(self) -> bool:
+        """Whether the stream of a send ends with a question."""
+        return self._ends_on_question
 
     def call(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller
@@ -140,10 +152,19 @@ class Operations:
         listening = partial(self._tasks.listen, stream.handle)
         return replace(
             stream,
-            counted=partial(quotas.stream, owner),
+            counted=partial(self._counted, owner, caller.info.binding),
+            held=partial(self._revocations.hold, caller.principal),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
+            binding=caller.info.binding,
+            tally=self._tally,
         )
+
+    @contextmanager
+    def _counted(self, owner: str, binding: str) -> Iterator[None]:
+        """The context of an open stream of a principal."""
+        with self._tasks.quotas.stream(owner), self._tally.counted(binding):
+            yield
 
     async def _streamed(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller, seen: int | None
@@ -180,18 +201,23 @@ class Operations:
         handle = sent.handle
         task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
-            settled = partial(self._settled, codec, asked, sent=sent, task=task)
+            settled = partial(self._settled, codec, asked, caller.principal, sent=sent, task=task)
             return Pending(settled, self._keep_alive)
         handle.show()
         return await durable(codec.encode_sent(task, asked.history_length), handle)
 
-    async def _settled(self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task) -> Any:
+    async def _settled(
+        self, codec: Codec, asked: SendParams, principal: Principal, *, sent: Sent, task: Task
+    ) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
-        with self._tasks.listen(sent.handle) as listener:
+        with (
+            self._revocations.hold(principal) as hold,
+            self._tasks.listen(sent.handle) as listener,
+        ):
             try:
                 await self._tasks.settled(sent)
             except asyncio.CancelledError:
-                listener.left = True
+                listener.left = not hold.ended
                 raise
         answer = quick_answer(task, self._fast_path)
         if answer:

@@ -18,6 +18,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from bridge.transports.grpc.messages import POOL
 from tests.support.client import Json, RpcError
 from tests.support.grpc_client import GrpcClient, GrpcError
+from tests.support.redis_broker import RedisCaller
 from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
 from tests.support.served import Server
 
@@ -202,6 +203,49 @@ async def over_websocket(server: Server, **headers: str) -> AsyncIterator[Envelo
             yield binding
         finally:
             reading.cancel()
+            await asyncio.wait([reading])
+
+
+class RedisBinding(Binding):
+    """Each message gets an id of its own, because a redelivery is recognized by it. Answers have
+    the given one again."""
+
+    def __init__(self, server: Server, caller: RedisCaller) -> None:
+        super().__init__(server)
+        self.caller = caller
+        self._given = {caller.name: "local"}  # the principal of the other bindings
+
+    async def ask(self, method: str, params: Json) -> Json:
+        payloads = await self._payloads(method, params)
+        assert len(payloads) == 1, payloads
+        return self._result(payloads[0])
+
+    async def stream(self, method: str, params: Json) -> list[Json]:
+        *items, end = await self._payloads(method, params)
+        assert end == {}
+        return [self._result(item) for item in items]
+
+    async def _payloads(self, method: str, params: Json) -> list[Json]:
+        sent = params.get("message")
+        if isinstance(sent, dict) and isinstance(sent.get("messageId"), str):
+            unique = f"{len(self._given):016}-{sent['messageId']}"
+            self._given[unique] = sent["messageId"]
+            params = {**params, "message": {**sent, "messageId": unique}}
+        correlation = await self.caller.send(method, params)
+        return [self._restored(one) async for _, one in self.caller.items(correlation)]
+
+    def _restored(self, payload: Any) -> Any:
+        if isinstance(payload, dict):
+            return {name: self._restored(one) for name, one in payload.items()}
+        if isinstance(payload, list):
+            return [self._restored(one) for one in payload]
+        return self._given.get(payload, payload) if isinstance(payload, str) else payload
+
+    def _result(self, payload: Json) -> Json:
+        if "error" in payload:
+            return failed(payload["error"]["message"], payload["error"]["data"])
+        result: Json = payload["result"] or {}
+        return result
 
 
 @asynccontextmanager

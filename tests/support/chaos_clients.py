@@ -69,6 +69,23 @@ async def over_grpc(
             raise _translated(error) from None
 
 
+async def over_websocket(
+    http: ClientSession, url: str, method: str, params: Json, seen: int | None
+) -> Numbered:
+    given = dict(RETRIES) if seen is None else {**RETRIES, "Last-Event-ID": str(seen)}
+    envelope = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    async with http.ws_connect(f"ws{url.removeprefix('http')}/a2a/ws", max_msg_size=0) as socket:
+        await socket.send_json({**envelope, "a2a-service-parameters": given})
+        async for frame in socket:
+            answer = json.loads(frame.data)
+            if "error" in answer:
+                raise RpcError(answer["error"])
+            if "streamEnd" in answer:
+                return
+            yield answer["eventId"], answer["result"]
+    raise ConnectionError("the connection ended before the stream")
+
+
 def _numbered(item: Json) -> tuple[int, Json]:
     """The item as over SSE: without its number, with members that are false, which protobuf does
     not send, and with whole numbers, which a Struct does not have."""
@@ -103,4 +120,4 @@ def _translated(error: GrpcError) -> Exception:
     return RpcError({"code": CODES.get(reason, -32603), "message": error.text})
 
 
-BINDINGS: dict[str, Open] = {"sse": over_sse, "grpc": over_grpc}
+BINDINGS: dict[str, Open] = {"sse": over_sse, "grpc": over_grpc, "websocket": over_websocket}

@@ -7,8 +7,8 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from bridge.server.settings import sections
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
 from tests.support import (
@@ -18,6 +18,7 @@ from tests.support import (
     matrix,
     mcp_clients,
     mcp_conformance,
+    metrics_table,
 )
 
 README = CHECKOUT / "README.md"
@@ -25,6 +26,7 @@ AGENTS = CHECKOUT / "docs/agents.md"
 SETTINGS = CHECKOUT / "docs/settings.md"
 CLIENTS = CHECKOUT / "docs/clients.md"
 MCP = CHECKOUT / "docs/mcp.md"
+METRICS = CHECKOUT / "docs/metrics.md"
 SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 HEAD = """\
@@ -35,7 +37,8 @@ HEAD = """\
 
 def help_texts() -> dict[str, dict[str, str]]:
     """The string below each field of each section, by class and field."""
-    classes = ast.parse(inspect.getsource(sections)).body
+    files = sorted({inspect.getsourcefile(kind) or "" for kind in SECTIONS.values()})
+    classes = [one for file in files for one in ast.parse(Path(file).read_text("utf-8")).body]
     return {
         one.name: {
             field.target.id: " ".join(text.value.value.split())
@@ -108,6 +111,11 @@ def with_blast_radius(security: str) -> str:
     return _with(security, {"blast radius": blast_radius.table()})
 
 
+def with_metrics(metrics: str) -> str:
+    """`metrics` with today's table of metrics."""
+    return _with(metrics, {"metrics": metrics_table.table()})
+
+
 def with_clients(clients: str) -> str:
     """`clients` with today's matrix of clients."""
     return _with(clients, {"matrix": client_matrix.table()})
@@ -142,6 +150,7 @@ if __name__ == "__main__":
     SETTINGS.write_text(with_settings(SETTINGS.read_text("utf-8")), "utf-8")
     AGENTS.write_text(with_matrix(AGENTS.read_text("utf-8")), "utf-8")
     ENV_EXAMPLE.write_text(env_example(), "utf-8")
+    METRICS.write_text(with_metrics(METRICS.read_text("utf-8")), "utf-8")
     MCP.write_text(with_mcp(MCP.read_text("utf-8")), "utf-8")
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")

@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.support.bridge_process import bridge
 from tests.support.client import Client, Json, state, texts
 
 SECONDS = 20
+Meanwhile = Callable[[Path, aiohttp.ClientSession, str], Coroutine[Any, Any, None]]
 MIB = 1024 * 1024
 PIECE = re.compile(r"(\d+)@(\d+);")
 # Speaks the protocol of docs/jsonl-protocol.md. It begins when all of the agents are there.
@@ -64,11 +66,21 @@ HEAD = """| tasks, pieces | lost or twice | median ms | 99 % | MiB idle | at mos
 |---|---:|---:|---:|---:|---:|---:|"""
 
 
-async def run(tasks: int, rate: int, seconds: int = SECONDS) -> Outcome:
-    """So many agents at once, each of which prints `rate` pieces per second."""
+async def run(
+    tasks: int,
+    rate: int,
+    seconds: int = SECONDS,
+    *,
+    before: Callable[[Path], object] = lambda folder: None,
+    meanwhile: Meanwhile | None = None,
+) -> Outcome:
+    """So many agents at once, each of which prints `rate` pieces per second. `before` gets the
+    folder of the run before the server starts. `meanwhile` gets it and the address of the server,
+    and is cancelled at the end."""
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
         workspace = Path(folder) / "workspace"
         workspace.mkdir()
+        before(Path(folder))
         program = Path(folder) / "agent.py"
         program.write_text(AGENT)
         settings: dict[str, Any] = {
@@ -86,7 +98,18 @@ async def run(tasks: int, rate: int, seconds: int = SECONDS) -> Outcome:
             aiohttp.ClientSession(connector=connector) as http,
         ):
             client = Client(http, server.url, "1.0")
-            return await _measure(client, psutil.Process(server.process.pid), tasks, rate, seconds)
+            process = psutil.Process(server.process.pid)
+            also = (
+                asyncio.create_task(meanwhile(Path(folder), http, server.url))
+                if meanwhile
+                else None
+            )
+            try:
+                return await _measure(client, process, tasks, rate, seconds)
+            finally:
+                if also:
+                    also.cancel()
+                    await asyncio.wait([also])
 
 
 async def _measure(

@@ -3,6 +3,7 @@ CLI."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,18 +20,23 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.configured import configure_agents
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.agents.node import NodeAgents
+from bridge.server.agents.redis_port import RedisPort
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle import make_pool
+from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
+from bridge.server.state_dir import State
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
+from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
-from bridge.transports.listener.unix_socket import listen
+from bridge.transports.listener.unix_socket import UnixSocket, listen
 from bridge.transports.mcp.endpoint import McpLimits
 from bridge.transports.operation import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
@@ -41,15 +47,32 @@ from tests.support.client import Client
 
 
 class Server:
-    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT."""
+    """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT. `pages`: those of the
+    operator, if the server is in this process. `identity`: its credentials."""
 
     def __init__(
-        self, http: ClientSession, url: str, managers: list[TaskManager], grpc: str | None = None
+        self,
+        http: ClientSession,
+        url: str,
+        managers: list[TaskManager],
+        grpc: str | None = None,
+        pages: OperatorPages | None = None,
+        identity: Identity | None = None,
     ) -> None:
+        self.pages = pages
         self.http = http
         self.url = url
         self.managers = managers
         self.grpc = grpc
+        if identity:
+            self.identity = identity
+
+    def observers(self) -> int:
+        """The number of observers of requests and tasks."""
+        if not self.pages:
+            return 0
+        shared = self.pages.shared
+        return len(shared.request_observers) + sum(map(len, shared.agent_observers.values()))
 
     def client(self, version: str = "1.0", **headers: str) -> Client:
         """`headers`: for every request, with _ in place of -."""
@@ -99,49 +122,63 @@ async def serving_loaded(
     """A server with loaded settings. `cli_version`: the version of the CLIs."""
     before = children()  # of a server that other tests share
     loaded = _open_to_all(loaded)
-    chosen = loaded.settings
-    pool = make_pool(chosen)
+    chosen, pool = loaded.settings, make_pool(loaded.settings)
     allow_private = chosen.push.allow_private
     state, forget = await new_state()
     push = Push(state.store, encode_notification, allow_private=allow_private)
+    redis = await _redis(chosen, state, push)
     await push.start(_find)
     agents = configure_agents(loaded)
     grpc = GrpcPort(chosen, agents[0].id)
-    shared = SharedParts(pool, push, state, keep_alive, grpc.place)
+    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
+    push.admits = identity.admits
+    shared = SharedParts(
+        pool, push, state, keep_alive, grpc.place, revocations=identity.revocations
+    )
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
     root = make_root(agents, served, shared, version=cli_version)
-    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
+    managers, watchdog = [one.manager for one in served], Watchdog()
+    pages = OperatorPages(
+        chosen,
+        shared,
+        agents=agents,
+        managers={one.id: one.manager for one in served},
+        sandboxes={},
+        node=NodeAgents(),
+        watchdog=watchdog,
+    )
     app = make_app(
         root,
         served,
         settings=chosen.server,
         identify=identity,
+        checks=(redis,),
         about=lambda: {"sessions": pool.figures()},
     )
-    mcp = mcp or McpLimits()
-    make_endpoint(agents, served, root, state, identity.session, mcp).attach(app)
+    _add_mcp(app, (agents, served, root, state), identity, mcp or McpLimits())
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
+    pages.attach(app, runner, identity, grpc)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    unix = listen(chosen.server.unix_socket) if chosen.server.unix_socket else None
-    if unix:
-        await runner.site(unix.listening).start()
-    host, port = runner.addresses[0][:2]
-    url = f"http://{host}:{port}"
-    await grpc.serve(root, served, url, identity, state.store)
-    managers = [one.manager for one in served]
+    unix = await _unix(chosen, runner)
+    url = "http://{}:{}".format(*runner.addresses[0][:2])
+    await grpc.serve(root, served, url, identity, lambda: pages.readiness.ready)
+    redis.start(root, url, pool.quotas)
+    pages.readiness.phase = "serving"
     for manager in managers:
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, url, managers, grpc.address)
+            yield Server(http, url, managers, grpc.address, pages, identity)
     finally:
-        for manager in managers:
-            await manager.close(drain=0)
+        pages.close()
+        watchdog.close()
+        await asyncio.gather(*(manager.close(drain=0) for manager in managers))
         await grpc.stop(0.5)
+        await redis.stop(0.5)
         await runner.cleanup()
         if unix:
             unix.close()
@@ -150,6 +187,32 @@ async def serving_loaded(
         forget()
     left = set(children()) - set(before)
     assert not left, left
+
+
+def _add_mcp(
+    app: web.Application, parts: tuple[Any, ...], identity: Identity, limited: McpLimits
+) -> None:
+    held = identity.revocations
+    agents, served, root, state = parts
+    make_endpoint(agents, served, root, state, identity.session, limited, revocations=held).attach(
+        app
+    )
+
+
+async def _redis(settings: Settings, state: State, push: Push) -> RedisPort:
+    redis = RedisPort(settings, state)
+    push.use_relay(redis.relay)
+    await redis.claim()
+    return redis
+
+
+async def _unix(settings: Settings, runner: LimitedRunner) -> UnixSocket | None:
+    """The Unix socket, which accepts connections, if the settings have one."""
+    path = settings.server.unix_socket
+    unix = listen(path) if path else None
+    if unix:
+        await runner.site(unix.listening).start()
+    return unix
 
 
 async def _find(head: TaskHead) -> TaskHandle | None:

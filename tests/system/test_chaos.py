@@ -46,7 +46,8 @@ async def test_nothing_is_lost_over_all_bindings(name: str, seed: int) -> None:
     """Each connection of a client chooses a binding, so that one resumes what another began."""
     (one,) = (one for one in chaos.SCENARIOS if one.play.__name__ == name)
     outcome = chaos.Outcome()
-    env, bindings = {"BRIDGE_GRPC_PORT": "0"}, tuple(BINDINGS.values())
+    env = {"BRIDGE_GRPC_PORT": "0", "BRIDGE_WEBSOCKET": "true"}
+    bindings = tuple(BINDINGS.values())
     await chaos.play(one, seed=seed, outcome=outcome, env=env, bindings=bindings)
     assert outcome.violations == []
 

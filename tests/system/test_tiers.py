@@ -102,7 +102,10 @@ APT = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/called"
 case "$*" in *install*bubblewrap) exit 100 ;; esac
 """
-PROGRAMS = ("bwrap", "cc", "chromium", "curl", "fusermount3", "git", "postgres", "redis-server")
+PROGRAMS = (
+    *("bwrap", "cc", "chromium", "curl", "fusermount3", "git", "postgres", "redis-server"),
+    "systemd-analyze",
+)
 # The real machine may have it outside of PATH.
 POSTGRESQL = [] if list(Path("/usr/lib/postgresql").glob("*/bin/postgres")) else ["postgresql"]
 
@@ -156,6 +159,7 @@ def test_missing_packages_are_installed_where_that_is_possible(machine: Path, us
         "fuse3",
         *POSTGRESQL,
         "redis-server",
+        "systemd",
     ]
     assert packages == expected
 
@@ -167,7 +171,7 @@ def test_without_permission_the_command_is_shown(machine: Path) -> None:
     done = install(machine)
     assert done.returncode == 0
     expected = " ".join(
-        ["bubblewrap gcc libc6-dev chromium curl fuse3 git", *POSTGRESQL, "redis-server"]
+        ["bubblewrap gcc libc6-dev chromium curl fuse3 git", *POSTGRESQL, "redis-server systemd"]
     )
     assert f"as root, run:\n    apt-get install --no-install-recommends {expected}\n" in done.stderr
     assert not (machine / "called").exists()

@@ -41,3 +41,13 @@ async def test_the_clients_of_the_unix_socket_work(workspace: Path) -> None:
         by_python = await output(sys.executable, "-c", block("python", "python"), path, "text hi")
     for text in (by_curl, by_python):
         assert "hi" in text and "TASK_STATE_COMPLETED" in text
+
+
+async def test_the_client_of_the_websocket_works(workspace: Path) -> None:
+    """Over a second: it starts a server and an interpreter with aiohttp."""
+    token = "t" * 16
+    env = {**scripted(workspace), "BRIDGE_WEBSOCKET": "true", "BRIDGE_TOKEN": token}
+    async with bridge(workspace, **env) as server:
+        code = block("websocket", "python")
+        found = await output(sys.executable, "-c", code, server.url, token, "text hi")
+    assert "'hi'" in found and "TASK_STATE_COMPLETED" in found

@@ -13,8 +13,8 @@ from typing import Any
 from bridge import __version__
 from bridge.adapter import Adapter
 from bridge.cli.doctor.agent import Candidate, examine
-from bridge.cli.doctor.database import database
-from bridge.cli.doctor.machine import machine, port, state, unix_socket, workspace
+from bridge.cli.doctor.database import broker, database
+from bridge.cli.doctor.machine import kept, machine, port, state, unix_socket, workspace
 from bridge.cli.doctor.report import (
     SETTINGS,
     AgentReport,
@@ -93,7 +93,8 @@ class _Doctor:
             candidates, skipped, self._deep = [one], list[AgentReport](), True
         else:
             served = configured(self._loaded)
-            server = [*self._server(served), *await database(self._loaded.settings)]
+            settings = self._loaded.settings
+            server = [*self._server(served), *await database(settings), *await broker(settings)]
             candidates, skipped = self._select(served)
         if server:
             self._say("\n" + section("server" if agent is None else "folder", server))
@@ -133,6 +134,7 @@ class _Doctor:
         for one in {one.settings.agent.workspaces.default: one for one in served}.values():
             yield from workspace(one.settings)
         yield state(settings)
+        yield from kept(settings)
         yield port(settings)
         if settings.server.unix_socket:
             yield unix_socket(settings)

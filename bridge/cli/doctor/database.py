@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.errors import ConfigurationError
-from bridge.server.extras import probe_bus, probe_database
+from bridge.server.extras import check_broker, probe_bus, probe_database
 from bridge.server.settings.root import Settings
 
 SLOW = 5.0  # milliseconds of a round trip; the start of a task needs some of them
@@ -49,3 +49,23 @@ async def _bus(settings: Settings) -> Sequence[Check]:
         return [failed("bus", str(error), step)]
     text = f"{place}: {milliseconds:.1f} ms for an answer"
     return [ok("bus", text, milliseconds=round(milliseconds, 2))]
+
+
+async def broker(settings: Settings) -> Sequence[Check]:
+    """Whether the server reaches the Redis of BRIDGE_REDIS_URL, has the rights that it needs, and
+    loses nothing there; empty without it."""
+    if settings.redis.url is None:
+        return []
+    try:
+        place, report, refused = await check_broker(settings)
+    except ConfigurationError as error:
+        problem, _, step = str(error).partition(". ")
+        return [failed("redis", problem, step or "start Redis, or correct BRIDGE_REDIS_URL")]
+    version = report.facts.get("version", "of an unknown version")
+    text = f"{place}: Redis {version}, {report.milliseconds:.1f} ms for an answer"
+    facts = {"milliseconds": round(report.milliseconds, 2), **report.facts}
+    checks = [ok("redis", text, **facts), *(note("redis", one) for one in report.notes)]
+    if refused:
+        step = "give the user the rights of docs/transports.md (ACL SETUSER)"
+        checks.append(failed("redis", f"the user may not use {', '.join(refused)}", step))
+    return checks

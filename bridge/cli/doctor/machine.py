@@ -18,6 +18,7 @@ from bridge.errors import ConfigurationError
 from bridge.process import cgroup
 from bridge.sandbox import landlock
 from bridge.sandbox.profile import best
+from bridge.server.operate.restore import kept_in
 from bridge.server.operate.sockets import bind, check_unix_socket
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import DATABASE, is_exposed
@@ -124,6 +125,14 @@ def state(settings: Settings) -> Check:
     check = _state_in(folder)
     has_token = settings.auth.config.required and not settings.auth.config.has_tokens
     return replace(check, needed=bool(settings.store.state_dir) or has_token)
+
+
+def kept(settings: Settings) -> Iterator[Check]:
+    """The databases that earlier servers have put aside; no server removes them."""
+    folder = settings.store_folder
+    for names in kept_in(folder).values():
+        text = f"{', '.join(names)} in {folder}: remove them if you do not need them any more"
+        yield note("kept", text, files=names)
 
 
 def _state_in(folder: Path) -> Check:

@@ -14,6 +14,7 @@ from bridge.errors import ConfigurationError
 from bridge.server.agents.configured import ConfiguredAgent, agent_id_of
 from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.extras import card_signer
+from bridge.server.settings.broker import redis_prefix
 from bridge.server.settings.root import Settings
 
 SKILLS = (
@@ -56,6 +57,8 @@ def make_card(
         grpc=grpc.url(address) if grpc else None,
         tenant=agent.id if grpc and agent.id != grpc.default else None,
         websocket=f"ws{address.removeprefix('http')}/a2a/ws" if settings.server.websocket else None,
+        # The root answers requests through Redis. Its prefix is for clients with a token.
+        redis=redis_prefix(settings.redis, settings.auth.tokens) if details is not None else None,
     )
 
 

@@ -89,7 +89,7 @@ async def check_logins(
     warnings. The CLIs run one after the other, so that many agents do not slow down the start."""
     notes = []
     for agent in agents:
-        if not await _is_logged_in(agent, sandboxes.get(agent.id)):
+        if not await is_logged_in(agent, sandboxes.get(agent.id)):
             doctor = f"coding-agent-bridge doctor --agent {agent.id}"
             todo = agent.adapter.cli_info.login or doctor
             log.warning(NOT_LOGGED_IN, extra={"agent": agent.id, "todo": todo})
@@ -97,8 +97,8 @@ async def check_logins(
     return notes
 
 
-async def _is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool:
-    """True also if the status is unknown."""
+async def is_logged_in(agent: ConfiguredAgent, sandbox: Sandbox | None) -> bool:
+    """Whether the CLI is logged in; True also if the status is unknown."""
     status = agent.adapter.cli_info.status
     if not status:
         return True

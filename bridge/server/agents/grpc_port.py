@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from bridge.auth.authentication import Identity
 from bridge.auth.config import LOOPBACK
 from bridge.server.app import ServedAgent
 from bridge.server.extras import grpc_server
-from bridge.server.operate.health import HealthCheck
 from bridge.server.settings.root import Settings
 from bridge.transports.grpc.request import GrpcAgent
 
@@ -52,6 +51,8 @@ class GrpcPort:
     def __init__(self, settings: Settings, default: str) -> None:
         self._server: GrpcServer | None = grpc_server(settings)
         self._public_url = settings.server.public_url
+        self._base = ""
+        self._agents: dict[str, GrpcAgent] = {}
         public = settings.grpc.public_address
         server = self._server
         self.place = GrpcPlace(server.host, server.port, public, default) if server else None
@@ -61,25 +62,41 @@ class GrpcPort:
         """HOST:PORT of the listener."""
         return self._server.address if self._server else None
 
+    @property
+    def lines(self) -> Sequence[str]:
+        """The line of the banner, if there is a port."""
+        return [f"  grpc       {self.address}"] if self._server else []
+
     async def serve(
         self,
         root: ServedAgent,
         agents: Sequence[ServedAgent],
         base: str,
         identity: Identity,
-        store: HealthCheck,
+        ready: Callable[[], bool],
     ) -> None:
         """Serve the agents. `base`: the URL of the HTTP port. The health service reports whether
-        `store` can be written."""
+        the server is `ready`."""
         if self._server is None:
             return
-        base = (self._public_url or base).rstrip("/")
+        self._base = base
+        self.change(root, agents, self._public_url)
+        await self._server.start(self._agents, identity, ready)
+
+    def change(
+        self, root: ServedAgent, agents: Sequence[ServedAgent], public_url: str | None
+    ) -> None:
+        """Serve these agents from the next call on."""
+        base = (public_url or self._base).rstrip("/")
         places = [("", base, root), *((one.id, f"{base}/agents/{one.id}", one) for one in agents)]
-        served = {
-            tenant: GrpcAgent(one.operations, address, one.extension_required)
-            for tenant, address, one in places
-        }
-        await self._server.start(served, identity, lambda: store.problem is None)
+        self._agents.clear()
+        for tenant, address, one in places:
+            self._agents[tenant] = GrpcAgent(one.operations, address, one.extension_required)
+
+    @property
+    def cut(self) -> int:
+        """The number of clients that were cut because they did not read."""
+        return self._server.cut if self._server else 0
 
     def drain(self) -> None:
         """Answer new calls with Unavailable from now on; open calls continue."""

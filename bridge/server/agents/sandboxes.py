@@ -131,6 +131,17 @@ def _writable(agent: ConfiguredAgent, sandbox: Sandbox) -> dict[str, str]:
     return {os.path.realpath(path): setting for path, setting in _named(agent, sandbox).items()}
 
 
+def writable_places(
+    agents: Sequence[ConfiguredAgent], sandboxes: Mapping[str, Sandbox | None]
+) -> dict[str, str]:
+    """The paths that any of the agents may write to, each with its setting."""
+    found: dict[str, str] = {}
+    for agent in agents:
+        sandbox = sandboxes.get(agent.id)
+        found |= _writable(agent, sandbox) if sandbox else agent.settings.writable
+    return found
+
+
 def _check_wanted(
     settings: Settings, adapter: type[Adapter], *, profile: str, allowed: tuple[int, ...] | None
 ) -> None:

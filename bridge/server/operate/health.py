@@ -10,6 +10,7 @@ from aiohttp import web
 from bridge import __version__
 from bridge.runtime.tasks import TaskManager
 from bridge.store.cluster import HintCarrier
+from bridge.transports.operation import PRINCIPAL
 
 
 class HealthCheck(Protocol):
@@ -33,13 +34,15 @@ async def health(
     about: Callable[[], Mapping[str, Any]],
     request: web.Request,
 ) -> web.Response:
-    """Degraded: a part fails, maybe for a while, and running tasks continue. A saturated server is
-    ok: new tasks wait. The response needs no authentication, so it contains only figures."""
+    """Degraded: a part fails or is saturated, maybe for a while, and running tasks continue. A
+    client without a known identity gets only the status and the version."""
     figures = {agent: manager.figures() for agent, manager in agents.items()}
     found = [one.problem for one in checks]
     problems = sorted({problem for problem in found if problem})
     status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
     bus = next((one.bus for one in checks if isinstance(one, _Shared)), None)
     hints = {"bus": {"kind": bus.kind, "ok": bus.works}} if bus else {}
+    if request.get(PRINCIPAL) is None:
+        return web.json_response({"status": status["status"], "version": __version__})
     known = {"version": __version__, "agents": figures, **about(), **hints}
     return web.json_response({**status, **known})

@@ -11,18 +11,22 @@ from aiohttp import web
 from bridge.auth.authentication import Identity
 from bridge.errors import ConfigurationError
 from bridge.server.banner import Listening
+from bridge.server.operate.systemd import InheritedSockets
 from bridge.server.settings.root import Settings
 from bridge.transports.listener.connection_limits import ConnectionLimits
 from bridge.transports.listener.unix_socket import UnixSocket, check_place, listen
 
 
-def listen_tcp(settings: Settings) -> list[socket.socket] | None:
-    """Sockets on HOST and PORT; no sockets for PORT=none. Prints an error and returns None if that
-    fails, or if a server listens on the Unix socket."""
+def listen_tcp(settings: Settings, inherited: InheritedSockets) -> list[socket.socket] | None:
+    """The inherited sockets, or else sockets on HOST and PORT; no sockets for PORT=none. Prints an
+    error and returns None if that fails, or if a server listens on the Unix socket."""
     server, host, port = settings.server, settings.server.host, settings.server.port
     where, step = server.unix_socket or "", "set BRIDGE_UNIX_SOCKET to another path"
     try:
-        check_unix_socket(settings)
+        if inherited.unix is None:
+            check_unix_socket(settings)
+        if inherited.http:
+            return list(inherited.http)
         where, step = f"{host}:{port}", "choose another with --port"
         return [] if port is None else bind(host, port)
     except OSError as error:
@@ -37,15 +41,19 @@ def check_unix_socket(settings: Settings) -> None:
         check_place(settings.server.unix_socket, settings.server.unix_group)
 
 
-def listen_unix(settings: Settings, unused: contextlib.ExitStack) -> UnixSocket | None:
-    """The Unix socket. The lock of the state folder is held by now, so that a second server with
-    this folder removes no socket; and no other thread creates folders yet, which would get the
-    umask of the socket."""
+def listen_unix(
+    settings: Settings, unused: contextlib.ExitStack, inherited: socket.socket | None = None
+) -> UnixSocket | None:
+    """The Unix socket: `inherited`, or else a new one. The lock of the state folder is held by now,
+    so that a second server with this folder removes no socket; and no other thread creates folders
+    yet, which would get the umask of the socket."""
     path = settings.server.unix_socket
     if path is None:
         return None
     try:
-        made = listen(path, settings.server.unix_group)
+        made = (
+            UnixSocket(path, inherited) if inherited else listen(path, settings.server.unix_group)
+        )
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {path}: {error.strerror}") from error
     unused.callback(made.close)

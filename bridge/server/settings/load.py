@@ -19,6 +19,8 @@ from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile, reachable, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
+from bridge.server.settings.broker import missing
+from bridge.server.settings.container import check_container, make_token
 from bridge.server.settings.root import NAMES, VARIABLES, Settings
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import Secrets, secrets_of
@@ -28,7 +30,10 @@ IGNORED = ("BRIDGE_URL", "BRIDGE_UI")
 """Variables with the prefix of settings that belong to other programs or earlier releases; so do
 those that begin with BRIDGE_MCP. Variables of the client begin with A2ACLI_."""
 
-IN_FILES = ("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key")
+IN_FILES = (
+    *("bridge_token", "bridge_store", "bridge_bus", "bridge_push_key"),
+    "bridge_redis_password",
+)
 """Settings whose value can be in a file, which NAME_FILE names."""
 
 
@@ -49,6 +54,16 @@ class Loaded:
         return [*read, *(file for one in self.settings.each for file in one.own_files)]
 
     @property
+    def stderr_is_journal(self) -> bool:
+        """Whether journald reads stderr. JOURNAL_STREAM is the device and the inode of its stream,
+        and is inherited by programs whose stderr is another file."""
+        try:
+            found = os.fstat(2)
+        except OSError:  # closed
+            return False
+        return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+    @property
     def secrets(self) -> Secrets:
         """The secrets to redact from the server's log and the audit log."""
         known = secrets_of({**self.dotenv, **os.environ})
@@ -64,19 +79,19 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
     given = {**_known(dotenv), **given}
     given = {**_config_file(given.get("config_file")), **given}
-    settings = Settings().updated({**given, **_from_files(given, warnings)})
+    make_token(given, warnings)
+    settings = Settings().updated({**given, **_from_files(given)})
+    check_container(settings)
     read = env_file or (".env" if dotenv else None)
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
-    for one in settings.each:
-        _check(one)
-        refuse_reachable(loaded.own_files, one.writable)
+    check(loaded)
     warnings += _misspelt(settings, {**dotenv, **os.environ})
     return loaded
 
 
-def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+def _from_files(given: Mapping[str, Any]) -> dict[str, str]:
     """The values of the settings that are in files of their own."""
     found = {}
     for name in IN_FILES:
@@ -85,7 +100,7 @@ def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]
             continue
         if given.get(name):
             raise ConfigurationError(f"{name.upper()} and {file} are both set: unset one.")
-        found[name] = read_secret(file, str(path), warnings)
+        found[name] = read_secret(file, str(path))
     return found
 
 
@@ -105,6 +120,13 @@ def _known(variables: Mapping[str, str]) -> dict[str, str]:
     """The settings among `variables`, by name. An empty variable counts as unset."""
     lower = {name.lower(): value for name, value in variables.items() if value}
     return {name: value for name, value in lower.items() if name in VARIABLES}
+
+
+def check(loaded: Loaded) -> None:
+    """Raise ConfigurationError for settings of the server or of an agent that cannot be used."""
+    for one in loaded.settings.each:
+        _check(one)
+        refuse_reachable(loaded.own_files, one.writable)
 
 
 def _check(settings: Settings) -> None:
@@ -127,16 +149,12 @@ def _check(settings: Settings) -> None:
             "BRIDGE_STORE is a database and PORT=0 has no state folder, which keeps the identity "
             "of the server: set BRIDGE_STATE_DIR."
         )
-    if settings.store.redis and settings.store.database is None:
-        raise ConfigurationError(
-            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
-            "postgresql://…, or unset BRIDGE_BUS."
-        )
     if settings.server.max_sessions == 0 and not settings.store.database:
         raise ConfigurationError(
             "BRIDGE_MAX_SESSIONS=0 gives all tasks to other servers, which needs a database that "
             "they share: set BRIDGE_STORE, or BRIDGE_MAX_SESSIONS to 1 or more."
         )
+    _check_brokers(settings)
     _check_listeners(settings)
     if (
         settings.server.port is not None
@@ -145,7 +163,8 @@ def _check(settings: Settings) -> None:
     ):
         raise ConfigurationError(
             f"HOST={host} accepts connections from other machines, and a client can run agents on "
-            "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1."
+            "this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file), or HOST=127.0.0.1 "
+            "(docs/deploy.md)."
         )
     _check_grpc(settings)
     workspaces = settings.agent.workspaces
@@ -156,6 +175,16 @@ def _check(settings: Settings) -> None:
         problem = obstacle(path)
         if problem:
             raise ConfigurationError(f"{setting}: {path} cannot be a workspace: {problem}.")
+
+
+def _check_brokers(settings: Settings) -> None:
+    if settings.store.redis and settings.store.database is None:
+        raise ConfigurationError(
+            "BRIDGE_BUS carries hints between servers on one database: set BRIDGE_STORE to "
+            "postgresql://…, or unset BRIDGE_BUS."
+        )
+    if problem := missing(settings.redis, settings.push, settings.auth.tokens):
+        raise ConfigurationError(problem)
 
 
 def _check_grpc(settings: Settings) -> None:

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile
+from bridge.server.settings.broker import RedisSettings
+from bridge.server.settings.operate import OperateSettings
 from bridge.server.settings.sections import (
     AgentSettings,
     AuthSettings,
@@ -41,6 +43,8 @@ class Settings(BaseModel):
     push: PushSettings = PushSettings()
     mcp: McpSettings = McpSettings()
     grpc: GrpcSettings = GrpcSettings()
+    redis: RedisSettings = RedisSettings()
+    operate: OperateSettings = OperateSettings()
     agent: AgentSettings = AgentSettings()
 
     def updated(self, given: Mapping[str, Any]) -> Settings:
@@ -123,6 +127,7 @@ class Settings(BaseModel):
             "BRIDGE_STORE_FILE": self.store.store_file,
             "BRIDGE_BUS_FILE": self.store.bus_file,
             "BRIDGE_PUSH_KEY_FILE": self.push.key_file,
+            "BRIDGE_REDIS_PASSWORD_FILE": self.redis.password_file,
             "BRIDGE_GRPC_TLS_CERT": self.grpc.tls_cert,
             "BRIDGE_GRPC_TLS_KEY": self.grpc.tls_key,
             "BRIDGE_CARD_KEYS": self.agent.card_keys,
@@ -150,7 +155,8 @@ class Settings(BaseModel):
     @property
     def own_secrets(self) -> set[str]:
         """The secrets among the settings."""
-        return {self.auth.token or "", *self.store.passwords, *(self.push.key or "").split(",")}
+        keys = (self.push.key or "").split(",")
+        return {self.auth.token or "", *self.store.passwords, *keys, *self.redis.secrets}
 
     def secrets(self, *environments: Mapping[str, str]) -> Secrets:
         """The secrets to redact from agent output: those of the server's environment and of

@@ -27,6 +27,7 @@ from bridge.server.settings.values import (
     Limit,
     Milliseconds,
     Names,
+    Networks,
     NodeName,
     Origins,
     Paths,
@@ -91,6 +92,10 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
         default="INFO", alias="log_level"
     )
     """Lowest level of the log: DEBUG, INFO, WARNING or ERROR."""
+    log_format: Literal["text", "json"] = Field(default="text", alias="log_format")
+    """Format of the log: text, for people, or json, one object for each line."""
+    log_requests: bool = Field(default=False, alias="log_requests")
+    """Log each request that succeeds; requests that fail are always logged."""
     config_file: str | None = Field(default=None, alias="config_file")
     """Path of a TOML file with settings by these names."""
     default_agent: str | None = None
@@ -102,6 +107,10 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     allowed_origins: Origins = ()
     """Origins of web pages that may use the server, such as `https://app.example.org`, separated
     by commas. Unset: none."""
+    trusted_proxies: Networks = ()
+    """Addresses or networks of reverse proxies, such as `10.0.0.7` or `10.0.0.0/24`, separated by
+    commas. Only from them, the last address in X-Forwarded-For counts as the client in the limits
+    of wrong tokens, the log and the audit log, and X-Forwarded-Proto on the card. Unset: none."""
     max_connections: Count = 4000
     """Maximum number of open connections."""
     max_connections_per_peer: Count = 64
@@ -172,6 +181,11 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
     or `scp` contains `run` or `bridge:run`."""
     tokens: dict[AgentId, Token] = Field(default={}, alias="tokens")
     unix_users: dict[AgentId, Grant] = Field(default={}, alias="unix_users")
+
+    @property
+    def names(self) -> set[str]:
+        """The principals of CONFIG_FILE."""
+        return {*self.tokens, *self.unix_users}
 
     @property
     def config(self) -> AuthConfig:
@@ -356,6 +370,12 @@ class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):
     notifications. The embedded stores need none."""
     key_file: str | None = None
     """Path of a file with these keys, instead of BRIDGE_PUSH_KEY."""
+    relay: Literal["redis"] | None = None
+    """redis: notifications go through BRIDGE_REDIS_URL to `coding-agent-bridge push-worker`, which
+    sends them. They are encrypted with BRIDGE_PUSH_KEY. Unset: the server sends them."""
+    lease_ms: Annotated[int, Field(ge=20_000, le=3_600_000)] = 60_000
+    """Time in ms after which another worker takes the notification of a worker that does not
+    answer."""
 
 
 class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):

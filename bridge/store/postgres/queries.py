@@ -103,6 +103,10 @@ READ = f"""
         ) AS next
     ) AS piece ON piece.before < %s::bigint
     WHERE task.id = %b ORDER BY piece.batch"""  # noqa: S608
+REPORTED = """
+    SELECT task.id, events FROM task JOIN event ON event.task = place
+    WHERE task.id = ANY(%s::bytea[]) AND (position(%b IN events) > 0 OR position(%b IN events) > 0)
+    ORDER BY place, event.batch"""
 PROMPT = "SELECT prompt FROM task WHERE id = %b"
 ONE_HEAD = f"SELECT {HEAD} FROM task WHERE id = %b AND {VISIBLE}"  # noqa: S608
 MESSAGE = """

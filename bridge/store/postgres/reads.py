@@ -12,6 +12,7 @@ from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.protocol import (
+    REPORTS,
     ContextKey,
     ContextSaved,
     EventBatch,
@@ -100,6 +101,11 @@ class PostgresReads:
                 queries.SESSIONS, agent, self.node
             )
         ]
+
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        ids = [encode_id(one) for one in task_ids if one not in self._removed]
+        found = await self._reader.rows(queries.REPORTED, ids, *REPORTS)
+        return [(decode_id(name), events) for name, events in found]
 
     async def expired(self, retention: Retention, now: int) -> Sequence[str]:
         stored = 0

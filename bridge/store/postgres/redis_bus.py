@@ -9,97 +9,24 @@ a stream that another program has made useless is deleted.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import ConnectionPool, Redis, UnixDomainSocketConnection
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from bridge.errors import ConfigurationError
 from bridge.store.postgres.bus import Bus
-from bridge.store.postgres.connect import is_local
+from bridge.store.redis_address import ANSWER_WITHIN, REDIS_ERRORS, RedisAddress
 
 MOST_ENTRIES = 10_000  # of a stream, about
 MOST_READ = 200  # entries of one answer
 EXPIRES = 3600  # seconds after which Redis forgets the stream of a server that has gone
-ANSWER_WITHIN = 5.0  # seconds for an answer
 SLACK = 1.0  # seconds by which an answer may be later than the end of a bounded wait
-RETRIES, FIRST, LONGEST = 3, 0.05, 0.5  # of redis-py, for a connection that is lost; in seconds
 FIELD = b"h"  # of an entry: the payload
-
-
-@dataclass(frozen=True, slots=True)
-class RedisAddress:
-    """`options`: of a connection, with the password; `shown` is without it. `exposed`: hints cross
-    a network without TLS and a verified server."""
-
-    options: Mapping[str, Any]
-    shown: str
-    exposed: bool
-
-    def client(self) -> Any:  # its types describe all versions of the protocol at once
-        """A client that repeats a command on a new connection for about a second."""
-        backoff = ExponentialBackoff(cap=LONGEST, base=FIRST)
-        fixed = {
-            "protocol": 2,
-            "decode_responses": False,
-            "retry": Retry(backoff, RETRIES),
-            "socket_connect_timeout": ANSWER_WITHIN,
-            "socket_timeout": None,  # asyncio bounds each wait, also one that blocks on purpose
-            "max_connections": 1,
-        }
-        return Redis.from_pool(ConnectionPool(**{**self.options, **fixed}))
-
-
-def parse_redis(url: str) -> RedisAddress:
-    """The address in a URL redis://, rediss:// or unix://. Raises ConfigurationError, without the
-    password."""
-    try:
-        options: dict[str, Any] = dict(parse_url(url))
-        kind = options.get("connection_class")
-        given = {name: value for name, value in options.items() if name != "connection_class"}
-        pool: Any = ConnectionPool(**options)
-        pool.make_connection()  # it checks the names of the options
-    except (TypeError, ValueError, RedisError):  # their texts have parts of the URL
-        raise ConfigurationError(
-            "BRIDGE_BUS: a URL such as rediss://user:password@host:6379/0 is expected; write "
-            "reserved characters of a password as %XX"
-        ) from None
-    if kind is UnixDomainSocketConnection:
-        return RedisAddress(options, f"Redis at {given.get('path')}", exposed=False)
-    host = given.get("host", "localhost")
-    verified = url.startswith("rediss://") and (
-        given.get("ssl_cert_reqs", "required") == "required"
-        and given.get("ssl_check_hostname", True)
-    )
-    shown = f"Redis at {host}:{given.get('port', 6379)}"
-    return RedisAddress(options, shown, not verified and not is_local(host))
-
-
-async def ping(address: RedisAddress) -> float:
-    """The milliseconds of an answer. Raises ConfigurationError if there is none."""
-    client = address.client()
-    try:
-        async with asyncio.timeout(ANSWER_WITHIN):
-            await client.ping()
-            begun = time.perf_counter()
-            await client.ping()
-            return 1000 * (time.perf_counter() - begun)
-    except (RedisError, OSError, TimeoutError) as error:
-        cause = str(error).strip().rstrip(".") or type(error).__name__
-        raise ConfigurationError(f"cannot use {address.shown}: {cause}") from error
-    finally:
-        await client.aclose()
 
 
 class RedisBus(Bus):
     kind = "redis"
-    errors = (RedisError, OSError, TimeoutError)
+    errors = REDIS_ERRORS
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from bridge.store.postgres.notify_bus import NotifyBus
 from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.reads import PostgresReads
-from bridge.store.postgres.schema import migrate
+from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
@@ -60,6 +60,7 @@ class PostgresStore(PostgresReads):
     commit; then it is sent again."""
 
     durable = True
+    schema = len(MIGRATIONS)
 
     def __init__(
         self,
@@ -163,12 +164,27 @@ class PostgresStore(PostgresReads):
         return self._cluster
 
     @property
+    def cluster_id(self) -> str:
+        return self.hints.cluster
+
+    @property
     def congested(self) -> bool:
         return self._writer.congested
 
     @property
     def problem(self) -> str | None:
         return self._writer.problem or self.membership.problem
+
+    @property
+    def backlog(self) -> int:
+        return self._writer.waiting
+
+    @property
+    def stored(self) -> int:
+        return 0  # the database has also the tasks of other servers
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        self._writer.timed = timed
 
     def on_relief(self, call: Callable[[], None]) -> None:
         self._writer.relief.append(call)

@@ -61,7 +61,7 @@ class PostgresWriter:
     another server uses the identity, with False if another node has fenced this one.
     `answer_within`: seconds for the answer to a group; `lease`: of the node, in seconds.
     `pause`: least seconds between the starts of two groups, so that under load each of them has
-    more appends."""
+    more appends. `timed` gets the seconds of each commit."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class PostgresWriter:
         self._lease = lease
         self.epoch = 0
         self.waiting = 0
+        self.timed: Callable[[float], None] | None = None
         self.relief: list[Callable[[], None]] = []
         self.fenced = False
         self._address = address
@@ -219,12 +220,15 @@ class PostgresWriter:
     async def _write(self, appends: Sequence[_Append]) -> None:
         """Commit the appends in one transaction, with retries until the database answers. Raises
         _Rejected."""
-        pause = RETRY_FIRST
+        pause, loop = RETRY_FIRST, asyncio.get_running_loop()
         while True:
             if self.fenced:
                 raise _Rejected
+            begun = loop.time()
             try:
                 await self._attempt(appends)
+                if self.timed:
+                    self.timed(loop.time() - begun)
                 break
             except Exception as error:
                 if getattr(error, "sqlstate", None) == WRITTEN:
@@ -237,7 +241,7 @@ class PostgresWriter:
             pause = min(2 * pause, RETRY_LONGEST)
         self._written += 1
         if self._problem:
-            log.warning("writes to the database succeed again")
+            log.info("writes to the database succeed again", extra={"event": "store.recovered"})
             self._problem = None
 
     async def _has_written(self) -> bool:
@@ -266,7 +270,8 @@ class PostgresWriter:
         await self._drop()
         cause = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         if self._problem is None:
-            log.error("nothing new is taken on", extra={"error": cause})
+            facts = {"event": "store.degraded", "problem": cause}
+            log.error("nothing new is taken on", extra=facts)
         self._problem = f"{self._address.shown} cannot be written: {cause}"
 
     def fence(self) -> None:

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
-from bridge.files.folders import open_to_owner
+from bridge.files.folders import open_to_owner, sync
+from bridge.store.sqlite.upgrade import keep_schema, kept_schemas
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ def open_database(
     path: Path, migrations: Sequence[str], lock_wait: float = 5.0
 ) -> sqlite3.Connection:
     """The database in `path` after all `migrations`. Each script brings it from the version that is
-    its index to the next one. `lock_wait`: seconds to wait for a lock. Raises
-    ConfigurationError."""
+    its index to the next one. A database of an earlier version is copied first: see keep_schema().
+    `lock_wait`: seconds to wait for a lock. Raises ConfigurationError."""
     try:
         private_directory(path.parent)
         _private_file(path)
@@ -40,6 +41,9 @@ def open_database(
     )
     try:
         _prepare(database, path, migrations)
+    except OSError as error:  # of the copy
+        database.close()
+        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
     except sqlite3.Error as error:  # such as a lock, or a file of another kind
         database.close()
         raise ConfigurationError(f"cannot open {path}: {error}") from error
@@ -60,11 +64,26 @@ def _prepare(database: sqlite3.Connection, path: Path, migrations: Sequence[str]
     )
     ((version,),) = database.execute("PRAGMA user_version")
     if version > len(migrations):
-        raise ConfigurationError(f"{path} was written by a newer version of the bridge")
-    for number, script in enumerate(migrations[version:], version + 1):
-        database.executescript(
-            f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;"
-        )
+        raise ConfigurationError(_too_new(path, version, len(migrations)))
+    if version == len(migrations):
+        return
+    if version:
+        keep_schema(database, path, version)
+    # All in one transaction: a crash leaves the version that was kept, or the newest one.
+    scripts = ";".join(migrations[version:])
+    database.executescript(
+        f"BEGIN IMMEDIATE; {scripts}; PRAGMA user_version = {len(migrations)}; COMMIT;"
+    )
+
+
+def _too_new(path: Path, version: int, known: int) -> str:
+    text = (
+        f"{path} was written by a newer version of the bridge: it has schema {version}, and this "
+        f"version reads up to {known}. Use the newer version"
+    )
+    if any(schema <= known for schema in kept_schemas(path)):
+        return f"{text}, or return to the tasks before its upgrade: coding-agent-bridge rollback"
+    return f"{text}, or begin with a backup of this version: coding-agent-bridge restore"
 
 
 @contextmanager
@@ -89,7 +108,7 @@ def private_directory(path: Path) -> None:
     new = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in new:
-        sync_directory(one.parent)  # else a power cut can lose it with its content
+        sync(one.parent)  # else a power cut can lose it with its content
     open_to_owner(path)  # else an agent could block the next start
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -108,15 +127,6 @@ def private_directory(path: Path) -> None:
 def was_used(path: Path) -> bool:
     """Whether a server has kept its state in the folder before."""
     return any((path / name).is_file() for name in USED)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in the folder survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _private_file(path: Path) -> None:

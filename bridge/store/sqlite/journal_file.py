@@ -6,11 +6,12 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bridge.errors import ConfigurationError
+from bridge.store.sqlite.backup import copy_database
 from bridge.store.sqlite.database import open_database, transaction
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,18 @@ class JournalFile:
                 if size <= 0:
                     break
         return rows
+
+    def copy(self, target: Path, between: Callable[[], None]) -> None:
+        """See copy_database(). `between` makes the commits that wait; one that fails ends the copy,
+        because it closes the database."""
+        source = self.connected()
+
+        def step() -> None:
+            between()
+            if self._database is not source:
+                raise ConfigurationError("the database was closed while it was copied")
+
+        copy_database(source, target, step)
 
     def _measure(self) -> None:
         self._unmeasured = 0

@@ -18,6 +18,7 @@ from bridge.store.protocol import (
     CANNOT_READ,
     DAMAGED,
     LOCAL,
+    REPORTS,
     Change,
     ContextKey,
     ContextRemoved,
@@ -147,6 +148,7 @@ class SqliteStore(TaskIndex):
     event if the task has ended, else by a replay. So the schema needs no column for it."""
 
     durable = True
+    schema = len(MIGRATIONS)
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -173,6 +175,10 @@ class SqliteStore(TaskIndex):
         """Close the file without a commit, so that another file can take its place."""
         await self._journal.abandon()
 
+    async def copy(self, target: Path) -> None:
+        """See Journal.copy()."""
+        await self._journal.copy(target)
+
     @property
     def congested(self) -> bool:
         return self._journal.congested
@@ -180,6 +186,13 @@ class SqliteStore(TaskIndex):
     @property
     def problem(self) -> str | None:
         return self._journal.problem
+
+    @property
+    def backlog(self) -> int:
+        return self._journal.waiting
+
+    def time_commits(self, timed: Callable[[float], None]) -> None:
+        self._journal.timed = timed
 
     @property
     def stored(self) -> int:  # type: ignore[override]
@@ -289,6 +302,12 @@ class SqliteStore(TaskIndex):
         found = await self._read(_FAILURES, self._rows.get(task_id))
         return [PushFailed(task_id, *values) for values in found]
 
+    async def reports(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        rows = {row: one for one in task_ids if (row := self._rows.get(one))}
+        marks = ", ".join("?" * len(rows))
+        found = await self._read(_REPORTS.format(marks), *rows, *REPORTS)
+        return [(rows[row], events) for row, events in found]
+
     async def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with sqlite_errors():
             return await self._journal.read(query, *values)
@@ -380,6 +399,9 @@ _FAILED = """
 _PROMPT = "SELECT prompt FROM task WHERE place = ?"
 _EVENTS = """
     SELECT batch, time, events, last FROM event WHERE task = ? AND batch > ? ORDER BY batch"""
+_REPORTS = """
+    SELECT task, events FROM event WHERE task IN ({}) AND (instr(events, ?) OR instr(events, ?))
+    ORDER BY task, batch"""
 _TASKS = """
     SELECT place, id, agent, owner, context, created, thoughts, attended, begun, length(prompt)
     FROM task ORDER BY place"""

@@ -88,7 +88,7 @@ class EnvelopeConnection:
 
     async def close(self, *, left: bool) -> None:
         """End all requests, without an answer. `left`: the client has disconnected; otherwise its
-        streams end because the server stops, or because that is no disconnect."""
+        streams end because the server stops, or because that does not count as a disconnect."""
         if not left:
             for stream in self._streams.values():
                 stream.stays = True
@@ -136,7 +136,7 @@ class EnvelopeConnection:
             working.add_done_callback(lambda done: self._requests.pop(key, None))
 
     async def refuse(self, error: Exception, request_id: Any = None) -> None:
-        """Answer with an error, for a frame that is no request."""
+        """Answer a frame that has no valid request with an error."""
         await self._send([_error(_NEWEST, orjson.dumps(request_id), error)])
 
     def _cancel_stream(self, envelope: Mapping[str, Any]) -> None:
@@ -213,7 +213,7 @@ class EnvelopeConnection:
 
     async def _notify(self, envelope: Any) -> None:
         """Execute a request without an id. It gets no answer, not even an error (JSON-RPC 2.0
-        §4.1); one that is no request gets an error with the id null."""
+        §4.1). An invalid one gets an error with the id null."""
         try:
             asked = read_request(envelope, self._defaults)
         except errors.RequestError as error:
@@ -230,10 +230,10 @@ class EnvelopeConnection:
         except errors.RequestError as error:
             log.info("a notification failed", extra={"error": str(error)})
         except Exception:
-            log.exception("a notification failed")
+            log.exception("a notification failed", extra={"event": "request.failed"})
 
     async def _caller(self, asked: EnvelopeRequest) -> Caller:
-        """The sender, who is identified again for each request. Raises RequestError."""
+        """The sender. Each request identifies it again. Raises RequestError."""
         check_extension(asked.parameters, self._agent.extension_required)
         headers = asked.parameters.headers
         info = RequestInfo.named(
@@ -241,6 +241,7 @@ class EnvelopeConnection:
         )
         REQUEST.set(info)
         principal = await self._identify()
+        REQUEST.set(replace(info, principal=principal.id))
         return Caller(self._agent.address, principal, shows_retry(asked.parameters), info=info)
 
     async def _send(self, frames: Sequence[bytes]) -> None:

@@ -65,7 +65,7 @@ class Health:
         except TooManyRequests as error:
             code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
         except Exception:
-            log.exception("request failed")
+            log.exception("request failed", extra={"event": "request.failed"})
             code, text = grpc.StatusCode.INTERNAL, "Internal error; the server's log has it."
         await context.abort(code, text)
         return None

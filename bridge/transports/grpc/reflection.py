@@ -63,7 +63,7 @@ class Reflection:
         except RequestError as error:
             problem: Exception = error
         except Exception as error:  # grpcio would send its text to the client
-            log.exception("request failed")
+            log.exception("request failed", extra={"event": "request.failed"})
             problem = error
         await self._refuse(context, problem)
 

@@ -97,6 +97,11 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers(tuple(handlers))
         await self._server.start()
 
+    @property
+    def cut(self) -> int:
+        """The number of clients that were cut because they did not read."""
+        return self._service.cut if self._service else 0
+
     def drain(self) -> None:
         """Answer new calls with Unavailable from now on; open calls continue."""
         if self._service and self._health:

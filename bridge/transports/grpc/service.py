@@ -23,7 +23,7 @@ from bridge.a2a.codecs import CODECS
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import InvalidParams, RequestError, Unauthenticated, Unavailable
-from bridge.telemetry.observation import REQUEST, RequestInfo
+from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports import sse
 from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
 from bridge.transports.grpc.request import GrpcAgent, RpcRequest
@@ -52,6 +52,9 @@ _VERSIONS = tuple(codec for codec in CODECS if codec.has_rest)  # those with pro
 
 Identify = Callable[[RpcRequest], Awaitable[Principal | None]]
 Context = Any  # grpc.aio.ServicerContext
+
+REQUEST_ID = "x-request-id"
+"""Metadata with the id of the call: initial for an answer, trailing for an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class A2AService:
         self._ours = ours
         self._stall = stall
         self._stopping = False
+        self.cut = 0  # clients that did not read
 
     def stop(self) -> None:
         """Refuse new calls from now on; open calls continue."""
@@ -128,9 +132,11 @@ class A2AService:
         if self._stopping:
             raise Unavailable("The server is shutting down; try again in a moment.")
         request = RpcRequest(context.invocation_metadata(), context.peer(), self._ours)
+        info = _named(request)
         principal = await self._identify(request)
         if principal is None:
             raise Unauthenticated(UNAUTHENTICATED)
+        REQUEST.set(replace(info, principal=principal.id))
         return principal, request
 
     async def _guarded(
@@ -148,7 +154,7 @@ class A2AService:
         except RequestError as error:
             problem: Exception = error
         except Exception as error:
-            log.exception("request failed")
+            log.exception("request failed", extra={"event": "request.failed"})
             problem = error
         await self.refuse(context, problem)
 
@@ -157,7 +163,8 @@ class A2AService:
         code, text, details = status_of(error)
         try:
             async with asyncio.timeout(self._stall):
-                await context.abort(code, text, ((DETAILS, details),))
+                named = ((REQUEST_ID, observed().id),) if REQUEST.get() else ()
+                await context.abort(code, text, ((DETAILS, details), *named))
         except (TimeoutError, grpc.aio.InternalError):
             raise asyncio.CancelledError from None  # grpcio writes no line to the log for it
 
@@ -185,7 +192,9 @@ class A2AService:
             async with asyncio.timeout(self._stall):
                 await context.write(item)
         except TimeoutError:
-            log.info("a client does not read its answer", extra={"peer": context.peer()})
+            self.cut += 1
+            facts = {"event": "stream.cut", "cause": "slow"}
+            log.info("a client does not read its answer", extra=facts)
             text = f"The client read nothing for {self._stall:g} s. Resume with last-event-id."
             raise Unavailable(text) from None
 
@@ -201,10 +210,10 @@ class A2AService:
         agent = self._agent(params.pop("tenant", ""))
         check_extension(request, agent.extension_required)
         activated = activated_extensions(request)
-        if activated:
-            pairs = tuple((name.lower(), value) for name, value in activated.items())
-            await context.send_initial_metadata(pairs)
-        caller = Caller(agent.address, principal, shows_retry(request), info=_named(request))
+        info = observed()
+        pairs = tuple((name.lower(), value) for name, value in activated.items())
+        await context.send_initial_metadata(((REQUEST_ID, info.id), *pairs))
+        caller = Caller(agent.address, principal, shows_retry(request), info=info)
         seen = sse.last_event_id(request)
         return _Prepared(agent.operations, codec, caller, params, seen)
 

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -27,6 +28,7 @@ from bridge.transports.rate_limit import (
     ACCEPTED_AT_ONCE,
     AT_ONCE,
     SHARED,
+    USER,
     Peers,
     RateLimitedListener,
     peer_at,
@@ -101,7 +103,9 @@ def _refusal(error: HttpProcessingError) -> HttpRefusal:
 
 
 class LimitedRunner(web.AppRunner):
-    """Runs `app` with limited connections."""
+    """Runs `app` with limited connections. `refused` counts the refused connections and requests:
+    `connections` (too many), `slow` (of a client that sends too slowly) or `malformed`. `cut`:
+    clients that did not read."""
 
     def __init__(
         self, app: web.Application, limits: ConnectionLimits, *, shutdown_timeout: float = 60.0
@@ -109,7 +113,18 @@ class LimitedRunner(web.AppRunner):
         super().__init__(app, access_log=None, shutdown_timeout=shutdown_timeout)
         self._limits = limits
         burst = max(limits.per_peer, 2 * limits.per_second)
+        self.refused: Counter[str] = Counter()
+        self.cut = 0
         self._peers = Peers(limits.per_second, burst, max(limits.connections, 10 * burst))
+
+    def change(self, limits: ConnectionLimits) -> None:
+        """Use other limits from now on, also for open connections. None of them is closed for their
+        number."""
+        self._limits = limits
+        burst = max(limits.per_peer, 2 * limits.per_second)
+        self._peers.change(limits.per_second, burst, max(limits.connections, 10 * burst))
+        if isinstance(self.server, _Server):
+            self.server.limits = limits
 
     def site(self, listening: socket.socket) -> web.SockSite:
         """A site on a bound socket. The site owns the socket."""
@@ -119,7 +134,13 @@ class LimitedRunner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         """Overrides AppRunner to create connections of the class Connection."""
         made = await super()._make_server()
-        return _Server(made, self._limits, self._peers)
+        return _Server(made, self._limits, self._peers, self)
+
+    def connections(self) -> Mapping[str, int]:
+        """The open connections by listener: tcp or unix."""
+        found = list(self.server.open) if isinstance(self.server, _Server) else []
+        unix = sum(str(one.peer).startswith(USER) for one in found)
+        return {"tcp": len(found) - unix, "unix": unix}
 
     async def cleanup(self) -> None:
         if isinstance(self.server, _Server):
@@ -130,11 +151,14 @@ class LimitedRunner(web.AppRunner):
 class _Server(web.Server):
     """Creates the connections of `made`, registers them, and closes overdue ones."""
 
-    def __init__(self, made: web.Server, limits: ConnectionLimits, rates: Peers) -> None:
+    def __init__(
+        self, made: web.Server, limits: ConnectionLimits, rates: Peers, tally: LimitedRunner
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(made.request_handler, request_factory=self._begin, loop=self.loop)
         self.limits = limits
         self.rates = rates
+        self.tally = tally
         self.open: dict[Connection, None] = {}
         self.waiting: dict[Connection, None] = {}  # without a request, the longest idle first
         self.refused: dict[Connection, float] = {}
@@ -305,6 +329,7 @@ class Connection(web.RequestHandler):
         """Answer invalid HTTP without repeating any of it, and without a traceback in the log."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
+        self._server.tally.refused["malformed"] += 1
         self._server.rates.charge(self.peer, MALFORMED)
         log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
         if request.writer.output_size > 0:
@@ -321,7 +346,9 @@ class Connection(web.RequestHandler):
         if tcp is None:
             return
         if self._reads_too_slowly(tcp, now):
-            self._log("reads too slowly")
+            self._server.tally.cut += 1
+            facts = {"event": "stream.cut", "peer": self.peer, "cause": "slow"}
+            log.info("a client does not read its answer", extra=facts)
             if self._stalled and not self._stalled.is_set():
                 self._stalled.set()
             else:
@@ -375,6 +402,7 @@ class Connection(web.RequestHandler):
         return now - self._taken[0] > self._server.limits.stall
 
     def _time_out(self, tcp: asyncio.Transport, why: str) -> None:
+        self._server.tally.refused["slow"] += 1
         self._log(why)
         answering = self._payload is not None and self._writer.output_size
         if answering or tcp.get_write_buffer_size():
@@ -386,6 +414,7 @@ class Connection(web.RequestHandler):
     def _refuse(self, tcp: asyncio.Transport, now: float) -> None:
         """Answer that there are too many connections. The server keeps reading: a socket that is
         closed with unread bytes would discard the answer."""
+        self._server.tally.refused["connections"] += 1
         if len(self._server.refused) >= REFUSED_AT_ONCE:
             self.abort()
             return

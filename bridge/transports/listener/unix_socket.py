@@ -31,16 +31,21 @@ _LOCKED_WITHIN, _PAUSE = 5.0, 0.01  # seconds
 class UnixSocket:
     """A socket that listens at `path`."""
 
-    def __init__(self, path: str, listening: socket.socket, made: os.stat_result) -> None:
-        """`made`: the file at the path."""
+    def __init__(
+        self, path: str, listening: socket.socket, made: os.stat_result | None = None
+    ) -> None:
+        """`made`: the file at the path; None: close() does not remove it, because another program
+        has made the socket."""
         self.path = path
         self.listening = listening
         self._made = made
         # While this descriptor is open, the file system gives the inode to no other file.
-        self._entry = os.open(path, _ENTRY) if hasattr(os, "O_PATH") else None
+        self._entry = os.open(path, _ENTRY) if made and hasattr(os, "O_PATH") else None
 
     def close(self) -> None:
         """Remove the file if it is still the one of this socket. The connections stay."""
+        if self._made is None:
+            return
         name = os.path.basename(self.path)
         with contextlib.suppress(OSError, ConfigurationError), _locked_folder(self.path) as folder:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)

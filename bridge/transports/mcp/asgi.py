@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge.auth.principal import Principal
+from bridge.telemetry.observation import observed
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ _COMMENT = b":"  # the first byte of a comment in an event stream
 
 class Exchange:
     """One request and its response. `principal`: the sender. `caller` finds the session of an agent
-    that sends it. `on_end` is set when the result is known. It is called once: with True after the
+    that sends it. `info`: the facts of
+    the request. `on_end` is set when the result is known. It is called once: with True after the
     result was written to the connection, otherwise with False."""
 
     def __init__(
@@ -45,6 +47,7 @@ class Exchange:
         self.caller = caller
         self.request = request
         self.headers = request.headers
+        self.info = observed()
         self.on_end: Callable[[bool], None] | None = None
         self.response: web.StreamResponse | None = None
         self._body: bytes | None = body

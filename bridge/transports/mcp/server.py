@@ -39,6 +39,7 @@ from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store
+from bridge.telemetry.observation import REQUEST
 from bridge.transports.mcp.asgi import EXCHANGE, App, Exchange
 from bridge.transports.mcp.calls import Call, Elicit, Json
 from bridge.transports.mcp.delegates import DelegateAgent
@@ -258,6 +259,7 @@ class _Errors:
 def _exchange(ctx: Context) -> Exchange:
     assert ctx.request is not None
     found: Exchange = ctx.request.scope[EXCHANGE]
+    REQUEST.set(found.info)  # the library runs a call in a task of its session
     return found
 
 

@@ -53,7 +53,17 @@ from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved,
 from bridge.store.retention import KEEP_UNDELIVERED
 from bridge.store.serialization import dump, dump_events
 from bridge.store.sqlite.store import SqliteStore
-from bridge.task.events import Canceled, Done, Event, Failed, Question, Status, Text
+from bridge.task.events import (
+    Canceled,
+    Done,
+    Event,
+    Failed,
+    Question,
+    Started,
+    Status,
+    Text,
+    Usage,
+)
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.transitions import TaskState
 from tests.support.servers import PUSH_KEY
@@ -972,3 +982,35 @@ async def test_a_restart_finds_the_open_sessions_with_their_inputs(medium: Mediu
     assert found == OpenSession("s", A, b"{}", 333, [b"0", b"1", b"2"])
     assert await store.sessions("other") == []
     await medium.close()
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+async def test_reports_are_the_batches_with_a_model_or_a_usage(
+    each_medium: Medium, store: Store
+) -> None:
+    """In the order of the batches, also of tasks that are large or finished."""
+    started, used = Started("s", "model"), Usage(1, 2, 3, 0.5)
+    quoted = Text('["Usage",{}] and ["Started",{}]')  # JSON has it with backslashes
+    await commit(store, created("a"), created("b"), created("c"))
+    await commit(
+        store,
+        batch("a", 1, started),
+        batch("a", 2, Text("x" * 2 * PACKED)),
+        batch("a", 3, quoted),
+        batch("a", 4, Text("y"), used),
+        end("a", 5),
+        batch("b", 1, used),
+        end("c"),
+    )
+    await store.flush()
+    expected = [
+        ("a", dump_events([started])),
+        ("a", dump_events([Text("y"), used])),
+        ("b", dump_events([used])),
+    ]
+    assert list(await store.reports(["a", "b", "c", "unknown"])) == expected
+    assert list(await store.reports([])) == []
+    await commit(store, TaskRemoved("b"))
+    assert list(await store.reports(["b", "a"])) == expected[:2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import shutil
 import signal
@@ -307,6 +308,7 @@ def locked(path: Path) -> Iterator[None]:
 async def test_a_full_disk_is_a_problem_until_it_has_space(
     journal: Journal, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     stamps = Stamps()
     journal.write((INSERT, (0, b"x")), then=stamps.stamp(0))
     await stamps.until(1)

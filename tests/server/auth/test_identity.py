@@ -207,10 +207,13 @@ async def test_refused_clients_are_written_down_but_not_all_of_a_flood(workspace
         assert await status(server.url, Authorization=f"Bearer {TOKEN}") == 200
         log = server.log
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
-    refused = [line for line in lines if line["what"] == "refused"]
-    assert refused[0]["reason"] == "no credentials" and refused[0]["address"] == "127.0.0.1"
-    assert {line["reason"] for line in refused[1:]} == {"unknown credentials"}
+    refused = [line for line in lines if line["what"] == "auth_failed"]
+    assert (refused[0]["scheme"], refused[0]["cause"]) == ("bearer", "missing")
+    assert refused[0]["peer"] == "127.0.0.1"
+    assert {line["cause"] for line in refused[1:]} <= {"unknown", "throttled"}
+    ids = [line["request_id"] for line in refused]
+    assert len(set(ids)) == len(ids) and all(f"request_id='{one}'" in log for one in ids[:5])
     assert 20 <= len(refused) < 61
     told = [line for line in log.splitlines() if "not authenticated" in line]
-    assert 10 <= len(told) < 61 and "address='127.0.0.1'" in told[0]
+    assert 10 <= len(told) < 61 and "peer='127.0.0.1'" in told[0]
     assert "a-wrong-secret" not in log + audit.read_text()

@@ -314,6 +314,16 @@ def make_broken(address: str) -> Card:
     raise RuntimeError("a secret")
 
 
+class Identified:
+    """The operator sends each request; one header breaks the server."""
+
+    async def __call__(self, request: web.Request) -> Principal:
+        return await identify(request)
+
+    async def known(self, request: web.Request) -> Principal:
+        return await identify(request)
+
+
 async def identify(request: web.Request) -> Principal:
     if request.headers.get("Authorization") == "break":
         raise RuntimeError("a secret")
@@ -336,7 +346,7 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
         id="broken", manager=nothing, router=nothing, operations=Broken(), card=make_broken
     )
     runner = LimitedRunner(
-        make_app(agent, [], settings=ServerSettings(), identify=identify),
+        make_app(agent, [], settings=ServerSettings(), identify=Identified()),
         ConnectionLimits(),
     )
     await runner.setup()

@@ -1,11 +1,11 @@
-"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket and gRPC
-have the same answers."""
+"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket, Redis
+Streams and gRPC have the same answers."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.support.bindings import (
     Binding,
     GrpcBinding,
     NotInProtobuf,
+    RedisBinding,
     RestBinding,
     failed,
     over_unix,
@@ -25,6 +26,7 @@ from tests.support.cases import each
 from tests.support.client import Json, RpcError
 from tests.support.fleet import servers_of
 from tests.support.grpc_client import connected
+from tests.support.redis_broker import RedisBroker, RedisCaller, broker_server, token
 from tests.support.rest import HOOK, message
 from tests.support.served import serving
 
@@ -75,6 +77,12 @@ def without_defaults(value: Any) -> Any:
 Bindings = tuple[Binding, ...]
 
 
+@pytest.fixture(scope="module")
+def redis_of_module() -> Iterator[RedisBroker]:
+    with broker_server() as made:
+        yield made
+
+
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
@@ -95,7 +103,10 @@ async def bindings(
         return
     chosen: dict[str, Any] = {"bridge_unix_socket": str(path), "bridge_grpc_port": 0}
     chosen["bridge_websocket"] = True
+    broker = request.getfixturevalue("redis_of_module")
+    chosen |= {"bridge_redis_url": broker.url, "tokens": {"alice": token()}, "bridge_auth": "none"}
     async with (
+        broker.client() as redis,
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
         over_unix(server, path) as unix,
         over_websocket(server) as websocket,
@@ -103,7 +114,8 @@ async def bindings(
     ):
         # HTTP+JSON has its ids in URLs and its errors in statuses, so it depends more on HTTP.
         json_bindings = JsonRpcBinding(server), RestBinding(server), RestBinding(unix)
-        yield (*json_bindings, websocket, GrpcBinding(server, client))
+        over_redis = RedisBinding(server, RedisCaller(redis))
+        yield (*json_bindings, websocket, over_redis, GrpcBinding(server, client))
 
 
 async def alike(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:

@@ -16,6 +16,7 @@ from bridge.runtime.lease import MOST_OUTPUT, Lease
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import NOTHING, Prewarm
 from bridge.session.session import Session
+from bridge.session.tally import SessionTally
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import ContextKey, OutputRead
 
@@ -31,6 +32,7 @@ class Fake:
         self.marker = "marker"
         self.movable = False
         self.healthy = False
+        self.tally = SessionTally()
         self.calls: list[str] = []
         self.problem: LaunchError | None = None
 

@@ -43,10 +43,10 @@ def test_each_call_has_a_connection_of_its_own() -> None:
 async def test_a_call_has_no_user_as_a_client_of_the_unix_socket_has() -> None:
     """Only a token identifies its client, also if a peer has the form of a Unix socket."""
     identity = Identity(AuthConfig(required=True, same_user=True))
-    rejected: list[tuple[str, str]] = []
-    identity.report = lambda address, reason: rejected.append((address, reason))
+    rejected: list[tuple[str, str, str]] = []
+    identity.report = lambda peer, scheme, cause: rejected.append((peer, scheme, cause))
     for peer in ("ipv4:127.0.0.1:80", "unix:/run/x"):
         for ours in (("127.0.0.1", 90), None):
             assert await identity(RpcRequest((), peer, ours)) is None
-    local, unknown = ("127.0.0.1", "no credentials"), ("", "no credentials")
+    local, unknown = ("127.0.0.1", "bearer", "missing"), ("", "bearer", "missing")
     assert rejected == [local, local, unknown, unknown]

@@ -1,0 +1,1 @@
+"""The commands of the operator: they keep a server and its state."""

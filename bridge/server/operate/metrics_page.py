@@ -1,0 +1,103 @@
+"""GET /metrics, for principals with the scope `metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from bridge.errors import ConfigurationError
+from bridge.runtime.tasks import TaskManager
+from bridge.server.assemble import SharedParts
+from bridge.server.extras import metrics_library
+from bridge.server.operate.readings import Readings, Sources
+from bridge.store.protocol import ContextKey
+from bridge.task.state import Task
+from bridge.telemetry.metrics.requests import RequestMetrics
+from bridge.telemetry.metrics.tasks import TaskMetrics
+from bridge.transports.operation import PRINCIPAL
+
+if TYPE_CHECKING:
+    from bridge.telemetry.metrics.exposition import Exposition
+
+MISSING = "The library for metrics is missing: pip install 'coding-agent-bridge[metrics]'"
+OFF = "This server has no metrics (BRIDGE_METRICS=off)."
+
+
+class MetricsPage:
+    """`mode`: the setting BRIDGE_METRICS. The library is imported and the observers begin with the
+    first request, or now with the mode `on`; ConfigurationError if it is missing then."""
+
+    def __init__(
+        self,
+        mode: str,
+        sources: Sources,
+        shared: SharedParts,
+    ) -> None:
+        self._mode = mode
+        self._sources = sources
+        self._shared = shared
+        self._exposition: Exposition | None = None
+        self._tasks: dict[str, TaskMetrics] = {}
+        if mode == "on" and self._opened() is None:
+            raise ConfigurationError(f"BRIDGE_METRICS is on. {MISSING}")
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """The text form of Prometheus; 403 without the scope, 404 without metrics."""
+        if not request[PRINCIPAL].may("metrics"):
+            text = "These credentials do not allow this: the scope 'metrics' is missing."
+            return web.json_response({"error": text}, status=403)
+        exposition = self._opened() if self._mode != "off" else None
+        if exposition is None:
+            text = OFF if self._mode == "off" else MISSING
+            return web.json_response({"error": text}, status=404)
+        self._observe(exposition)
+        headers = {"Content-Type": exposition.content_type, "Cache-Control": "no-store"}
+        return web.Response(body=exposition.page(), headers=headers)
+
+    def _opened(self) -> Exposition | None:
+        """The registry, from the first call on; None without the library."""
+        if self._exposition:
+            return self._exposition
+        library = metrics_library()
+        if library is None:
+            return None
+        refused = RequestMetrics(self)
+        read = Readings(
+            self._sources, refused.refused, lambda agent, task: self._tasks[agent].last_event(task)
+        )
+        made = self._exposition = library(read)
+        self._sources.store.time_commits(made.committed)
+        self._shared.request_observers.append(refused)
+        self._observe(made)
+        return made
+
+    def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
+        """See RequestSink."""
+        if self._exposition:
+            self._exposition.answered(names, seconds)
+
+    def _observe(self, exposition: Exposition) -> None:
+        """Observe the agents that are not observed yet: a reload can add some."""
+        for agent, manager in self._sources.managers.items():
+            known = self._tasks.get(agent)
+            if known is None:
+                starts = _Starts(agent, self._sources.managers)
+                known = self._tasks[agent] = TaskMetrics(exposition.agent(agent), starts)
+                self._shared.agent_observers.setdefault(agent, []).append(known)
+            known.forget(handle.task.id for handle in manager.open_tasks)
+
+
+class _Starts:
+    """How the session of a task began, for the agent with this id."""
+
+    def __init__(self, agent: str, managers: Mapping[str, TaskManager]) -> None:
+        self._agent = agent
+        self._managers = managers
+
+    def __call__(self, task: Task) -> str:
+        manager = self._managers.get(self._agent)
+        key = ContextKey(self._agent, task.owner, task.context_id)
+        context = manager.contexts.get(key) if manager else None
+        return context.lease.began if context else "warm"

@@ -1,0 +1,182 @@
+"""The registry of the metrics and its page, with the library prometheus-client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from bridge.telemetry.metrics.catalog import (
+    CATALOG,
+    END_STATES,
+    FAMILIES,
+    MOST_MODELS,
+    OTHER,
+    REASONS,
+    STARTS,
+    TOOL_KINDS,
+    TOOL_OUTCOMES,
+    Family,
+)
+
+# One more series for each counter, which no alert needs.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+Reading = tuple[str, tuple[str, ...], float]
+"""A value: the name of its family in the catalog, the values of its labels, and the value. The
+value of an info is 1."""
+Read = Callable[[], Iterable[Reading]]
+
+
+class Exposition:
+    """The metrics of a server. `read` returns the values that are read when the page is requested.
+    The children of an agent's counters are made at once, so that each series begins at 0:
+    `increase()` does not see the first value of a series. The series of requests, questions, tokens
+    and the times of tools begin with their first value: in advance they would be thousands."""
+
+    content_type = CONTENT_TYPE_PLAIN_0_0_4
+
+    def __init__(self, read: Read) -> None:
+        self._registry = CollectorRegistry()
+        self._made = {
+            one.name: _MAKE[one.kind](self._registry, one) for one in CATALOG if not one.read
+        }
+        self._registry.register(_Readings(read))
+        ProcessCollector(registry=self._registry)
+        self._models: set[str] = set()
+        self._requests: dict[tuple[str, str, str, str], tuple[Any, Any]] = {}
+        self.committed: Callable[[float], None] = self.family(
+            "bridge_journal_commit_seconds"
+        ).observe
+
+    def page(self) -> bytes:
+        """The text form, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    def family(self, name: str) -> Any:
+        return self._made[name]
+
+    def agent(self, agent: str) -> AgentChildren:
+        """The metrics of the agent with this id. Call it once for each."""
+        return AgentChildren(self, agent)
+
+    def model(self, name: str) -> str:
+        """The label of a model: only the first ones have labels of their own."""
+        if name in self._models:
+            return name
+        if len(self._models) >= MOST_MODELS:
+            return OTHER
+        self._models.add(name)
+        return name
+
+    def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
+        """See RequestSink."""
+        children = self._requests.get(names)
+        if children is None:
+            counter = self.family("bridge_requests").labels(*names)
+            times = self.family("bridge_request_duration_seconds").labels(*names[:2])
+            children = self._requests[names] = counter, times
+        children[0].inc()
+        children[1].observe(seconds)
+
+
+class AgentChildren:
+    """The metrics of one agent: an AgentSink."""
+
+    def __init__(self, exposition: Exposition, agent: str) -> None:
+        self._agent = agent
+        self._exposition = exposition
+        family = exposition.family
+        ends = [(state, "") for state in END_STATES if state != "failed"]
+        ends += [("failed", reason) for reason in (*REASONS, OTHER)]
+        tasks, first = family("bridge_tasks"), family("bridge_first_event_seconds")
+        calls = family("bridge_tool_calls")
+        self._ends = {end: tasks.labels(agent, *end) for end in ends}
+        self._first = {start: first.labels(agent, start) for start in STARTS}
+        self._calls = {
+            call: calls.labels(agent, *call) for call in product(TOOL_KINDS, TOOL_OUTCOMES)
+        }
+        self._duration = family("bridge_task_duration_seconds").labels(agent)
+        self._queue = family("bridge_task_queue_seconds").labels(agent)
+
+    def ended(self, state: str, reason: str, seconds: float) -> None:
+        self._ends[state, reason].inc()
+        self._duration.observe(seconds)
+
+    def prompted(self, seconds: float) -> None:
+        self._queue.observe(seconds)
+
+    def first_event(self, start: str, seconds: float) -> None:
+        self._first[start].observe(seconds)
+
+    def answered(self, kind: str, by: str, seconds: float) -> None:
+        family = self._exposition.family("bridge_question_wait_seconds")
+        family.labels(self._agent, kind, by).observe(seconds)
+
+    def tool(self, kind: str, outcome: str, seconds: float) -> None:
+        self._calls[kind, outcome].inc()
+        family = self._exposition.family("bridge_tool_duration_seconds")
+        family.labels(self._agent, kind).observe(seconds)
+
+    def used(self, model: str, tokens: Iterable[tuple[str, int]], cost: float) -> None:
+        family, label = self._exposition.family, self._exposition.model(model)
+        for kind, count in tokens:
+            family("bridge_tokens").labels(self._agent, label, kind).inc(count)
+        family("bridge_cost_usd").labels(self._agent, label).inc(max(cost, 0.0))
+
+
+class _Readings(Collector):
+    """The values that are read for each page."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def describe(self) -> Sequence[Metric]:
+        """No values are read when the collector is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        for name, labels, value in self._read():
+            found.setdefault(name, []).append((labels, value))
+        for name, values in found.items():
+            one = FAMILIES[name]
+            labeled = () if one.kind == "info" else one.labels
+            made: Any = _FAMILY[one.kind](one.name, one.help, labels=labeled)
+            for labels, value in values:
+                if one.kind == "info":
+                    made.add_metric((), dict(zip(one.labels, labels, strict=True)))
+                else:
+                    made.add_metric(labels, value)
+            yield made
+
+
+def _counter(registry: CollectorRegistry, one: Family) -> Counter:
+    return Counter(one.name, one.help, one.labels, registry=registry)
+
+
+def _histogram(registry: CollectorRegistry, one: Family) -> Histogram:
+    return Histogram(one.name, one.help, one.labels, buckets=one.buckets, registry=registry)
+
+
+_MAKE: dict[str, Any] = {"counter": _counter, "histogram": _histogram}
+_FAMILY: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "info": InfoMetricFamily,
+}

@@ -1,0 +1,63 @@
+"""The metrics of the requests of clients."""
+
+from __future__ import annotations
+
+import re
+from asyncio import CancelledError
+from collections import Counter
+from typing import Protocol
+
+from bridge.errors import Forbidden, RequestError, TooManyRequests, Unavailable
+from bridge.telemetry.metrics.catalog import BINDINGS, OTHER
+from bridge.telemetry.observation import RequestInfo
+
+_REFUSED: dict[type, str] = {
+    TooManyRequests: "limit",
+    Forbidden: "forbidden",
+    Unavailable: "unavailable",
+}
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_KNOWN = frozenset(BINDINGS)
+
+
+class RequestSink(Protocol):
+    """Takes the figures of one request."""
+
+    def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
+        """`names`: the binding, the operation, the version and the code."""
+
+
+class RequestMetrics:
+    """Observes requests. `refused`: their number by the reason of the refusal."""
+
+    def __init__(self, sink: RequestSink) -> None:
+        self._sink = sink
+        self.refused: Counter[str] = Counter()
+
+    def answered(
+        self,
+        info: RequestInfo,
+        operation: str,
+        version: str,
+        *,
+        principal: str,
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        binding = info.binding if info.binding in _KNOWN else OTHER
+        reason = _REFUSED.get(type(error))
+        if reason:
+            self.refused[reason] += 1
+        self._sink.answered((binding, operation, version, code_of(error)), seconds)
+
+
+def code_of(error: BaseException | None) -> str:
+    """A word for the result: `ok`, `canceled` if the client has left, the name of a RequestError in
+    snake case, or `internal_error`."""
+    if error is None:
+        return "ok"
+    if isinstance(error, CancelledError):
+        return "canceled"
+    if isinstance(error, RequestError):
+        return _WORD.sub("_", type(error).__name__).lower()
+    return "internal_error"

@@ -1,0 +1,1 @@
+"""Requests through Redis Streams. server/extras.py imports it when a setting asks for it."""

@@ -1,0 +1,513 @@
+"""Requests through a real Redis: what is read, delivered again, refused and survived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from bridge.errors import ConfigurationError
+from bridge.server.agents.redis_port import RedisPort
+from bridge.server.settings.root import Settings
+from bridge.server.state_dir import State
+from tests import CHECKOUT
+from tests.support.client import Json, artifact_text
+from tests.support.liveness import Liveness
+from tests.support.redis_broker import WITHIN, RedisBroker, RedisCaller, message, token
+from tests.support.served import Server, serving
+
+STATES = "TASK_STATE_"
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    """For a condition without an event."""
+    async with asyncio.timeout(WITHIN):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(
+    broker: RedisBroker, workspace: Path, tokens: Any = None, **settings: Any
+) -> AsyncIterator[tuple[Server, RedisCaller]]:
+    """A server, and a client of its principal alice."""
+    given = {"bridge_redis_url": broker.url, "tokens": tokens or {"alice": token()}}
+    given |= {"bridge_auth": "none"}
+    async with (
+        serving(workspace, **{**given, **settings}) as server,
+        broker.client() as client,
+    ):
+        yield server, RedisCaller(client)
+
+
+def states(items: list[Json]) -> list[str]:
+    found = (one["result"].get("statusUpdate", one["result"].get("task")) for one in items if one)
+    return [one["status"]["state"].removeprefix(STATES) for one in found if one]
+
+
+async def everything(caller: RedisCaller, correlation: str, after: str = "0") -> list[Any]:
+    return [one async for one in caller.items(correlation, after)]
+
+
+async def problems(server: Server) -> list[str]:
+    async with server.http.get(f"{server.url}/health") as response:
+        found: list[str] = (await response.json()).get("problems", [])
+        return found
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+async def test_a_stream_has_chosen_ids_and_an_end(broker: RedisBroker, workspace: Path) -> None:
+    """Also in 0.3, whose results have another shape. An answered request is removed."""
+    async with served(broker, workspace) as (_, caller):
+        params = {"message": message("status one\ntext two\ndone")}
+        newest = await everything(caller, await caller.send("SendStreamingMessage", params))
+        old = {**message("text two\ndone"), "role": "user", "kind": "message"}
+        old["parts"] = [{"kind": "text", "text": "text two\ndone"}]
+        correlation = await caller.send(
+            "message/stream", {"message": old}, **{"a2a-version": "0.3"}
+        )
+        oldest = await everything(caller, correlation)
+        for entries in (newest, oldest):
+            numbers = [tuple(map(int, entry.split("-"))) for entry, _ in entries]
+            last = numbers[-2][0]
+            assert numbers == [(0, 1), *((n, 2) for n in range(1, last + 1)), (last, 3)]
+            assert entries[-1][1] == {}
+        assert oldest[0][1]["result"]["kind"] == "task"
+        ttl = await caller.redis.ttl(caller.reply(correlation))
+        assert 86_000 < ttl <= 86_400
+
+        async def removed() -> bool:
+            return not await caller.redis.xlen(caller.requests())
+
+        await until(removed)
+
+
+async def test_requests_run_side_by_side(broker: RedisBroker, workspace: Path) -> None:
+    """A question is open while its answer, a cancel and a subscription are served."""
+    async with served(broker, workspace) as (_, caller):
+        first = await caller.send("SendStreamingMessage", {"message": message("ask q What?")})
+        asked = [payload for _, payload in await everything(caller, first)]
+        task = asked[0]["result"]["task"]["id"]
+        assert states(asked)[-1] == "INPUT_REQUIRED"
+        follower = await caller.send("SubscribeToTask", {"id": task})
+        stream = caller.items(follower)
+        await anext(stream)
+        answered = await caller.call("SendMessage", {"message": message("this", taskId=task)})
+        assert answered["result"]["task"]["status"]["state"] == f"{STATES}COMPLETED"
+        assert states([payload async for _, payload in stream])[-1] == "COMPLETED"
+        again = await caller.call("CancelTask", {"id": task})
+        assert again["error"]["code"] == -32002
+
+
+async def test_a_client_resumes_after_a_number(broker: RedisBroker, workspace: Path) -> None:
+    """The numbers are those of SSE."""
+    async with served(broker, workspace) as (server, caller):
+        sent = await caller.send(
+            "SendStreamingMessage", {"message": message("text a\nask q What?")}
+        )
+        entries = await everything(caller, sent)
+        task = entries[0][1]["result"]["task"]["id"]
+        number = int(entries[1][0].partition("-")[0])
+        follower = await caller.send("SubscribeToTask", {"id": task}, **{"Last-Event-ID": "1"})
+        stream = caller.items(follower)
+        assert number == 1 and (await anext(stream))[1]["result"] == entries[2][1]["result"]
+        await server.client().cancel(task)
+        assert states([payload async for _, payload in stream])[-1] == "CANCELED"
+
+
+async def test_a_message_waits_for_its_quota(
+    broker: RedisBroker, workspace: Path, live: Liveness
+) -> None:
+    async with served(broker, workspace, {"alice": token(tasks=1)}) as (_, caller):
+        text = f"wait {live.path} first\ndone"
+        first = await caller.send("SendStreamingMessage", {"message": message(text)})
+        await live.pid("first")
+        second = await caller.send("SendMessage", {"message": message("done")})
+        got = await caller.call("ListTasks", {})  # after the second message was refused once
+        assert got["result"]["totalSize"] == 1
+        assert not await caller.redis.exists(caller.reply(second))
+        await live.release("first")
+        assert states([one for _, one in await everything(caller, first)])[-1] == "COMPLETED"
+        ((_, payload),) = await everything(caller, second)
+        assert payload["result"]["task"]["status"]["state"] == f"{STATES}COMPLETED"
+
+
+async def test_a_notification_has_an_end_alone(broker: RedisBroker, workspace: Path) -> None:
+    async with served(broker, workspace) as (server, caller):
+        body = {"jsonrpc": "2.0", "method": "SendMessage", "params": {"message": message("done")}}
+        fields = {"id": "n", "payload": json.dumps(body), "parameters": '{"A2A-Version":"1.0"}'}
+        await caller.redis.xadd(caller.requests(), fields)
+        assert await everything(caller, "n") == [("0-3", {})]
+        assert len((await server.client().call("ListTasks", {}) or {})["tasks"]) == 1
+
+
+async def test_only_the_extended_card_declares_the_binding(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    async with served(broker, workspace, bridge_auth="auto", bridge_redis_prefix="p") as (
+        server,
+        _,
+    ):
+        async with server.http.get(f"{server.url}/.well-known/agent-card.json") as response:
+            assert "redis" not in await response.text()
+        async with broker.client() as client:
+            caller = RedisCaller(client, prefix="p")
+            card = (await caller.call("GetExtendedAgentCard", {}))["result"]
+    assert card["supportedInterfaces"][-1] == {
+        "url": "p",
+        "protocolBinding": "urn:coding-agent-bridge:redis-streams:v1",
+        "protocolVersion": "1.0",
+    }
+    assert str(broker.socket) not in json.dumps(card)
+
+
+# --- deliveries -----------------------------------------------------------------------------------
+
+
+async def abandoned(caller: RedisCaller, deliveries: int, **fields: str) -> None:
+    """A request that a server took so often, and that no server works on any more."""
+    client, stream = caller.redis, caller.requests()
+    await client.xgroup_create(stream, "cab", id="0", mkstream=True)
+    entry = await client.xadd(stream, fields)
+    await client.xreadgroup("cab", "gone", {stream: ">"})
+    options = {"idle": 3_600_000, "retrycount": deliveries, "justid": True}
+    await client.xclaim(stream, "cab", "gone", 0, [entry], **options)
+
+
+def request(method: str, params: Json, correlation: str = "r") -> dict[str, str]:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    given = {"A2A-Version": "1.0"}
+    return {"id": correlation, "payload": json.dumps(body), "parameters": json.dumps(given)}
+
+
+@pytest.mark.parametrize("deliveries", [1, 3])
+async def test_another_server_answers_the_request_of_a_lost_one(
+    broker: RedisBroker, workspace: Path, deliveries: int
+) -> None:
+    async with broker.client() as client:
+        sent = request("SendMessage", {"message": message("text hi\ndone")})
+        await abandoned(RedisCaller(client), deliveries, **sent)
+        async with served(broker, workspace) as (_, caller):
+            ((_, payload),) = await everything(caller, "r")
+            assert artifact_text(payload["result"]["task"]) == "hi"
+            assert not await client.exists("cab:dead")
+
+
+async def test_the_fifth_delivery_without_an_answer_is_a_dead_letter(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    async with broker.client() as client:
+        sent = request("SendMessage", {"message": message("done " + "x" * 9000)})
+        await abandoned(RedisCaller(client), 4, **sent)
+        async with served(broker, workspace) as (server, caller):
+            ((_, payload),) = await everything(caller, "r")
+            assert payload["error"]["data"][0]["reason"] == "UNAVAILABLE"
+            assert (await server.client().call("ListTasks", {}) or {})["tasks"] == []
+        ((_, letter),) = await client.xrange("cab:dead")
+        assert letter[b"principal"] == b"alice" and b"4 deliveries" in letter[b"reason"]
+        assert letter[b"payload"] == sent["payload"].encode()[:4096]
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+async def test_a_redelivery_continues_after_the_last_item(
+    broker: RedisBroker, workspace: Path, kept: int
+) -> None:
+    """The answer r is that of a server that was lost after `kept` entries. Its task is found by
+    their content; no second task begins."""
+    async with served(broker, workspace) as (server, caller):
+        params = {"message": message("status one\ntext two\ndone")}
+        whole = await everything(caller, await caller.send("SendStreamingMessage", params, "w"))
+        raw = await caller.redis.xrange(caller.reply("w"))
+        for entry, fields in raw[:kept]:
+            await caller.redis.xadd(caller.reply("r"), fields, id=entry)
+        again = await everything(caller, await caller.send("SendStreamingMessage", params, "r"))
+        assert again == whole and len(whole) > kept + 1
+        assert len((await server.client().call("ListTasks", {}) or {})["tasks"]) == 1
+
+
+async def test_a_redelivery_without_items_finds_its_task(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """Its content decides, also after the end of the task: FLUSHALL has removed the answer."""
+    async with served(broker, workspace) as (server, caller):
+        params = {"message": message("text two\ndone")}
+        first = await everything(caller, await caller.send("SendStreamingMessage", params, "r"))
+        await caller.redis.flushall()
+        again = await everything(caller, await caller.send("SendStreamingMessage", params, "r"))
+        tasks = (await server.client().call("ListTasks", {}) or {})["tasks"]
+        assert len(tasks) == 1 and tasks[0]["id"] == first[0][1]["result"]["task"]["id"]
+        assert artifact_text(again[0][1]["result"]["task"]) == "two" and again[-1][1] == {}
+
+
+async def test_a_request_that_is_sent_twice_has_one_answer(
+    broker: RedisBroker, workspace: Path, live: Liveness
+) -> None:
+    async with served(broker, workspace) as (_, caller):
+        params = {"message": message(f"wait {live.path} a\ndone")}
+        for _ in range(2):
+            await caller.send("SendStreamingMessage", params, "r")
+        await live.pid("a")
+
+        async def one_left() -> bool:
+            return bool(await caller.redis.xlen(caller.requests()) == 1)
+
+        await until(one_left)  # the second entry is removed while the first one is served
+        await live.release("a")
+        first = await everything(caller, "r")
+        await caller.send("SendStreamingMessage", params, "r")
+
+        async def none_left() -> bool:
+            return not await caller.redis.xlen(caller.requests())
+
+        await until(none_left)
+        assert await everything(caller, "r") == first
+
+
+async def test_a_redelivered_cancel_succeeds(broker: RedisBroker, workspace: Path) -> None:
+    async with served(broker, workspace) as (server, caller):
+        task = (await caller.call("SendMessage", {"message": message("ask q What?")}))["result"]
+        named = {"id": task["task"]["id"]}
+        await server.client().cancel(named["id"])
+        client, stream = caller.redis, caller.requests()
+        assert (await caller.call("CancelTask", named))["error"]["code"] == -32002
+        pipeline = client.pipeline()  # so that the server does not take it in between
+        pipeline.xadd(stream, request("CancelTask", named, "c"), id="9999999999999-0")
+        pipeline.xreadgroup("cab", "gone", {stream: ">"})
+        options = {"idle": 3_600_000, "retrycount": 1, "justid": True}
+        pipeline.xclaim(stream, "cab", "gone", 0, ["9999999999999-0"], **options)
+        await pipeline.execute()
+    async with broker.client() as client:
+        assert (await client.xpending(stream, "cab"))["pending"] == 1
+    # The next server has an empty store, so the task is unknown to it: only the claim is checked.
+    async with served(broker, workspace) as (_, caller):
+        ((_, payload),) = await everything(caller, "c")
+        assert payload["error"]["code"] == -32001
+
+
+# --- entries that are no requests -----------------------------------------------------------------
+
+GOOD = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ListTasks"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"id": "r", "payload": "{"}, "PARSE_ERROR"),
+        ({"id": "r", "payload": "[]"}, "INVALID_REQUEST"),
+        ({"id": "r", "payload": '{"jsonrpc":"1.0","id":1}'}, "INVALID_REQUEST"),
+        ({"id": "r", "payload": '{"jsonrpc":"2.0","id":{}}'}, "INVALID_REQUEST"),
+        ({"id": "r"}, "INVALID_REQUEST"),
+        ({"id": "r", "payload": GOOD, "parameters": "{"}, "INVALID_REQUEST"),
+        ({"id": "r/s", "payload": GOOD}, None),
+        ({"id": "r" * 65, "payload": GOOD}, None),
+        ({"payload": GOOD}, None),
+    ],
+)
+async def test_an_entry_that_is_no_request_is_a_dead_letter(
+    broker: RedisBroker, workspace: Path, fields: dict[str, str], reason: str | None
+) -> None:
+    """It has an error as its answer if it has an id. The next request is served."""
+    async with served(broker, workspace) as (_, caller):
+        await caller.redis.xadd(caller.requests(), fields)
+        if reason:
+            ((_, payload),) = await everything(caller, "r")
+            assert payload["error"]["data"][0]["reason"] == reason
+        assert "result" in await caller.call("ListTasks", {})
+
+        async def buried() -> bool:
+            return bool(await caller.redis.xlen("cab:dead"))
+
+        await until(buried)
+        keys = [one async for one in caller.redis.scan_iter("cab:reply:*")]
+        assert len(keys) == (2 if reason else 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "parameters", "reason"),
+    [
+        ("Unknown", {}, {}, "METHOD_NOT_FOUND"),
+        ("ListTasks", [], {}, "INVALID_PARAMS"),
+        ("ListTasks", {}, {"A2A-Version": "7.0"}, "VERSION_NOT_SUPPORTED"),
+        ("ListTasks", {}, {"A2A-Version": 1}, "INVALID_PARAMS"),
+        ("ListTasks", {}, {"A2A-Version": "1" * 5000}, "INVALID_PARAMS"),
+        ("SendMessage", {"message": {**message("done"), "messageId": "m"}}, {}, "INVALID_PARAMS"),
+        ("GetTask", {"id": "x" * 2000}, {}, "BODY_TOO_LARGE"),
+    ],
+)
+async def test_a_wrong_request_has_an_error(
+    broker: RedisBroker, workspace: Path, method: str, params: Any, parameters: Any, reason: str
+) -> None:
+    async with served(broker, workspace, bridge_max_body_bytes=1024) as (_, caller):
+        payload = await caller.call(method, params, **parameters)
+        assert payload["error"]["data"][0]["reason"] == reason
+        assert not await caller.redis.exists("cab:dead")
+
+
+# --- identity ------------------------------------------------------------------------------------
+
+PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+
+
+def acl_lines() -> list[list[str]]:
+    found = PAGE.partition("<!-- acl -->\n```text\n")[2].partition("```")[0]
+    return [line.replace("PASSWORD", "word").split() for line in found.splitlines()]
+
+
+async def test_the_rights_of_the_page_are_enough_and_not_more(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """The bridge and two clients as the users of docs/transports.md."""
+    alice, bridge = acl_lines()
+    bob = [re.sub("alice", "bob", word) for word in alice]
+    async with broker.client() as admin:
+        for line in (alice, bob, bridge):
+            assert await admin.execute_command(*line) in (b"OK", True)
+        await admin.acl_setuser("default", enabled=False)
+        url = broker.url_of("bridge", "word")
+        tokens = {"alice": token(), "bob": token()}
+        relay = {
+            "bridge_push_relay": "redis",
+            "bridge_push_key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
+        }
+        async with (
+            served(broker, workspace, tokens, bridge_redis_url=url, **relay) as (server, _),
+            broker.client(username="alice", password="word") as client,
+        ):
+            caller = RedisCaller(client)
+            params = {"message": message("text hi\ndone")}
+            items = await everything(caller, await caller.send("SendStreamingMessage", params))
+            assert states([one for _, one in items])[-1] == "COMPLETED"
+            assert await problems(server) == []
+            for command in (
+                ("XREAD", "STREAMS", "cab:requests:alice", "0"),
+                ("XREAD", "STREAMS", "cab:reply:bob:r", "0"),
+                ("XREAD", "STREAMS", "cab:dead", "0"),
+                ("XADD", "cab:requests:bob", "*", "id", "r"),
+                ("XADD", "cab:reply:alice:r", "*", "id", "r"),
+                ("XADD", "cab:push", "*", "id", "r"),
+                ("DEL", "cab:requests:alice"),
+                ("GET", "cab:owner"),
+                ("KEYS", "*"),
+            ):
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    await client.execute_command(*command)
+
+
+async def test_a_client_has_the_principal_of_its_key(broker: RedisBroker, workspace: Path) -> None:
+    """Bob sees no task of alice, and a scope that is missing is missing here, too."""
+    tokens = {"alice": token(), "bob": token(scopes=("read",))}
+    async with served(broker, workspace, tokens) as (_, alice):
+        bob = RedisCaller(alice.redis, "bob")
+        task = (await alice.call("SendMessage", {"message": message("done")}))["result"]["task"]
+        assert (await bob.call("GetTask", {"id": task["id"]}))["error"]["code"] == -32001
+        assert (await bob.call("ListTasks", {}))["result"]["totalSize"] == 0
+        refused = await bob.call("SendMessage", {"message": message("done")})
+        assert refused["error"]["data"][0]["reason"] == "PERMISSION_DENIED"
+        stranger = await RedisCaller(alice.redis, "carol").send("ListTasks", {})
+        await alice.call("ListTasks", {})
+        assert not await alice.redis.exists(f"cab:reply:carol:{stranger}")
+
+
+async def test_a_server_of_another_store_is_refused(broker: RedisBroker, workspace: Path) -> None:
+    given = {"bridge_redis_url": broker.url, "tokens": {"alice": token()}}
+    settings = Settings().updated(given)
+    async with served(broker, workspace) as (_, caller):
+        with pytest.raises(ConfigurationError, match="BRIDGE_REDIS_PREFIX=cab"):
+            await RedisPort(settings, State(markers="another.")).claim()
+        other = RedisPort(settings.updated({"bridge_redis_prefix": "p"}), State(markers="another."))
+        await other.claim()
+        await other.stop(0)
+        assert "result" in await caller.call("ListTasks", {})
+    port = RedisPort(settings, State(markers="another."))
+    await port.claim()  # the first server has released the prefix
+    await port.stop(0)
+
+
+# --- faults of Redis ------------------------------------------------------------------------------
+
+
+async def test_answers_wait_while_redis_is_full(broker: RedisBroker, workspace: Path) -> None:
+    """Tasks go on. Takes a second: the pauses between attempts."""
+    async with served(broker, workspace) as (server, caller):
+        sent = await caller.send("SendStreamingMessage", {"message": message("ask q What?\ndone")})
+        *_, asked = [one for _, one in await everything(caller, sent) if one]
+        task = asked["result"]["statusUpdate"]["taskId"]
+        follower = await caller.send("SubscribeToTask", {"id": task})
+        stream = caller.items(follower)
+        await anext(stream)
+        await caller.redis.config_set("maxmemory", 1)
+        await server.client().call("SendMessage", {"message": message("this", taskId=task)})
+
+        async def is_full() -> bool:
+            return any("full" in one for one in await problems(server))
+
+        await until(is_full)
+        assert await caller.redis.xlen(caller.reply(follower)) == 1
+        await caller.redis.config_set("maxmemory", 0)
+        rest = [payload async for _, payload in stream]
+        assert states(rest)[-1] == "COMPLETED" and rest[-1] == {}
+        assert await problems(server) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_stream_goes_on_after_redis_was_killed(
+    broker: RedisBroker, workspace: Path, live: Liveness, durable: bool
+) -> None:
+    """With the append-only file each item comes once. Without it the client has the items that it
+    read before, and the later ones. Other transports work meanwhile."""
+    broker.kill()
+    broker.start(durable=durable)
+    async with served(broker, workspace) as (server, caller):
+        text = f"text a\nwait {live.path} a\ntext b\ndone"
+        sent = await caller.send("SendStreamingMessage", {"message": message(text)})
+        stream = caller.items(sent)
+        seen = []
+        async with asyncio.timeout(WITHIN):
+            async for one in stream:
+                seen.append(one)
+                if "artifactUpdate" in one[1]["result"]:
+                    break
+        await live.pid("a")
+        broker.kill()
+
+        async def is_down() -> bool:
+            return any("down since" in one for one in await problems(server))
+
+        await until(is_down)
+        await live.release("a")
+        assert await server.client().call("ListTasks", {})
+        broker.start(durable=durable)
+        seen += [one async for one in stream]
+        numbers = [tuple(map(int, entry.split("-"))) for entry, _ in seen]
+        last = numbers[-1][0]
+        assert numbers == [(0, 1), *((n, 2) for n in range(1, last + 1)), (last, 3)]
+        assert states([one for _, one in seen])[-1] == "COMPLETED"
+        assert "result" in await caller.call("ListTasks", {})
+        assert await problems(server) == []
+        broker.kill()  # the process is not of the server
+
+
+async def test_requests_are_served_after_flushall(
+    broker: RedisBroker, workspace: Path, live: Liveness
+) -> None:
+    """A stream that was open gets its later items and its end."""
+    async with served(broker, workspace) as (_, caller):
+        text = f"text a\nwait {live.path} a\ntext b\ndone"
+        sent = await caller.send("SendStreamingMessage", {"message": message(text)})
+        await live.pid("a")
+        first = await anext(caller.items(sent))
+        await caller.redis.flushall()
+        assert "result" in await caller.call("ListTasks", {})
+        await live.release("a")
+        rest = await everything(caller, sent)
+        assert first[0] == "0-1" and rest[0][0] > "0-1"
+        assert states([one for _, one in rest])[-1] == "COMPLETED" and rest[-1][1] == {}

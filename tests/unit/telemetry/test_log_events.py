@@ -1,0 +1,26 @@
+"""The closed list of events, in the code and in docs/logs.md."""
+
+from __future__ import annotations
+
+import re
+
+from bridge.telemetry.log_events import EVENTS
+from tests import CHECKOUT
+
+IN_CODE = re.compile(r"""(?:"event": |event=)"([a-z_]+\.[a-z_]+)\"""")
+
+
+def test_the_code_logs_only_listed_events() -> None:
+    found = {
+        (str(path.relative_to(CHECKOUT)), event)
+        for folder in ("bridge", "adapters")
+        for path in sorted((CHECKOUT / folder).rglob("*.py"))
+        for event in IN_CODE.findall(path.read_text("utf-8"))
+    }
+    assert [one for one in sorted(found) if one[1] not in EVENTS] == []
+
+
+def test_the_document_lists_the_same_events() -> None:
+    page = (CHECKOUT / "docs/logs.md").read_text("utf-8")
+    table = page.partition("\n## Events\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z_.]+)` \|", table, re.MULTILINE)) == EVENTS
