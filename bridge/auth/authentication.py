@@ -148,8 +148,8 @@ class Identity:
 
     Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
     cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
-    (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, throttled,
-    other_uid, forwarded, agent_process).
+    (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, other_uid,
+    forwarded, agent_process); those above the limit of an address (throttled) are unknown, too.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
@@ -245,7 +245,7 @@ class Identity:
         return OPERATOR
 
     def _reject(self, address: str, scheme: str, cause: str) -> None:
-        self.failures[scheme, cause] += 1
+        self.failures[scheme, "unknown" if cause == "throttled" else cause] += 1
         facts = {"event": "auth.failed", "peer": address, "scheme": scheme, "cause": cause}
         log.warning("not authenticated", extra=facts)
         if not self._reports.take():

@@ -45,8 +45,8 @@ BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "stdio", "redis", "mcp")
 REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malformed")
 FAILURES = (
     ("bearer", "missing"),
-    *product(("bearer", "api_key", "basic"), ("unknown", "throttled", "agent_process")),
-    *(("oidc", "unknown"), ("oidc", "throttled"), ("same_user", "agent_process")),
+    *product(("bearer", "api_key", "basic"), ("unknown", "agent_process")),
+    *(("oidc", "unknown"), ("same_user", "agent_process")),
     *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),
 )
 """Scheme and cause of failed authentications."""

@@ -125,7 +125,7 @@ async def test_programs_of_the_operator_need_no_token(workspace: Path) -> None:
             assert code == 200 and "http://localhost/" in body
             assert "127.0.0.1" not in body and str(path.parent) not in body
         audit = (workspace.parent / "state/audit.jsonl").read_text().splitlines()
-        assert {json.loads(line)["address"] for line in audit} == {f"uid:{os.geteuid()}"}
+        assert {json.loads(line)["peer"] for line in audit} == {f"uid:{os.geteuid()}"}
         await check_client(workspace, path, home)
         second = await second_server(workspace, {**env, "BRIDGE_STATE_DIR": str(home / "other")})
         assert f"cannot listen on {path}: another server listens there" in second
